@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use leveret_log::suite::numbers;
+
 use super::*;
 
 /// A room of 100 bytes, 67 of them for one user, and those who talk with it.
@@ -373,13 +375,7 @@ fn frames_do_not_make_the_room_full() {
 #[test]
 fn nobody_waits_for_ever() {
     for seed in 0..300_u64 {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut random = move |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut random = numbers(seed);
         let mut talk = Talk::new();
         // Held, asked for, bodies to begin.
         let mut all = vec![(0_u64, 0_u64, 20_u64); 12];
@@ -449,13 +445,7 @@ fn nobody_waits_for_another_kind_for_ever() {
         left: u64,
     }
     for seed in 0..200_u64 {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut random = move |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state % below
-        };
+        let mut random = numbers(seed);
         let mut talk = Talk::new();
         let mut all = vec![One { left: 20, ..One::default() }; 12];
         let users = 1 + seed % 3;
