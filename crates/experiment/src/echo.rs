@@ -12,6 +12,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use hdrhistogram::Histogram;
+use leveret_load::{Percentiles, histogram};
 use serde::Serialize;
 
 use crate::text;
@@ -141,20 +143,21 @@ fn ask(address: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds rounds up: how many took so many tenths of a millisecond, the last number being of all that took longer.
-#[derive(Default)]
+/// Adds rounds up.
 struct Tally {
-    tenths: Vec<u64>,
+    times_ns: Histogram<u64>,
     echoed: Echoed,
 }
 
-impl Tally {
-    const TENTHS: usize = 20_000;
+impl Default for Tally {
+    fn default() -> Self {
+        Self { times_ns: histogram(), echoed: Echoed::default() }
+    }
+}
 
+impl Tally {
     fn add(&mut self, began: Instant, took: Duration) {
-        let tenth = (took.as_micros() / 100).min(Self::TENTHS as u128) as usize;
-        self.tenths.resize(self.tenths.len().max(tenth + 1), 0);
-        self.tenths[tenth] += 1;
+        self.times_ns.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
         self.echoed.rounds += 1;
         self.echoed.slowest_ms = self.echoed.slowest_ms.max(took.as_secs_f64() * 1e3);
         if took > SLOW && self.echoed.slow.len() < KEPT {
@@ -162,16 +165,11 @@ impl Tally {
         }
     }
 
-    fn done(self) -> Echoed {
-        let (mut left, mut at) = (self.echoed.rounds - self.echoed.rounds / 100, 0);
-        for (tenth, count) in self.tenths.iter().enumerate() {
-            at = tenth + 1;
-            if *count >= left {
-                break;
-            }
-            left -= count;
+    fn done(mut self) -> Echoed {
+        if let Some(times) = Percentiles::of(&self.times_ns) {
+            self.echoed.p99_ms = times.p99 as f64 / 1e6;
         }
-        Echoed { p99_ms: at as f64 / 10.0, ..self.echoed }
+        self.echoed
     }
 }
 

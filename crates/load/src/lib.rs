@@ -52,7 +52,7 @@ pub use args::*;
 pub use idle::{Held, Idle};
 pub use json::check_writable;
 pub use outcome::{Broker, Interval, Outcome};
-pub use stats::{Counter, Percentiles, Totals};
+pub use stats::{Counter, Percentiles, Totals, histogram};
 pub use sweep::Sweep;
 pub use verify::Verification;
 

@@ -73,7 +73,7 @@ impl Counter {
 const LATENCY_MAX_NS: u64 = 600_000_000_000;
 
 /// An empty histogram: 1 ns to 10 minutes at three significant digits.
-pub(crate) fn histogram() -> Histogram<u64> {
+pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).unwrap_or_else(|error| {
         unreachable!("the bounds are constants: {error}");
     })
@@ -204,7 +204,7 @@ pub struct Percentiles {
 
 impl Percentiles {
     /// `None` when nothing was recorded.
-    pub(crate) fn of(histogram: &Histogram<u64>) -> Option<Self> {
+    pub fn of(histogram: &Histogram<u64>) -> Option<Self> {
         let at = |quantile| histogram.value_at_quantile(quantile);
         (!histogram.is_empty()).then(|| Self {
             count: histogram.len(),
