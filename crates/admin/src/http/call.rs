@@ -122,6 +122,14 @@ pub(super) fn parse_query(query: &str) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Has another thread do what takes longer than others may wait for this one.
+pub(crate) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Fault> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| Fault::unavailable("the node stops"))
+}
+
 impl Call {
     /// Who changes names by it, and from where.
     pub(crate) fn by(&self) -> Box<By> {

@@ -14,7 +14,7 @@ use leveret_topology::{
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault, text};
-use super::call::Call;
+use super::call::{Call, aside};
 use super::cluster;
 use super::stream::{self, Pieces, Written};
 use crate::ops::ask;
@@ -361,11 +361,8 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         None => Import::of(bytes),
     };
     // One of a hundred thousand objects takes longer to read than others may wait for this thread.
-    let definitions = match tokio::task::spawn_blocking(read).await {
-        Ok(Ok(definitions)) => Box::new(definitions.skip_unsupported(skips)),
-        Ok(Err(error)) => return Err(unread(error)),
-        Err(_) => return Err(Fault::unavailable("the node stops")),
-    };
+    let definitions = aside(read).await?.map_err(unread)?;
+    let definitions = Box::new(definitions.skip_unsupported(skips));
     let command = AdminCommand::ImportDefinitions { definitions };
     let imported = ask::admin(call.node(), call.by(), command).await?;
     // RabbitMQ's answer is empty.

@@ -1,12 +1,13 @@
 //! The node's log: its last lines, a new file for it, its level.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use leveret_config::{Level, Value as _};
 use serde_json::json;
 
 use super::answer::{Answer, Fault};
-use super::call::{Call, Fields as _};
+use super::call::{Call, Fields as _, aside};
 use crate::ops::system::{self, Part};
 
 /// Lines of the log that are shown unless the query says how many.
@@ -30,12 +31,18 @@ pub(super) async fn tail(call: Call) -> Result<Answer, Fault> {
     let from = call.number("from")?;
     let file = call.app.ops.about.log_files.iter().find(|name| !name.starts_with('<'));
     let file = file.ok_or_else(no_file)?;
-    call.app.ops.about.logs.flush(PATIENCE);
-    let Part { text, end } = match from {
-        Some(from) => system::after(file.as_ref(), from, PART_BYTES),
-        None => system::tail(file.as_ref(), PART_BYTES),
-    }
-    .map_err(|error| Fault::unavailable(format!("cannot read {file}: {error}")))?;
+    let (logs, path) = (call.app.ops.about.logs.clone(), PathBuf::from(file));
+    // A disk that hangs takes this thread from nobody.
+    let read = move || {
+        logs.flush(PATIENCE);
+        match from {
+            Some(from) => system::after(&path, from, PART_BYTES),
+            None => system::tail(&path, PART_BYTES),
+        }
+    };
+    let read = aside(read).await?;
+    let Part { text, end } =
+        read.map_err(|error| Fault::unavailable(format!("cannot read {file}: {error}")))?;
     let all: Vec<&str> = text.lines().collect();
     // Who follows the file gets all there is.
     let skipped = if from.is_some() { 0 } else { all.len().saturating_sub(lines) };
@@ -45,7 +52,8 @@ pub(super) async fn tail(call: Call) -> Result<Answer, Fault> {
 /// `POST /api/leveret/log/rotate`: the log file makes way for a new one.
 pub(super) async fn rotate(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
-    let rotated = call.app.ops.about.logs.rotate();
+    let logs = call.app.ops.about.logs.clone();
+    let rotated = aside(move || logs.rotate()).await?;
     match rotated.map_err(|error| Fault::unavailable(format!("the log file stays: {error}")))? {
         true => Ok(Answer::Done),
         false => Err(no_file()),
