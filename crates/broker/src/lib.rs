@@ -10,7 +10,6 @@
 //! - [`login`]: what a session asks when a client wants to come in.
 //! - [`record`]: a message's bytes in the log.
 //! - [`numbers`]: what a shard tells of itself for statistics.
-//! - [`return_undelivered`]: letters to connections that ended.
 //! - [`work`]: what does not fit one turn, in fair shares.
 //! - [`flow`]: what is bounded by what, and the memory alarm.
 //! - [`bodies`]: room for bodies that are being received.
@@ -26,9 +25,7 @@ pub mod numbers;
 pub mod record;
 pub mod shard;
 pub mod transaction;
-mod undelivered;
 pub mod work;
 
 pub use meta::Meta;
 pub use shard::Shard;
-pub use undelivered::return_undelivered;

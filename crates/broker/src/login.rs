@@ -1,8 +1,7 @@
 //! A client that asks to be let in: the letter from a session to whoever decides.
 //!
 //! A session decides nothing by itself: a check may take long, an address may have had too many refused ones,
-//! and users may be kept elsewhere. It reads no further until
-//! [`ToSession::LoggedIn`](crate::message::ToSession::LoggedIn) comes.
+//! and users may be kept elsewhere. It reads no further until [`ToSession::LoggedIn`] comes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use leveret_queue::Time;
 use leveret_topology::error::{AccessError, ResourceRef};
 use leveret_topology::{AuthError, Password, Permission, ResourceKind, Topology};
 
-use crate::message::ConnectionId;
+use crate::message::{ConnectionId, ToSession};
 
 /// Who wants to come in, and why it should be let in.
 #[derive(Debug)]
@@ -215,5 +214,10 @@ impl Login {
             None => Ok(Admitted::known(&self.user)),
             Some(why) => Err(Refused::Barred(why)),
         }
+    }
+
+    /// The answer by the names alone: for a driver that has nothing else to decide by.
+    pub fn answer(&self, topology: &Topology) -> ToSession {
+        ToSession::LoggedIn(self.judge(topology).ok().map(Box::new))
     }
 }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
-use leveret_broker::return_undelivered;
+use leveret_node::connection::{self, Written};
 use leveret_queue::Time;
 use leveret_session::{
     ConnectionFacts, ConnectionNumbers, Context, End, Passed, Session, SessionTotals,
@@ -31,17 +31,12 @@ use crate::locks::Rank;
 use crate::node::Node;
 use crate::proxy::Ends;
 use crate::readiness::register;
-use crate::reading::{
-    BEHIND, Body, READ_MAX, READ_MIN, Read, next_read, read_block, read_encrypted,
-};
+use crate::reading::{Body, READ_MIN, Source};
 use crate::runner::with_runner;
 use crate::tls::TlsStream;
 use crate::turn::{Actor, Told};
 use crate::unread::Unread;
 use crate::writing;
-
-/// Less than this of a read is copied rather than pinning the read.
-const PIN_MIN: usize = READ_MAX / 4;
 
 /// How long a client has to close its end after a close in order.
 const LINGER: Duration = Duration::from_secs(5);
@@ -384,17 +379,17 @@ impl Connection {
     ) {
         self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Release);
         if state.is_over {
-            for letter in letters.drain(..) {
-                if let Letter::Session(letter) = letter {
-                    return_undelivered(letter, work.shards, &mut work.outbox.shards);
-                }
-            }
+            let letters = letters.drain(..).filter_map(|letter| match letter {
+                Letter::Session(letter) => Some(letter),
+                _ => None,
+            });
+            connection::undelivered(letters, work.shards, &mut work.outbox.shards);
             return;
         }
         if !state.output.is_empty() {
             std::mem::swap(work.out, &mut state.output);
         }
-        let State { session, input, body, may_have_bytes, read_bytes, tls, .. } = state;
+        let State { session, input, body, may_have_bytes, read_bytes, tls, io, .. } = state;
         let (now, now_us) = now_with_us();
         let mut cx = Context {
             topology: work.topology,
@@ -419,61 +414,20 @@ impl Connection {
                 Letter::Writable | Letter::More => {}
             }
         }
-        // What waited for an answer goes first.
-        if !input.is_empty() && session.wants_input() {
-            session.input(input, &mut cx);
-        }
-        let socket = self.socket.get_ref();
-        let mut taken = 0;
-        // Once, or as long as large bodies come one after the other: they go out together.
-        while *may_have_bytes
-            && session.wants_input()
-            && session.end().is_none()
-            && !session.leaves_some()
-        {
-            if body.is_none() && input.is_empty() && tls.is_none() {
-                *body = session.awaited_body().map(|body| Body::new(body, work.bodies));
-            }
-            let read = match (tls.as_deref_mut(), body.as_mut()) {
-                (None, None) => {
-                    let is_secret = session.is_logging_in();
-                    let bytes = session.read_max().min(*read_bytes);
-                    read_block(socket, input, bytes, is_secret, work.buffers)
-                }
-                (None, Some(body)) => body.read(socket, work.buffers),
-                (Some(tls), _) => read_encrypted(tls, socket, input, work.cipher),
-            };
-            match read {
-                Ok(Read::Some { count, bytes, drained }) => {
-                    state.io.recv_oct += count as u64;
-                    state.io.recv_cnt += 1;
-                    *input = bytes;
-                    *may_have_bytes = !drained;
-                    taken += count;
-                    let is_block = body.is_none();
-                    if let Some(whole) = body.take_if(|body| body.is_whole()) {
-                        whole.finish(session, &mut cx);
-                        *read_bytes = BEHIND;
-                    } else if body.is_some() {
-                        session.heard(count);
-                    }
-                    session.input(input, &mut cx);
-                    if is_block && !drained {
-                        *read_bytes = next_read(*read_bytes, cx.outbox);
-                    }
-                }
-                Ok(Read::Nothing) => *may_have_bytes = false,
-                Ok(Read::End) | Err(_) => {
-                    session.disconnected(&mut cx);
-                    state.is_over = true;
-                    return;
-                }
-            }
-            keep_little(input);
-            if tls.is_some() || taken >= READ_MAX || session.awaited_body().is_none() {
-                break;
-            }
-        }
+        let mut source = Source {
+            socket: self.socket.get_ref(),
+            tls: tls.as_deref_mut(),
+            body,
+            may_have_bytes,
+            read_bytes,
+            io,
+            buffers: work.buffers,
+            bodies: work.bodies,
+            cipher: &mut *work.cipher,
+            taken: 0,
+            has_more: false,
+        };
+        state.is_over = !connection::read(session, input, &mut source, &mut cx);
     }
 
     /// Writes what the turn left, which ends it.
@@ -497,74 +451,39 @@ impl Connection {
             return Next::Letter;
         }
         let State { session, tls, io, .. } = state;
-        let queued = work.out.len();
-        let most = writing::most(queued);
-        let (before, written, remaining) = match tls {
-            None => {
-                let written = writing::write(self.socket.get_ref(), work.out, most);
-                (queued, written, work.out.len())
-            }
-            Some(tls) => {
-                // What is encrypted and not written counts as a byte, so that room is waited for.
-                let before = queued + usize::from(tls.has_unsent());
-                let written = tls.write(self.socket.get_ref(), work.out, most);
-                (before, written, work.out.len() + usize::from(tls.has_unsent()))
-            }
-        };
-        let is_full = *written.as_ref().unwrap_or(&true);
-        let taken = queued - work.out.len();
-        if taken > 0 {
-            io.send_oct += taken as u64;
-            io.send_cnt += 1;
-        }
         let wanted_input = session.wants_input();
         let (now, now_us) = now_with_us();
-        let mut over = written.is_err();
-        if before > 0 && !over {
-            let mut none = OutBuf::new();
-            let mut cx = Context {
-                topology: work.topology,
-                now,
-                now_us,
-                wall: wall(now),
-                out: &mut none,
-                outbox: work.outbox,
-            };
-            session.flushed(remaining, remaining < before, &mut cx);
-        }
-        let end = session.end();
-        over |= match end {
-            Some(End::Now) => true,
-            Some(End::AfterFlush | End::AfterPeer) => remaining == 0,
-            None => false,
+        let mut none = OutBuf::new();
+        let mut cx = Context {
+            topology: work.topology,
+            now,
+            now_us,
+            wall: wall(now),
+            out: &mut none,
+            outbox: work.outbox,
         };
-        if over {
-            let mut none = OutBuf::new();
-            let mut cx = Context {
-                topology: work.topology,
-                now,
-                now_us,
-                wall: wall(now),
-                out: &mut none,
-                outbox: work.outbox,
-            };
-            session.disconnected(&mut cx);
-            state.is_over = true;
-            work.out.clear();
-            if let Some(tls) = &mut state.tls {
-                tls.close(self.socket.get_ref());
-            }
-            match end {
-                Some(End::AfterPeer) if written.is_ok() => self.leave_open(),
-                Some(End::AfterFlush) if written.is_ok() => {
-                    // The peer may be gone already; there is nobody to tell.
-                    let _ = self.socket.get_ref().shutdown(std::net::Shutdown::Write);
-                    self.leave_open();
+        let socket = self.socket.get_ref();
+        let mut sink = Sink { socket, tls: tls.as_deref_mut(), io, is_full: false };
+        let remaining = match connection::write(session, &mut sink, work.out, &mut cx) {
+            Written::Open { remaining } => remaining,
+            Written::Over { end } => {
+                state.is_over = true;
+                if let Some(tls) = &mut state.tls {
+                    tls.close(self.socket.get_ref());
                 }
-                _ => self.close(),
+                match end {
+                    Some(End::AfterPeer) => self.leave_open(),
+                    Some(End::AfterFlush) => {
+                        // The peer may be gone already; there is nobody to tell.
+                        let _ = self.socket.get_ref().shutdown(std::net::Shutdown::Write);
+                        self.leave_open();
+                    }
+                    Some(End::Now) | None => self.close(),
+                }
+                return Next::Letter;
             }
-            return Next::Letter;
-        }
+        };
+        let is_full = sink.is_full;
         let wants_input = session.wants_input();
         // Output that was far behind stopped the session in the middle of what was read, and is written.
         let goes_on = !wanted_input || session.leaves_some();
@@ -648,12 +567,36 @@ impl Connection {
     }
 }
 
-/// A partial frame must not pin the block it came in.
-fn keep_little(input: &mut Bytes) {
-    if input.is_empty() {
-        *input = Bytes::new();
-    } else if input.len() < PIN_MIN {
-        *input = Bytes::copy_from_slice(input);
+/// A socket to write to.
+struct Sink<'a> {
+    socket: &'a TcpStream,
+    tls: Option<&'a mut TlsStream>,
+    io: &'a mut Io,
+    /// It takes no more.
+    is_full: bool,
+}
+
+impl connection::Sink for Sink<'_> {
+    #[inline]
+    fn write(&mut self, out: &mut OutBuf) -> io::Result<()> {
+        let before = out.len();
+        let most = writing::most(before);
+        let written = match &mut self.tls {
+            None => writing::write(self.socket, out, most),
+            Some(tls) => tls.write(self.socket, out, most),
+        };
+        let taken = before - out.len();
+        if taken > 0 {
+            self.io.send_oct += taken as u64;
+            self.io.send_cnt += 1;
+        }
+        self.is_full = written?;
+        Ok(())
+    }
+
+    #[inline]
+    fn has_unsent(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.has_unsent())
     }
 }
 

@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use leveret_broker::Shard;
 use leveret_broker::shard::Restored;
-use leveret_broker::transaction::Decided;
-use leveret_broker::{Meta, Shard};
-use leveret_log::Offset;
+use leveret_node::start::{self, Filled};
 use tokio::sync::oneshot;
 
 use crate::node::Node;
@@ -27,25 +26,16 @@ pub(crate) struct Filling {
     orphans: Orphans,
     /// Records that were read.
     read: Arc<AtomicU64>,
-    ended: oneshot::Receiver<Restored>,
+    ended: oneshot::Receiver<Filled>,
 }
 
-/// What a shard is filled by, besides its log.
+/// What a node is filled by.
 #[derive(Debug)]
 pub(crate) struct Sources {
-    /// What became of transactions.
-    pub decided: Decided,
-    /// By shard: records below may have been delivered.
-    pub seen_below: Vec<Offset>,
+    /// What they are filled by besides their logs.
+    pub filling: start::Filling,
     /// What becomes of messages of queues that are not known.
     pub orphans: Orphans,
-}
-
-impl Sources {
-    /// For shards of which `meta` keeps the names.
-    pub(crate) fn new(meta: &Meta<NodeLog>, seen_below: Vec<Offset>, orphans: Orphans) -> Self {
-        Self { decided: meta.decided().clone(), seen_below, orphans }
-    }
 }
 
 impl Filling {
@@ -58,7 +48,7 @@ impl Filling {
         std::thread::Builder::new().name("fill".to_owned()).spawn(move || {
             match fill_all(&node, &sources, &read) {
                 // Nobody hears of it in a process that ends already.
-                Ok(restored) => drop(tell.send(restored)),
+                Ok(filled) => drop(tell.send(filled)),
                 Err(error) => tracing::error!(%error, "the queues cannot be filled"),
             }
         })?;
@@ -66,7 +56,7 @@ impl Filling {
     }
 
     /// Waits until all are filled; may be called again if it was dropped before. None if they cannot be.
-    pub(crate) async fn wait(&mut self) -> Option<Restored> {
+    pub(crate) async fn wait(&mut self) -> Option<Filled> {
         (&mut self.ended).await.ok()
     }
 
@@ -76,16 +66,11 @@ impl Filling {
     }
 
     /// All are filled: tells what was found, and gives the shards their first turns. How many messages there are.
-    pub(crate) fn finish(self, node: &Arc<Node>, all: &Restored) -> u64 {
-        self.orphans.tell(all);
-        let mut found = Vec::new();
-        for shard in &node.shards {
-            let mut shard = shard.actor.state();
-            found.extend(shard.transactions_found());
-            shard.log_mut().reclaim();
-        }
-        node.meta.state().forget_decisions(found.into_iter());
-        if *all != Restored::default() {
+    pub(crate) fn finish(self, node: &Arc<Node>, filled: Filled) -> u64 {
+        self.orphans.tell(&filled.restored);
+        node.shards.iter().for_each(|shard| shard.actor.state().log_mut().reclaim());
+        let all = filled.end(&mut node.meta.state());
+        if all != Restored::default() {
             tracing::info!(
                 messages = all.messages,
                 of_deleted_queues = all.orphans,
@@ -101,29 +86,23 @@ impl Filling {
 }
 
 /// Fills all shards at the same time.
-fn fill_all(node: &Node, sources: &Sources, read: &AtomicU64) -> io::Result<Restored> {
-    let work = node.shards.iter().enumerate().map(|(index, shard)| {
-        let seen_below = sources.seen_below.get(index).copied().unwrap_or(Offset::MAX);
-        ((), move || fill(&mut shard.actor.state(), index, seen_below, sources, read))
-    });
-    let mut all = Restored::default();
-    for ((), restored) in all_at_once("fill", work.collect())? {
-        all.add(restored);
+fn fill_all(node: &Node, sources: &Sources, read: &AtomicU64) -> io::Result<Filled> {
+    let work =
+        node.shards.iter().enumerate().map(|(index, shard)| {
+            ((), move || fill(&mut shard.actor.state(), index, sources, read))
+        });
+    let mut all = Filled::default();
+    for ((), filled) in all_at_once("fill", work.collect())? {
+        all.add(filled);
     }
     Ok(all)
 }
 
 /// Fills one, and tells now and then how far it is.
-fn fill(
-    shard: &mut Shard<NodeLog>,
-    index: usize,
-    seen_below: Offset,
-    sources: &Sources,
-    read: &AtomicU64,
-) -> Restored {
+fn fill(shard: &mut Shard<NodeLog>, index: usize, sources: &Sources, read: &AtomicU64) -> Filled {
     let total = shard.usage().records;
     let (mut done, mut pace) = (0, Pace::begin());
-    shard.fill(&sources.decided, seen_below, &mut |more| {
+    sources.filling.fill(index, shard, &mut |more| {
         done += more;
         read.fetch_add(more, Ordering::Relaxed);
         if let Some(percent) = pace.percent(done, total) {

@@ -8,9 +8,11 @@ use std::net::TcpStream;
 
 use bytes::Bytes;
 use leveret_broker::message::{Outbox, ToShard};
+use leveret_node::connection::Read as NodeRead;
 use leveret_session::{AwaitedBody, Context, Session};
 
 use crate::buffers::{Buffers, Lent};
+use crate::connection::Io;
 use crate::tls::{self, TlsStream};
 
 /// Bytes asked of a socket at once, at least. What comes of them are the letters of one turn, and the
@@ -18,13 +20,88 @@ use crate::tls::{self, TlsStream};
 pub(crate) const READ_MIN: usize = 64 * 1024;
 
 /// Bytes asked of a socket at once, at most: all that comes goes out by one write to each consumer.
-pub(crate) const READ_MAX: usize = 256 * 1024;
+const READ_MAX: usize = 256 * 1024;
 
 /// Publishes in one read that are worth its turns; four times as many are too many.
 const READ_MESSAGES: usize = 96;
 
+/// A connection's socket to read from, in a turn.
+pub(crate) struct Source<'a> {
+    pub(crate) socket: &'a TcpStream,
+    pub(crate) tls: Option<&'a mut TlsStream>,
+    /// A body of which not all is read.
+    pub(crate) body: &'a mut Option<Body>,
+    pub(crate) may_have_bytes: &'a mut bool,
+    /// Bytes to ask for.
+    pub(crate) read_bytes: &'a mut usize,
+    pub(crate) io: &'a mut Io,
+    pub(crate) buffers: &'a Buffers,
+    pub(crate) bodies: &'a Buffers,
+    pub(crate) cipher: &'a mut Vec<u8>,
+    /// Bytes that this turn has read.
+    pub(crate) taken: usize,
+    /// The last read was of a block, and the socket had more.
+    pub(crate) has_more: bool,
+}
+
+impl leveret_node::connection::Source for Source<'_> {
+    #[inline]
+    fn may_have_bytes(&self) -> bool {
+        *self.may_have_bytes
+    }
+
+    #[inline]
+    fn read(&mut self, session: &mut Session, input: &mut Bytes, cx: &mut Context<'_>) -> NodeRead {
+        let Self { socket, body, buffers, .. } = self;
+        self.has_more = false;
+        if body.is_none() && input.is_empty() && self.tls.is_none() {
+            **body = session.awaited_body().map(|body| Body::new(body, self.bodies));
+        }
+        let read = match (self.tls.as_deref_mut(), body.as_mut()) {
+            (None, None) => {
+                let is_secret = session.is_logging_in();
+                let bytes = session.read_max().min(*self.read_bytes);
+                read_block(socket, input, bytes, is_secret, buffers)
+            }
+            (None, Some(body)) => body.read(socket, buffers),
+            (Some(tls), _) => read_encrypted(tls, socket, input, self.cipher),
+        };
+        match read {
+            Ok(Read::Some { count, bytes, drained }) => {
+                self.io.recv_oct += count as u64;
+                self.io.recv_cnt += 1;
+                *input = bytes;
+                *self.may_have_bytes = !drained;
+                self.taken += count;
+                self.has_more = body.is_none() && !drained;
+                if let Some(whole) = body.take_if(|body| body.is_whole()) {
+                    whole.finish(session, cx);
+                    *self.read_bytes = BEHIND;
+                } else if body.is_some() {
+                    session.heard(count);
+                }
+                NodeRead::Some
+            }
+            Ok(Read::Nothing) => {
+                *self.may_have_bytes = false;
+                NodeRead::Nothing
+            }
+            Ok(Read::End) | Err(_) => NodeRead::End,
+        }
+    }
+
+    /// Once, or as long as large bodies come one after the other: they go out together.
+    #[inline]
+    fn goes_on(&mut self, session: &mut Session, cx: &Context<'_>) -> bool {
+        if self.has_more {
+            *self.read_bytes = next_read(*self.read_bytes, cx.outbox);
+        }
+        self.tls.is_none() && self.taken < READ_MAX && session.awaited_body().is_some()
+    }
+}
+
 /// What a read brought.
-pub(crate) enum Read {
+enum Read {
     /// Some bytes.
     Some {
         /// How many.
@@ -39,7 +116,7 @@ pub(crate) enum Read {
 }
 
 /// How many bytes to ask for next, after a read that the socket had more for.
-pub(crate) fn next_read(bytes: usize, outbox: &Outbox) -> usize {
+fn next_read(bytes: usize, outbox: &Outbox) -> usize {
     let published = outbox.shards.iter().map(|(_, letter)| match letter {
         // A message for many queues counts for each: what it leads to should not come in too large a lump.
         ToShard::Publish { messages, .. } => {
@@ -55,7 +132,7 @@ pub(crate) fn next_read(bytes: usize, outbox: &Outbox) -> usize {
 }
 
 /// Reads once, behind the bytes left over from last time.
-pub(crate) fn read_block(
+fn read_block(
     socket: &TcpStream,
     left: &Bytes,
     bytes: usize,
@@ -88,7 +165,7 @@ fn outcome(
 }
 
 /// As [`read_block`], through TLS.
-pub(crate) fn read_encrypted(
+fn read_encrypted(
     tls: &mut TlsStream,
     socket: &TcpStream,
     left: &Bytes,
@@ -109,7 +186,7 @@ pub(crate) fn read_encrypted(
 
 /// Bytes read at once beyond the body: the heads of the next message, and little of its own body, which has to be
 /// copied.
-pub(crate) const BEHIND: usize = 4 << 10;
+const BEHIND: usize = 4 << 10;
 
 /// A body that is being read.
 #[derive(Debug)]
@@ -123,17 +200,17 @@ pub(crate) struct Body {
 
 impl Body {
     /// With memory for all of its record.
-    pub(crate) fn new(awaited: AwaitedBody, bodies: &Buffers) -> Self {
+    fn new(awaited: AwaitedBody, bodies: &Buffers) -> Self {
         let AwaitedBody { front, rest } = awaited;
         Self { memory: bodies.lend(front + rest), front, at: front, end: front + rest }
     }
 
-    pub(crate) fn is_whole(&self) -> bool {
+    fn is_whole(&self) -> bool {
         self.at == self.end
     }
 
     /// Reads once, at most [`BEHIND`] bytes more than are missing.
-    pub(crate) fn read(&mut self, socket: &TcpStream, buffers: &Buffers) -> io::Result<Read> {
+    fn read(&mut self, socket: &TcpStream, buffers: &Buffers) -> io::Result<Read> {
         let missing = self.end - self.at;
         let mut behind = buffers.lend(BEHIND);
         let room = &mut self.memory.bytes()[self.at..self.end];
@@ -146,7 +223,7 @@ impl Body {
     }
 
     /// Gives the session what is whole.
-    pub(crate) fn finish(mut self, session: &mut Session, cx: &mut Context<'_>) {
+    fn finish(mut self, session: &mut Session, cx: &mut Context<'_>) {
         let Self { front, end, .. } = self;
         session.write_front(&mut self.memory.bytes()[..front], cx.wall);
         session.input_body(&self.memory.freeze(end), front, cx);

@@ -12,11 +12,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use std::vec::Drain;
 
 use leveret_amqp::outbuf::OutBuf;
-use leveret_broker::flow::{AlarmChange, INBOX_LETTERS_MAX};
-use leveret_broker::message::{ConnectionId, Outbox, Publish, ToMeta, ToSession, ToShard};
-use leveret_broker::return_undelivered;
+use leveret_broker::flow::AlarmChange;
+use leveret_broker::login::{Asked, Login};
+use leveret_broker::message::{ConnectionId, Outbox, Publish, Step, ToMeta, ToShard};
+use leveret_node::Run;
 use leveret_topology::{Event, GroupId};
 use tokio::sync::Notify;
 
@@ -53,9 +55,6 @@ const KEPT_BODIES: usize = 8 << 20;
 
 /// Bytes of an output buffer that a thread keeps for the next turn.
 const KEPT_OUTPUT: usize = 1 << 20;
-
-/// Letters that a thread's lists keep room for.
-const KEPT_LETTERS: usize = 4096;
 
 /// An actor whose duty this thread has.
 #[derive(Debug)]
@@ -137,16 +136,6 @@ pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Rest>) {
     };
     RUNNER.with_borrow_mut(|place| *place = Some(runner));
     (more, worked)
-}
-
-/// The connection whose messages or settlements a letter brings.
-fn who_publishes(letter: &ToShard) -> Option<ConnectionId> {
-    match letter {
-        ToShard::Publish { from, .. } | ToShard::Settle { from, .. } => {
-            Some(*from).filter(|from| *from != ConnectionId::default())
-        }
-        _ => None,
-    }
 }
 
 /// Bytes that a letter keeps while it waits for a shard whose queues are being filled. Messages keep the block that they were
@@ -532,79 +521,81 @@ impl Runner {
     /// Puts the letters of a turn into their inboxes, and actors whose duty that brings on the list.
     fn post(&mut self) {
         let Self { node, due, outbox, .. } = self;
-        for login in std::mem::take(&mut outbox.logins) {
-            node.logins.ask(node, login, outbox);
-        }
-        if !outbox.events.is_empty() {
-            events::tell(node, outbox);
-        }
-        if !outbox.steps.is_empty() {
-            node.paths.keep(&mut outbox.steps);
-        }
-        if outbox.failed.take().is_some() {
-            node.failed.notify_one();
-        }
-        let mut crowded = Vec::new();
         let is_filled = node.is_filled();
-        for (group, letter) in outbox.shards.drain(..) {
-            let Some(shard) = node.shards.get(group.index()) else { continue };
-            let from = who_publishes(&letter);
-            if !is_filled {
-                // Its first turn counts what it has then.
-                shard.held_bytes.fetch_add(waiting_bytes(&letter), Ordering::Relaxed);
-            }
-            let (is_ours, waiting) = shard.actor.post_counted(letter);
-            if is_ours {
-                due.push_back(Due::Shard(group.index()));
-            }
-            if waiting > INBOX_LETTERS_MAX
-                && let Some(from) = from
-            {
-                // Another thread runs the shard and does not keep up: this connection pauses until a turn has taken them.
-                outbox.sessions.push((from, ToSession::Paused(true)));
-                crowded.push((group, ToShard::Crowded { from }));
-            }
+        leveret_node::post(outbox, &mut Inboxes { node, due, is_filled });
+    }
+}
+
+/// The inboxes of a node, for a thread that takes the duty of those who have nobody to run them.
+struct Inboxes<'a> {
+    node: &'a Arc<Node>,
+    due: &'a mut VecDeque<Due>,
+    is_filled: bool,
+}
+
+impl leveret_node::Inboxes for Inboxes<'_> {
+    #[inline]
+    fn shards(&self) -> usize {
+        self.node.shards.len()
+    }
+
+    #[inline]
+    fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
+        let index = group.index();
+        let Some(shard) = self.node.shards.get(index) else { return 0 };
+        if !self.is_filled {
+            // Its first turn counts what it has then.
+            shard.held_bytes.fetch_add(waiting_bytes(&letter), Ordering::Relaxed);
         }
-        if outbox.shards.capacity() > KEPT_LETTERS {
-            outbox.shards = Vec::new();
+        let (is_ours, waiting) = shard.actor.post_counted(letter);
+        if is_ours {
+            self.due.push_back(Due::Shard(index));
         }
-        if !outbox.meta.is_empty() && node.meta.post(outbox.meta.drain(..)) {
-            due.push_back(Due::Meta);
+        waiting
+    }
+
+    #[inline]
+    fn to_meta(&mut self, letters: Drain<'_, ToMeta>) {
+        if self.node.meta.post(letters) {
+            self.due.push_back(Due::Meta);
         }
-        for asked in std::mem::take(&mut outbox.asked) {
-            node.logins.ask_rights(node, asked);
-        }
-        let mut returned = Vec::new();
-        let mut letters = outbox.sessions.drain(..).peekable();
-        while let Some((id, letter)) = letters.next() {
-            match node.recipient(id) {
-                Some(Recipient::Connection(connection)) => {
-                    // Most turns write to few connections: letters in a row for one connection take its lock once.
-                    let rest = std::iter::from_fn(|| {
-                        letters.next_if(|(other, _)| *other == id).map(|(_, letter)| letter)
-                    });
-                    let run = std::iter::once(letter).chain(rest).map(Letter::Session);
-                    if connection.actor.post(run) {
-                        due.push_back(Due::Connection(connection));
-                    }
+    }
+
+    #[inline]
+    fn to_session(&mut self, id: ConnectionId, letters: &mut Run<'_, '_>) {
+        match self.node.recipient(id) {
+            Some(Recipient::Connection(connection)) => {
+                // One lock for all of them.
+                let is_ours = connection.actor.post(letters.map(Letter::Session));
+                if is_ours {
+                    self.due.push_back(Due::Connection(connection));
                 }
-                Some(Recipient::Request(sender)) => {
-                    // The request may have given up: then nothing receives the answer.
-                    let _ = sender.send(letter);
-                }
-                None => return_undelivered(letter, node.shards.len(), &mut returned),
             }
-        }
-        drop(letters);
-        if outbox.sessions.capacity() > KEPT_LETTERS {
-            outbox.sessions = Vec::new();
-        }
-        // Only now, after the letter that pauses the connection: the shard answers with the letter that ends the pause.
-        for (group, letter) in returned.into_iter().chain(crowded) {
-            let Some(shard) = node.shards.get(group.index()) else { continue };
-            if shard.actor.post_one(letter) {
-                due.push_back(Due::Shard(group.index()));
+            Some(Recipient::Request(sender)) => {
+                // The request may have given up: then nothing receives the answer.
+                letters.for_each(|letter| _ = sender.send(letter));
             }
+            None => {}
         }
+    }
+
+    fn login(&mut self, login: Login, outbox: &mut Outbox) {
+        self.node.logins.ask(self.node, login, outbox);
+    }
+
+    fn asked(&mut self, asked: Asked) {
+        self.node.logins.ask_rights(self.node, asked);
+    }
+
+    fn events(&mut self, outbox: &mut Outbox) {
+        events::tell(self.node, outbox);
+    }
+
+    fn steps(&mut self, steps: &mut Vec<Step>) {
+        self.node.paths.keep(steps);
+    }
+
+    fn failed(&mut self, _why: String) {
+        self.node.failed.notify_one();
     }
 }

@@ -9,9 +9,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use leveret_amqp::reply::ReplyCode;
 use leveret_broker::message::{ToMeta, ToSession, ToShard};
-use leveret_broker::shard::Restored;
 use leveret_broker::{Meta, Shard};
-use leveret_log::{Log as _, Offset};
+use leveret_log::Offset;
+use leveret_node::start::{self, Filled};
+use leveret_node::stop::{self, PutAway, Step, Stopping};
 use leveret_session::Settings;
 use leveret_topology::{GroupId, Topology};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -98,8 +99,11 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         let Options { shards, seen_below, waker, paging_ratio, .. } = options;
         // Until everything is written and closed.
         let _directory_lock = options.directory_lock;
-        let (shards, waiting) = host(shards, &options.topology, &options.orphans);
-        let sources = Sources::new(&options.meta, seen_below, options.orphans);
+        let keeps_orphans = options.orphans.are_kept();
+        let shards = start::host(shards.into_iter(), &options.topology, keeps_orphans, now());
+        let waiting = shards.iter().map(|shard| shard.usage().records).sum();
+        let filling = start::Filling::new(&options.meta, seen_below);
+        let sources = Sources { filling, orphans: options.orphans };
         let settings = Arc::new(options.settings);
         let logins = Logins::new(options.logins, rand::random());
         let node =
@@ -243,22 +247,6 @@ async fn tell_more(node: Arc<Node>, logs: Logs) {
     }
 }
 
-/// Shards of these logs, with their queues, which are not filled yet; and how many records wait for that.
-fn host(logs: Vec<NodeLog>, topology: &Topology, orphans: &Orphans) -> (Vec<Shard<NodeLog>>, u64) {
-    let (count, now) = (logs.len(), now());
-    let mut waiting = 0;
-    let hosted = logs.into_iter().enumerate().map(|(index, log)| {
-        let mut shard = Shard::new(GroupId::at(index), count, log);
-        if orphans.are_kept() {
-            shard.keep_orphans();
-        }
-        shard.host(topology, now);
-        waiting += shard.usage().records;
-        shard
-    });
-    (hosted.collect(), waiting)
-}
-
 /// What ends a node.
 enum Ends {
     /// It was asked to stop.
@@ -282,7 +270,7 @@ async fn serve_until_the_end(
             Some(by) = stops.asked.recv() => tracing::info!("stopping: asked to by {by}"),
             restored = filled(filling) => {
                 let (Some(filling), Some(restored)) = (filling.take(), restored) else { return Ends::Failed };
-                is_ready(filling.finish(node, &restored));
+                is_ready(filling.finish(node, restored));
                 continue;
             }
         }
@@ -291,7 +279,7 @@ async fn serve_until_the_end(
 }
 
 /// Waits until the queues are filled; for ever if they are.
-async fn filled(filling: &mut Option<Filling>) -> Option<Restored> {
+async fn filled(filling: &mut Option<Filling>) -> Option<Filled> {
     match filling {
         Some(filling) => filling.wait().await,
         None => std::future::pending().await,
@@ -308,7 +296,7 @@ async fn fill_before_the_stop(node: &Arc<Node>, filling: Option<Filling>, step: 
             () = node.failed.notified() => return Ends::Failed,
             restored = filling.wait() => {
                 let Some(restored) = restored else { return Ends::Failed };
-                filling.finish(node, &restored);
+                filling.finish(node, restored);
                 return Ends::Asked;
             }
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
@@ -350,75 +338,91 @@ fn moved() -> u64 {
     write_bytes + syncs
 }
 
-/// Writes down what the next start has to know, and that nothing is missing. Nobody runs turns any
-/// more but the disks' threads, and those only to take in what they did.
-fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path, step: &Beat) {
-    let deadline = std::time::Instant::now() + PUT_AWAY_PATIENCE;
-    let mut seen = 0;
-    // A dead letter that is safe where it went is not to come back where it was.
-    let departs = || node.shards.iter().any(|shard| shard.actor.state().under_way() > 0);
-    let works = || node.shards.iter().any(|shard| shard.actor.state().has_work());
-    loop {
-        // What threads had on their lists when they ended is taken over, and what did not fit one turn goes on in the next.
-        for index in 0..node.shards.len() {
-            with_runner(node, |runner| runner.run_shard(GroupId::at(index), ToShard::Continue));
-        }
-        if !departs() {
-            break;
-        }
-        if std::time::Instant::now() > deadline {
-            let units: u64 = node.shards.iter().map(|it| it.actor.state().under_way()).sum();
-            tracing::warn!(
-                units,
-                "not all that was under way is done: dead letters stay in their old queues, and acks are kept"
-            );
-            break;
-        }
-        if !works() {
-            seen = waker.wait(seen);
-        }
+/// A node that stops: nobody runs turns any more but the disks' threads, and those only to take in what they did.
+struct Stopped<'a>(&'a Arc<Node>);
+
+impl Stopping for Stopped<'_> {
+    type Log = NodeLog;
+
+    fn shards(&self) -> usize {
+        self.0.shards.len()
     }
-    for shard in &node.shards {
-        shard.actor.state().close();
+
+    fn shard<T>(&mut self, index: usize, look: impl FnOnce(&mut Shard<NodeLog>) -> T) -> T {
+        look(&mut self.0.shards[index].actor.state())
     }
+
+    fn meta<T>(&mut self, look: impl FnOnce(&mut Meta<NodeLog>) -> T) -> T {
+        look(&mut self.0.meta.state())
+    }
+
+    fn run_shard(&mut self, group: GroupId, letter: ToShard) {
+        with_runner(self.0, |runner| runner.run_shard(group, letter));
+    }
+
+    fn run_meta(&mut self, letter: ToMeta) {
+        with_runner(self.0, |runner| runner.run_meta(letter));
+    }
+}
+
+/// Does what is under way, and writes all of it down, unless the disks take too long. Whether all is written.
+fn write_all(node: &Arc<Node>, waker: &Waker, step: &Beat) -> bool {
+    let mut node = Stopped(node);
+    let (mut stop, mut seen) = (PutAway::default(), 0);
     let mut patience = Patience::from(std::time::Instant::now());
     loop {
-        let mut is_done = true;
-        for shard in &node.shards {
-            let mut shard = shard.actor.state();
-            if let Err(error) = shard.sync() {
+        let before = stop;
+        match stop.step(&mut node) {
+            Ok(Step::Done) => return true,
+            Ok(Step::Waits) => seen = waker.wait(seen),
+            Ok(Step::GoesOn) => {}
+            Err(error) => {
                 tracing::error!(%error, "the last messages could not be written");
-                return;
-            }
-            is_done &= shard.is_durable();
-        }
-        with_runner(node, |runner| runner.run_meta(ToMeta::LogWoke));
-        {
-            let meta = node.meta.state();
-            is_done &= meta.log().durable() == meta.log().end();
-            if meta.failure().is_some() {
-                return;
+                return false;
             }
         }
-        if is_done {
-            break;
+        let now = std::time::Instant::now();
+        match stop {
+            PutAway::Departing if now > patience.until => {
+                let units = stop::under_way(&mut node);
+                tracing::warn!(
+                    units,
+                    "not all that was under way is done: dead letters stay in their old queues, and acks are kept"
+                );
+                stop.give_up_departing(&mut node);
+                patience = Patience::from(now);
+            }
+            PutAway::Writing if before == PutAway::Departing => patience = Patience::from(now),
+            PutAway::Writing => {
+                let moved = moved();
+                if moved != patience.moved {
+                    // However much there is: as long as the disk takes it, the watchdog waits.
+                    step.goes_on(Doing::PutAway);
+                }
+                if patience.is_over(moved, now) {
+                    tell_too_long(waker);
+                    return false;
+                }
+            }
+            PutAway::Departing => {}
         }
-        let moved = moved();
-        if moved != patience.moved {
-            // However much there is: as long as the disk takes it, the watchdog waits.
-            step.goes_on(Doing::PutAway);
-        }
-        if patience.is_over(moved, std::time::Instant::now()) {
-            let seconds = PUT_AWAY_PATIENCE.as_secs();
-            let room = waker.room();
-            let is_full = room.is_refused() || room.is_short();
-            let why = if is_full { "the disk is full" } else { "the disk took nothing" };
-            tracing::error!(
-                "{why} for {seconds} s: what was not confirmed is not stored, and the next start will look at everything"
-            );
-            return;
-        }
-        seen = waker.wait(seen);
+    }
+}
+
+fn tell_too_long(waker: &Waker) {
+    let seconds = PUT_AWAY_PATIENCE.as_secs();
+    let room = waker.room();
+    let is_full = room.is_refused() || room.is_short();
+    let why = if is_full { "the disk is full" } else { "the disk took nothing" };
+    tracing::error!(
+        "{why} for {seconds} s: what was not confirmed is not stored, and the next start will look at everything"
+    );
+}
+
+/// Writes down what the next start has to know, and that nothing is missing.
+fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path, step: &Beat) {
+    if !write_all(node, waker, step) {
+        return;
     }
     let shards = node.shards.iter().map(|shard| shard.actor.state().log_mut().left().collect());
     let shards = shards.collect();

@@ -6,18 +6,22 @@
 //! are given from outside. [`Node::run`] lets all run until nobody has anything to do.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::vec::Drain;
 
 use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::Alarm;
-use leveret_broker::message::{ConnectionId, Outbox, ToMeta, ToSession, ToShard};
-use leveret_broker::transaction::TxId;
-use leveret_broker::{Meta, Shard, return_undelivered};
+use leveret_broker::login::{Asked, Login};
+use leveret_broker::message::{ConnectionId, Outbox, Step, ToMeta, ToSession, ToShard};
+use leveret_broker::{Meta, Shard};
 use leveret_log::{Log, MemoryLog};
+use leveret_node::connection::{self, Read, Written};
+use leveret_node::start::Filled;
+use leveret_node::{Inboxes, Run};
 use leveret_queue::Time;
-use leveret_session::{AwaitedBody, Context, End, Peer, Session, Settings};
+use leveret_session::{AwaitedBody, Context, Peer, Session, Settings};
 use leveret_topology::stored::StoredError;
 use leveret_topology::{Bootstrap, Change, GroupId, PasswordHash, Topology};
 
@@ -112,7 +116,6 @@ struct Scratch {
     to_meta: Vec<ToMeta>,
     to_shard: Vec<ToShard>,
     to_session: Vec<ToSession>,
-    posted: Vec<(ConnectionId, ToSession)>,
 }
 
 impl Node {
@@ -209,9 +212,9 @@ impl<L: Log> Node<L> {
         self.are_shards_held = true;
     }
 
-    /// All queues are filled, and parts of these transactions were found.
-    pub(crate) fn begin_shards(&mut self, found: Vec<TxId>) {
-        self.meta.forget_decisions(found.into_iter());
+    /// All queues are filled.
+    pub(crate) fn begin_shards(&mut self, filled: Filled) {
+        filled.end(&mut self.meta);
         self.are_shards_held = false;
     }
 
@@ -258,6 +261,16 @@ impl<L: Log> Node<L> {
         if let Some(actor) = self.shards.get_mut(index) {
             actor.inbox.push_back(letter);
         }
+    }
+
+    /// The shards, outside of turns.
+    pub(crate) fn shards_mut(&mut self) -> impl Iterator<Item = &mut Shard<L>> {
+        self.shards.iter_mut().map(|actor| &mut actor.shard)
+    }
+
+    /// The topology's owner, outside of turns.
+    pub(crate) fn meta_mut(&mut self) -> &mut Meta<L> {
+        &mut self.meta
     }
 
     /// A shard, outside of turns.
@@ -433,9 +446,7 @@ impl<L: Log> Node<L> {
                 scratch.to_session.extend(connection.inbox.drain(..count));
                 let letters = scratch.to_session.drain(..);
                 if connection.is_over {
-                    for letter in letters {
-                        return_undelivered(letter, self.shards.len(), &mut outbox.shards);
-                    }
+                    connection::undelivered(letters, self.shards.len(), &mut outbox.shards);
                 } else {
                     let waiting = connection.turn(letters, topology, outbox, now, &mut part);
                     self.longest_output = self.longest_output.max(waiting);
@@ -446,29 +457,9 @@ impl<L: Log> Node<L> {
 
     /// Puts letters into inboxes, in the order in which they were written.
     pub fn post(&mut self) {
-        let Self { outbox, topology, scratch: Scratch { posted, .. }, .. } = self;
-        if let Some(failed) = outbox.failed.take() {
-            self.failed.get_or_insert(failed);
-        }
-        while !outbox.is_empty() {
-            for (group, letter) in outbox.shards.drain(..) {
-                if let Some(actor) = self.shards.get_mut(group.index()) {
-                    actor.inbox.push_back(letter);
-                }
-            }
-            self.meta_inbox.extend(outbox.meta.drain(..));
-            outbox.answer_logins(topology);
-            // Nobody opened them here.
-            outbox.events.clear();
-            outbox.steps.clear();
-            std::mem::swap(posted, &mut outbox.sessions);
-            for (id, letter) in posted.drain(..) {
-                match self.connections.get_mut(&id).filter(|connection| !connection.is_over) {
-                    Some(connection) => connection.inbox.push_back(letter),
-                    None => return_undelivered(letter, self.shards.len(), &mut outbox.shards),
-                }
-            }
-        }
+        let mut outbox = std::mem::take(&mut self.outbox);
+        leveret_node::post(&mut outbox, self);
+        self.outbox = outbox;
     }
 
     /// No letter waits, no byte is under way, no message is left.
@@ -535,6 +526,49 @@ impl<L: Log> Node<L> {
     }
 }
 
+impl<L: Log> Inboxes for Node<L> {
+    fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
+        let Some(actor) = self.shards.get_mut(group.index()) else { return 0 };
+        actor.inbox.push_back(letter);
+        actor.inbox.len()
+    }
+
+    fn to_meta(&mut self, letters: Drain<'_, ToMeta>) {
+        self.meta_inbox.extend(letters);
+    }
+
+    fn to_session(&mut self, id: ConnectionId, letters: &mut Run<'_, '_>) {
+        if let Some(connection) = self.connections.get_mut(&id).filter(|it| !it.is_over) {
+            connection.inbox.extend(letters);
+        }
+    }
+
+    fn login(&mut self, login: Login, outbox: &mut Outbox) {
+        outbox.session(login.connection, login.answer(&self.topology));
+    }
+
+    fn asked(&mut self, asked: Asked) {
+        unreachable!("no user is known elsewhere: {asked:?}");
+    }
+
+    fn events(&mut self, outbox: &mut Outbox) {
+        // Nobody consumes them here.
+        outbox.events.clear();
+    }
+
+    fn steps(&mut self, steps: &mut Vec<Step>) {
+        steps.clear();
+    }
+
+    fn failed(&mut self, why: String) {
+        self.failed.get_or_insert(why);
+    }
+}
+
 impl Connection {
     fn is_ready(&self, now: Time) -> bool {
         if self.is_over {
@@ -569,87 +603,99 @@ impl Connection {
         if session.next_timeout().is_some_and(|at| at <= now) {
             session.timeout(&mut cx);
         }
-        if !input.is_empty() && session.wants_input() {
-            session.input(input, &mut cx);
+        let mut source = Source { socket, body, part };
+        if !connection::read(session, input, &mut source, &mut cx) {
+            self.is_over = true;
+            return 0;
         }
-        if session.wants_input() && session.end().is_none() && !session.leaves_some() {
-            if !socket.to_server.is_empty() {
-                let awaited = if input.is_empty() { session.awaited_body() } else { None };
-                if let Some(AwaitedBody { front, rest }) = awaited {
-                    if body.is_empty() {
-                        body.reserve_exact(front + rest);
-                        body.resize(front, 0);
-                    }
-                    let missing = front + rest - body.len();
-                    let count = part(missing.min(socket.to_server.len()));
-                    socket.read(count, body);
-                    session.heard(count);
-                    if count == missing {
-                        session.write_front(&mut body[..front], cx.wall);
-                        session.input_body(&Bytes::from(std::mem::take(body)), front, &mut cx);
-                    }
-                } else {
-                    let count = part(socket.to_server.len());
-                    let mut block = Vec::with_capacity(input.len() + count);
-                    block.extend_from_slice(input);
-                    socket.read(count, &mut block);
-                    *input = Bytes::from(block);
-                }
-                session.input(input, &mut cx);
-                // What is left must not pin the block it came in.
-                *input = Bytes::copy_from_slice(input);
-            } else if socket.is_reset {
-                session.disconnected(&mut cx);
-                self.is_over = true;
-                return 0;
-            }
+        let waiting = output.len();
+        let mut none = OutBuf::new();
+        let mut cx =
+            Context { topology, now, now_us: now.ms() * 1000, wall: now, out: &mut none, outbox };
+        let mut sink = Sink { socket, part };
+        if let Written::Over { .. } = connection::write(session, &mut sink, output, &mut cx) {
+            self.is_over = true;
+            socket.is_closed = true;
         }
-        self.write(topology, outbox, now, part)
+        waiting
+    }
+}
+
+/// A socket to read from, and how many of so many bytes a read brings.
+struct Source<'a, P> {
+    socket: &'a mut Socket,
+    /// As far as it came: the record of a large body.
+    body: &'a mut Vec<u8>,
+    part: &'a mut P,
+}
+
+impl<P: FnMut(usize) -> usize> connection::Source for Source<'_, P> {
+    fn may_have_bytes(&self) -> bool {
+        !self.socket.to_server.is_empty() || self.socket.is_reset
     }
 
-    fn write(
-        &mut self,
-        topology: &Topology,
-        outbox: &mut Outbox,
-        now: Time,
-        part: &mut impl FnMut(usize) -> usize,
-    ) -> usize {
-        let Self { session, output, socket, is_over, .. } = self;
-        let before = output.len();
-        let room = socket.room.saturating_sub(socket.to_client.len());
-        let count = room.min(before);
-        if count > 0 && !socket.is_reset {
+    fn read(&mut self, session: &mut Session, input: &mut Bytes, cx: &mut Context<'_>) -> Read {
+        let Self { socket, body, part } = self;
+        if socket.to_server.is_empty() {
+            return Read::End;
+        }
+        let awaited = if input.is_empty() { session.awaited_body() } else { None };
+        let Some(AwaitedBody { front, rest }) = awaited else {
+            let count = part(socket.to_server.len()).min(session.read_max());
+            let mut block = Vec::with_capacity(input.len() + count);
+            block.extend_from_slice(input);
+            socket.read(count, &mut block);
+            *input = Bytes::from(block);
+            return Read::Some;
+        };
+        if body.is_empty() {
+            body.reserve_exact(front + rest);
+            body.resize(front, 0);
+        }
+        let missing = front + rest - body.len();
+        let count = part(missing.min(socket.to_server.len()));
+        socket.read(count, body);
+        session.heard(count);
+        if count == missing {
+            session.write_front(&mut body[..front], cx.wall);
+            session.input_body(&Bytes::from(std::mem::take(*body)), front, cx);
+        }
+        Read::Some
+    }
+
+    fn goes_on(&mut self, _: &mut Session, _: &Context<'_>) -> bool {
+        false
+    }
+}
+
+/// A socket to write to, and how many of so many bytes a write takes.
+struct Sink<'a, P> {
+    socket: &'a mut Socket,
+    part: &'a mut P,
+}
+
+impl<P: FnMut(usize) -> usize> connection::Sink for Sink<'_, P> {
+    fn write(&mut self, out: &mut OutBuf) -> io::Result<()> {
+        let Self { socket, part } = self;
+        // A reset is also found by writing.
+        if socket.is_reset && !out.is_empty() {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let count = socket.room.saturating_sub(socket.to_client.len()).min(out.len());
+        if count > 0 {
             let count = part(count);
             let mut left = count;
             let mut slices = [IoSlice::new(&[]); 8];
-            let filled = output.slices(&mut slices, usize::MAX);
+            let filled = out.slices(&mut slices, usize::MAX);
             for slice in slices.iter().take(filled) {
                 let bytes = slice.get(..left).unwrap_or(slice);
                 socket.to_client.extend(bytes);
                 left -= bytes.len();
             }
             // Only so many slices fit into one write.
-            output.advance(count - left);
+            out.advance(count - left);
         }
-        let remaining = output.len();
-        let mut none = OutBuf::new();
-        let mut cx =
-            Context { topology, now, now_us: now.ms() * 1000, wall: now, out: &mut none, outbox };
-        if before > 0 && !socket.is_reset {
-            session.flushed(remaining, remaining < before, &mut cx);
-        }
-        let over = match session.end() {
-            Some(End::Now) => true,
-            Some(End::AfterFlush | End::AfterPeer) => remaining == 0,
-            None => false,
-        };
-        // A reset is also found by writing.
-        if over || socket.is_reset && before > 0 {
-            session.disconnected(&mut cx);
-            *is_over = true;
-            socket.is_closed = true;
-        }
-        before
+        Ok(())
     }
 }
 

@@ -1,9 +1,12 @@
 //! How the broker goes and comes back in the middle of a simulation, and what must be true then.
 
 use leveret_broker::message::{ConnectionId, ToMeta, ToShard};
+use leveret_broker::{Meta, Shard};
 use leveret_log::disk::Faults as DiskFaults;
+use leveret_node::stop::{PutAway, Step, Stopping};
+use leveret_topology::GroupId;
 
-use crate::disk::{Ending, Owner};
+use crate::disk::{Ending, Owner, Store};
 use crate::life;
 use crate::node::Actor;
 use crate::plan;
@@ -12,6 +15,9 @@ use crate::sim::{Faults, Sim, forced};
 
 /// Steps after which a rest is given up.
 const REST_STEPS: u32 = 2_000;
+
+/// Operations of each disk within which a node must be able to write what it has to.
+const STOP_STEPS_MAX: u32 = 100_000;
 
 /// How often it is quiet then, with a while between.
 const REST_TIMES: u32 = 5;
@@ -107,17 +113,7 @@ impl Sim {
             .into_iter()
             .filter(|&id| self.node.socket(id).is_none_or(|socket| socket.is_reset));
         let noticed: Vec<_> = noticed.collect();
-        // Dead letters arrive where they go, as in the server.
-        for _ in 0..REST_STEPS {
-            self.work_off(&noticed)?;
-            if self.node.shards().all(|shard| shard.under_way() == 0) {
-                break;
-            }
-            self.step_disks();
-            (0..self.options.shards).for_each(|index| self.node.agree(index, usize::MAX));
-        }
-        let Some(disks) = &self.disks else { return Ok(()) };
-        life::put_away(&mut self.node, disks)?;
+        self.write_all(noticed)?;
         self.node.is_followed()?;
         let before = self.node.topology().describe_durable();
         let is_off = self.faults.one_in(2);
@@ -127,6 +123,29 @@ impl Sim {
             return Err(format!("names before a stop:\n{before}\nand after it:\n{after}"));
         }
         Ok(())
+    }
+
+    /// What is under way arrives, and all is written down: as in the server. Of the connections only these have turns.
+    fn write_all(&mut self, noticed: Vec<ConnectionId>) -> Check {
+        let mut stop = PutAway::default();
+        let mut stopped = Stopped { sim: self, noticed, result: Ok(()) };
+        for step in 0..STOP_STEPS_MAX {
+            if step == REST_STEPS && stop == PutAway::Departing {
+                stop.give_up_departing(&mut stopped);
+            }
+            let done = stop.step(&mut stopped).map_err(|error| error.to_string())?;
+            std::mem::replace(&mut stopped.result, Ok(()))?;
+            if done == Step::Done {
+                return Ok(());
+            }
+            stopped.sim.step_disks();
+            stopped.sim.agree_all();
+        }
+        Err("a stop does not come to an end".to_owned())
+    }
+
+    fn agree_all(&mut self) {
+        (0..self.options.shards).for_each(|index| self.node.agree(index, usize::MAX));
     }
 
     /// There is little room left on a disk, for a while.
@@ -339,5 +358,48 @@ impl Sim {
     fn has_to_read(&mut self, index: usize) -> bool {
         let Some(peer) = self.peers.get(index) else { return false };
         self.node.socket(peer.connection).is_some_and(|socket| !socket.to_client.is_empty())
+    }
+}
+
+/// A simulation whose broker stops.
+struct Stopped<'a> {
+    sim: &'a mut Sim,
+    /// Connections that have turns.
+    noticed: Vec<ConnectionId>,
+    /// What turns came to.
+    result: Check,
+}
+
+impl Stopped<'_> {
+    fn work_off(&mut self) {
+        if self.result.is_ok() {
+            self.result = self.sim.work_off(&self.noticed);
+        }
+    }
+}
+
+impl Stopping for Stopped<'_> {
+    type Log = Store;
+
+    fn shards(&self) -> usize {
+        self.sim.options.shards
+    }
+
+    fn shard<T>(&mut self, index: usize, look: impl FnOnce(&mut Shard<Store>) -> T) -> T {
+        look(self.sim.node.shard_mut(index).expect("an index below the number of shards"))
+    }
+
+    fn meta<T>(&mut self, look: impl FnOnce(&mut Meta<Store>) -> T) -> T {
+        look(self.sim.node.meta_mut())
+    }
+
+    fn run_shard(&mut self, group: GroupId, letter: ToShard) {
+        self.sim.node.tell_shard(group.index(), letter);
+        self.work_off();
+    }
+
+    fn run_meta(&mut self, letter: ToMeta) {
+        self.sim.node.tell_meta(letter);
+        self.work_off();
     }
 }

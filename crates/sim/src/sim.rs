@@ -14,6 +14,7 @@
 use leveret_amqp::reply::ReplyCode;
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{ConnectionId, ToMeta, ToSession};
+use leveret_node::start::Filling;
 use leveret_queue::Time;
 
 use crate::checks::{self, ACK_TIMEOUT_MS, Watch};
@@ -255,7 +256,7 @@ pub struct Sim {
     /// When queues are filled.
     pub(crate) starts: Random,
     /// What the queues are to be filled with, if they are not.
-    pub(crate) filling: Option<life::Filling>,
+    pub(crate) filling: Option<Filling>,
     ready: Vec<Event>,
     actors: Vec<Actor>,
 }

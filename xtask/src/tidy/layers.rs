@@ -5,7 +5,8 @@ use anyhow::Context as _;
 use crate::root;
 
 /// Crates that do no input or output: what they need of the world is handed to them.
-pub(crate) const SANS_IO: [&str; 6] = ["amqp", "log", "queue", "topology", "broker", "session"];
+pub(crate) const SANS_IO: [&str; 7] =
+    ["amqp", "log", "queue", "topology", "broker", "session", "node"];
 
 /// Our crates and those of ours they may depend on. A new arrow is a decision to be recorded.
 #[rustfmt::skip] // a table
@@ -17,16 +18,17 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("topology", &["amqp", "queue"]),
     ("broker",   &["amqp", "log", "queue", "topology"]),
     ("session",  &["amqp", "log", "queue", "topology", "broker"]),
+    ("node",     &["amqp", "log", "queue", "topology", "broker", "session"]),
     ("config",   &[]),
     ("auth",     &["queue", "topology", "broker", "config"]),
     ("ctl",      &["config"]),
-    ("server",   &["amqp", "log", "queue", "topology", "broker", "session", "config", "auth"]),
+    ("server",   &["amqp", "log", "queue", "topology", "broker", "session", "node", "config", "auth"]),
     ("admin",    &["amqp", "queue", "topology", "broker", "session", "config", "server", "client"]),
     ("client",   &["amqp"]),
     ("load",     &["amqp", "client"]),
     ("migrate",  &["client", "ctl"]),
     ("experiment", &["client", "load", "ctl"]),
-    ("sim",      &["amqp", "log", "queue", "topology", "broker", "session", "client", "conform"]),
+    ("sim",      &["amqp", "log", "queue", "topology", "broker", "session", "node", "client", "conform"]),
     ("conform",  &["amqp", "log", "queue", "topology", "broker", "session", "client"]),
     ("leveret",  &["config", "ctl", "server", "admin", "load", "experiment", "migrate", "client"]),
     ("xtask",    &["config", "client", "load"]),

@@ -1,6 +1,6 @@
 //! What a turn wants sent.
 
-use leveret_topology::{Event, GroupId, Topology};
+use leveret_topology::{Event, GroupId};
 
 use super::{ConnectionId, Reply, ReplyTo, Step, ToMeta, ToSession, ToShard};
 use crate::login::{Asked, Login};
@@ -49,15 +49,6 @@ impl Outbox {
         other.steps.append(&mut self.steps);
         other.asked.append(&mut self.asked);
         other.failed = other.failed.take().or(self.failed);
-    }
-
-    /// Answers logins by the names alone: for a driver that has nothing else to decide by.
-    pub fn answer_logins(&mut self, topology: &Topology) {
-        for login in self.logins.drain(..) {
-            let admitted = login.judge(topology).ok().map(Box::new);
-            let answer = ToSession::LoggedIn(admitted);
-            self.sessions.push((login.connection, answer));
-        }
     }
 
     /// Sends `letter` to the shard of that group.

@@ -329,7 +329,9 @@ impl Node {
                     }
                 }
             }
-            outbox.answer_logins(topology);
+            for login in std::mem::take(&mut outbox.logins) {
+                outbox.session(login.connection, login.answer(topology));
+            }
             for (to, letter) in std::mem::take(&mut outbox.sessions) {
                 moved = true;
                 let Some(Link { session, out, .. }) = links.get_mut(to.get() as usize) else {

@@ -1,14 +1,19 @@
 //! Letters to connections that ended.
 
+use leveret_broker::message::{
+    ConnectionId, Reply, Settle, Settlement, ToSession, ToShard, shard_of,
+};
 use leveret_topology::GroupId;
-
-use crate::message::{ConnectionId, Reply, Settle, Settlement, ToSession, ToShard, shard_of};
 
 /// What becomes of a letter whose connection is gone: letters to shards.
 ///
 /// Messages in it were given out and never reached anybody: they go back to their queues. A question is
 /// answered for the one that is gone. The rest means nothing any more.
-pub fn return_undelivered(letter: ToSession, shards: usize, out: &mut Vec<(GroupId, ToShard)>) {
+pub(crate) fn return_undelivered(
+    letter: ToSession,
+    shards: usize,
+    out: &mut Vec<(GroupId, ToShard)>,
+) {
     let deliveries = match letter {
         ToSession::Deliver(deliveries) => deliveries,
         ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => vec![delivery],

@@ -1,0 +1,20 @@
+//! What drives the actors of a node, without threads, sockets, clocks and files: the same in the server, in the simulator and in
+//! tests.
+//!
+//! An actor's turn leaves letters in an [`Outbox`](leveret_broker::message::Outbox). Whoever ran it has them posted:
+//!
+//! - [`post`]: from an outbox into inboxes, in one order; what becomes of letters to sessions that are gone.
+//! - [`connection`]: a connection's turn, between a session's letters and its client's bytes.
+//! - [`start`]: shards host their queues, and are filled.
+//! - [`stop`]: what is under way arrives, and all is written down.
+//!
+//! The server adds threads, wake-ups and sockets, the simulator seeds and faults.
+
+pub mod connection;
+pub mod post;
+pub mod start;
+pub mod stop;
+mod undelivered;
+
+pub use post::{Inboxes, Run, post};
+use undelivered::return_undelivered;
