@@ -3,6 +3,7 @@
 //! One disk is one directory of one log. `server` has the real one; [`SimDisk`] is a seeded one in
 //! memory, with faults.
 
+mod body;
 mod sim;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use bytes::Bytes;
 
 use crate::file::Undigested;
 
+pub use body::Body;
 pub use sim::{Faults, SimDisk};
 
 /// The name of a segment file: the number of the segment, and how often it was rewritten.
@@ -118,7 +120,7 @@ pub enum Op {
         /// The first bytes,
         head: Vec<u8>,
         /// and the others.
-        body: Vec<u8>,
+        body: Body,
         /// How far the log is with these.
         reached: Reached,
         /// Whether everything written to this file so far, and that the file is there at all,
@@ -293,7 +295,7 @@ pub enum Done {
         /// As submitted.
         head: Vec<u8>,
         /// As submitted.
-        body: Vec<u8>,
+        body: Body,
         /// How it went.
         result: Result<(), DiskError>,
     },

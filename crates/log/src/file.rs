@@ -47,7 +47,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::disk::{Disk, Done};
-use crate::memory::{MemoryLog, Source};
+use crate::memory::{LARGE, MemoryLog, Source};
 use crate::shared::{Errand, LogNumber, Shared};
 use crate::{
     AppendError, HEAD_MAX, HoldError, Holder, Keep, Log, Moment, Offset, PagedOut, ReadError,
@@ -172,8 +172,10 @@ struct Sums {
     live_bytes: u64,
     /// Durable records in memory that were not handed to the disk.
     unwritten: u64,
-    /// Records of any length that the next batch has to have.
+    /// Records of any length that the next batch has to have,
     waiting: u64,
+    /// and the bytes of those that it does not copy.
+    large: u64,
     /// Volatile records that are only in memory.
     volatile: u64,
     /// Those of them that are to be written to save memory.
@@ -182,6 +184,20 @@ struct Sums {
     cached: u64,
     /// Other logs that hold records.
     lent: u64,
+}
+
+impl Sums {
+    /// The next batch has to have a record of so many bytes.
+    fn wait(&mut self, len: u64) {
+        self.waiting += 1;
+        self.large += if len > LARGE as u64 { len } else { 0 };
+    }
+
+    /// A batch has it, or none needs it any more.
+    fn wait_no_more(&mut self, len: u64) {
+        self.waiting -= 1;
+        self.large -= if len > LARGE as u64 { len } else { 0 };
+    }
 }
 
 /// A [`Log`] in the files of a [`Disk`]. See the [module](self).
@@ -361,11 +377,11 @@ impl<D: Disk> FileLog<D> {
             self.sums.volatile += len;
             if Tag(tag.0).is(Tag::SPILL) {
                 self.sums.spilled += len;
-                self.sums.waiting += 1;
+                self.sums.wait(len);
             }
         } else {
             self.sums.unwritten += len;
-            self.sums.waiting += 1;
+            self.sums.wait(len);
         }
         Ok(at)
     }
@@ -446,7 +462,7 @@ impl<D: Disk> FileLog<D> {
                 written.push(Offset::new(at));
                 let (records, sum) = leaving.entry((held, tag.is(Tag::VOLATILE))).or_default();
                 *records += 1;
-                *sum += weigh(bytes);
+                *sum += weigh(&bytes);
             }
         });
         written.into_iter().for_each(|at| self.evict_one(at));
@@ -476,16 +492,16 @@ impl<D: Disk> FileLog<D> {
             live_bytes = counted.unwrap_or_else(|| u64::from(stored));
             self.forget_straggler(at);
             self.leave_elsewhere(at);
-            self.writer.forget(at.get());
+            self.writer.forget(at.get(), stored);
         } else if tag.is(Tag::VOLATILE) {
             self.sums.volatile -= bytes;
             if tag.is(Tag::SPILL) {
                 self.sums.spilled -= bytes;
-                self.sums.waiting -= 1;
+                self.sums.wait_no_more(bytes);
             }
         } else {
             self.sums.unwritten -= bytes;
-            self.sums.waiting -= 1;
+            self.sums.wait_no_more(bytes);
         }
         self.sums.live_bytes -= live_bytes;
         self.forget_marks(at);

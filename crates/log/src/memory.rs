@@ -40,6 +40,7 @@ use crate::{
 use block::Block;
 pub use block::LARGE;
 use spares::Spares;
+pub(crate) use tail::Stored;
 
 /// Bytes of the first block of a log that was empty. Each next one is twice as big.
 const BLOCK_MIN: usize = 4 << 10;

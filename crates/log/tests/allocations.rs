@@ -123,3 +123,28 @@ fn large_records_that_come_and_go_need_no_fresh_memory() {
         assert!(count <= 2 * COUNT && bytes <= 200 * COUNT, "{size}: {count}, {bytes} bytes");
     }
 }
+
+/// A batch takes no memory for the bytes of a large record: the disk gets them from where they are.
+#[test]
+fn a_large_record_is_written_without_a_copy() {
+    const LEN: usize = 8 << 20;
+    let mut log = FileLog::open(SimDisk::new(0), Options::default(), &mut |_| {}).unwrap().0;
+    let mut write = |records: &[&[u8]]| {
+        for record in records {
+            log.append(&record[..8], &[&record[8..]], &ONE, Keep::Durable).unwrap();
+        }
+        let end = log.end();
+        let before = leveret_counting::allocated_bytes();
+        log.sync().unwrap();
+        let bytes = leveret_counting::allocated_bytes() - before;
+        while log.durable() < end {
+            log.collect().unwrap();
+        }
+        bytes
+    };
+    let (small, large) = (vec![1; 100], vec![2; LEN]);
+    for records in [&[&large[..]][..], &[&small, &large, &small], &[&large, &large]] {
+        let bytes = write(records);
+        assert!(bytes < 64 << 10, "{bytes} bytes for {} records", records.len());
+    }
+}

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::{OnDamage, OpenError, Options, Report};
-use leveret_log::{AppendError, FileLog, Holder, Keep, Log, Moment, Offset, ReadError};
+use leveret_log::{AppendError, FileLog, Holder, Keep, LARGE, Log, Moment, Offset, ReadError};
 
 #[test]
 fn promises_hold_through_power_cuts() {
@@ -342,7 +342,11 @@ impl Test {
     fn append(&mut self) {
         let rng = &mut self.rng;
         let head: Vec<u8> = (0..rng.below(30)).map(|_| rng.below(256) as u8).collect();
-        let size = if rng.below(50) == 0 { rng.below(6000) } else { rng.below(200) };
+        let size = match rng.below(500) {
+            0 => LARGE as u64 + rng.below(2000),
+            1..=10 => rng.below(6000),
+            _ => rng.below(200),
+        };
         let fill = rng.below(256) as u8;
         let body: Vec<u8> = (0..size).map(|index| fill.wrapping_add(index as u8)).collect();
         let count = if rng.below(3) == 0 { 1 + rng.below(80) } else { 1 };

@@ -8,7 +8,9 @@ use leveret_log::disk::{Faults, FileName, SimDisk};
 use leveret_log::file::{OnDamage, Options, Unmatched, match_up};
 use leveret_log::shared::Place;
 use leveret_log::suite::numbers;
-use leveret_log::{Errand, FileLog, Holder, Keep, Log, LogNumber, Offset, ReadError, Shared};
+use leveret_log::{
+    Errand, FileLog, Holder, Keep, LARGE, Log, LogNumber, Offset, ReadError, Shared,
+};
 
 const LOGS: usize = 3;
 
@@ -518,6 +520,7 @@ fn run(seed: u64, is_power_cut: bool, gets_full: bool) {
                         .collect();
                     let shared = share(&among);
                     let (len, keep) = (below(900) as usize, below(4));
+                    let len = if below(100) == 0 { LARGE + len } else { len };
                     for &log in &among {
                         let count = 1 + below(3);
                         let holders: Vec<_> = (0..count).map(Holder::new).collect();

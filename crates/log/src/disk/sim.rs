@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::{
-    Disk, DiskError, Done, FileName, Floor, Lines, Listed, Op, Piece, Reached, Roster, Stage,
+    Body, Disk, DiskError, Done, FileName, Floor, Lines, Listed, Op, Piece, Reached, Roster, Stage,
     Token, lens_like,
 };
 use crate::file::{Digester, Undigested};
@@ -117,6 +117,11 @@ struct Unsynced {
     len_before: usize,
     /// What was cut off behind it.
     cut: Vec<u8>,
+}
+
+/// The bytes of a write.
+fn joined(head: &[u8], body: &Body) -> Vec<u8> {
+    std::iter::once(head).chain(body.pieces()).collect::<Vec<_>>().concat()
 }
 
 impl World {
@@ -403,7 +408,7 @@ impl SimDisk {
         for (_, op) in next.into_iter().chain(others) {
             match op {
                 Op::Write { file, position, head, body, is_last, .. } if world.below(3) > 0 => {
-                    let bytes = [&head[..], &body[..]].concat();
+                    let bytes = joined(&head, &body);
                     let _ = world.write(file, position, &bytes, (false, is_last));
                 }
                 // Not in the list any more, and there still.
@@ -592,7 +597,7 @@ impl Disk for SimDisk {
         };
         let done = match op {
             Op::Write { file, position, head, body, reached, sync, is_last, .. } => {
-                let bytes = [&head[..], &body[..]].concat();
+                let bytes = joined(&head, &body);
                 let result = world.write(file, position, &bytes, (sync, is_last));
                 let listed = match &result {
                     Ok(()) if sync => world.synced(file, (position, &bytes), reached, is_last),

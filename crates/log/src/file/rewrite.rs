@@ -27,7 +27,7 @@ use super::segments::{Epoch, Segment};
 use super::sets::SetId;
 use super::walk::{Batch, Step, Walk};
 use super::{FileLog, Store, Tag, submit};
-use crate::disk::{Disk, DiskError, FileName, Op, Piece, Reached, Token};
+use crate::disk::{Body, Disk, DiskError, FileName, Op, Piece, Reached, Token};
 use crate::memory::MemoryLog;
 use crate::{Holder, Offset};
 
@@ -396,7 +396,7 @@ impl<D: Disk> FileLog<D> {
             file,
             position,
             head,
-            body: Vec::new(),
+            body: Body::default(),
             // Its batches are those of others; the next one's number is not known to be used.
             reached: Reached { end: work.target.end, sequence: 0 },
             // Each piece, so that no sync has to do all the work while others wait.

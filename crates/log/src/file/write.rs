@@ -1,7 +1,8 @@
 //! Batches: how records and notes are gathered for the disk, and what happens when the disk has answered.
 //!
 //! At most one batch is under way, the *flight*. Records and notes that come meanwhile go into the next batch, so the
-//! slower the disk the larger the batches.
+//! slower the disk the larger the batches. A batch has copies of small records. Large records are written from where they are:
+//! a turn that copied hundreds of megabytes would keep all others waiting.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,8 +15,8 @@ use super::lend::Shares;
 use super::segments::{Segment, Segments};
 use super::sets::{SetId, Sets};
 use super::{FileLog, Marks, Store, Tag, submit};
-use crate::disk::{Disk, DiskError, FileName, Op, Reached, Token};
-use crate::memory::MemoryLog;
+use crate::disk::{Body, Disk, DiskError, FileName, Op, Reached, Token};
+use crate::memory::{LARGE, MemoryLog, Stored};
 use crate::shared::{Place, Progress};
 use crate::{AppendError, HoldError, Holder, Log as _, Moment, Offset, SyncError};
 
@@ -69,7 +70,7 @@ struct Write {
 #[derive(Debug)]
 enum State {
     /// Not submitted: the bytes of the write.
-    Waits(Vec<u8>, Vec<u8>),
+    Waits(Vec<u8>, Body),
     UnderWay(Token),
     Done,
 }
@@ -79,6 +80,8 @@ enum State {
 struct Flight {
     writes: Vec<Write>,
     bytes: u64,
+    /// Those of them that are in the memory of a record which the log has, too.
+    shared_bytes: u64,
     sequence: u64,
     /// The batch is synced: it has durable records or notes.
     is_synced: bool,
@@ -126,7 +129,7 @@ pub(super) struct Writer {
     /// The disk was full at the last sync. So no durable record was appended since, and each later note is on an older one.
     has_only_releases: bool,
     failed: Option<String>,
-    spare: (Vec<u8>, Vec<u8>),
+    spare: (Vec<u8>, Body),
 }
 
 impl Writer {
@@ -237,11 +240,14 @@ impl Writer {
         }
     }
 
-    /// The last holder has released a record that was gathered.
-    pub(super) fn forget(&mut self, at: u64) {
-        if let Some(flight) = &mut self.flight {
-            let is_in = flight.range.contains(&at) || flight.late.binary_search(&at).is_ok();
-            flight.live -= u64::from(is_in);
+    /// The last holder has released a record that was gathered, and stored with so many bytes.
+    pub(super) fn forget(&mut self, at: u64, stored: u32) {
+        if let Some(flight) = &mut self.flight
+            && (flight.range.contains(&at) || flight.late.binary_search(&at).is_ok())
+        {
+            flight.live -= 1;
+            let is_shared = stored as usize > LARGE;
+            flight.shared_bytes -= if is_shared { u64::from(stored) } else { 0 };
         }
     }
 
@@ -293,8 +299,8 @@ impl Writer {
             + self.freed.capacity() * size_of::<(u64, Place)>()
             + self.flight.as_ref().map_or(0, |flight| flight.late.capacity()) * size_of::<u64>()
             + self.spare.0.capacity()
-            + self.spare.1.capacity()
-            + self.flying_bytes() as usize
+            + self.spare.1.held_bytes()
+            + self.flight.as_ref().map_or(0, |flight| flight.bytes - flight.shared_bytes) as usize
     }
 
     /// Takes the notes that were made until a moment.
@@ -349,7 +355,7 @@ fn mix(number: u64) -> u64 {
 /// The index and the bodies of a batch as they grow.
 struct Batch<'a> {
     index: IndexWriter<'a>,
-    bodies: &'a mut Vec<u8>,
+    bodies: &'a mut Body,
     sets: &'a Sets,
     marks: &'a Marks,
     elsewhere: &'a Elsewhere,
@@ -358,14 +364,14 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    fn record(&mut self, at: u64, tag: Tag, held: u32, bytes: &[u8]) {
+    fn record(&mut self, at: u64, tag: Tag, held: u32, bytes: Stored<'_>) {
         let Some(set) = SetId::new(held) else { return };
         let elsewhere = self.elsewhere.get(at);
         let marks = if self.marks.is_empty() { None } else { self.marks.get(&at) };
         self.index.record(RecordFacts {
             at,
             len: bytes.len() as u32,
-            crc: crc32c::crc32c(bytes),
+            crc: crc32c::crc32c(&bytes),
             is_volatile: tag.is(Tag::VOLATILE),
             has_marks: marks.is_some(),
             head: &bytes[..tag.head()],
@@ -379,9 +385,12 @@ impl Batch<'_> {
             });
             self.index.holder(holder, mark);
         });
-        let stored = if elsewhere.is_some() { &[] } else { bytes };
-        self.bodies.extend_from_slice(stored);
-        self.lens.push(stored.len() as u32);
+        self.lens.push(if elsewhere.is_some() { 0 } else { bytes.len() as u32 });
+        match bytes {
+            _ if elsewhere.is_some() => {}
+            Stored::Among(bytes) => self.bodies.push(bytes),
+            Stored::Own(bytes) => self.bodies.push_whole(bytes.clone()),
+        }
     }
 }
 
@@ -435,7 +444,7 @@ impl<D: Disk> FileLog<D> {
                 if tag.is(Tag::SPILL) {
                     self.sums.spilled -= u64::from(facts.len);
                 } else {
-                    self.sums.waiting += 1;
+                    self.sums.wait(u64::from(facts.len));
                 }
                 if at >= writer.gathered {
                     return Ok(at.next());
@@ -511,7 +520,7 @@ impl<D: Disk> FileLog<D> {
         // The share of the records below `end` in what waits, roughly.
         let (part, whole) = (end.get() - first.get(), (hot.end().get() - first.get()).max(1));
         let of_part = |sum: u64| (u128::from(sum) * u128::from(part) / u128::from(whole)) as usize;
-        fit(&mut bodies, of_part(sums.unwritten + sums.spilled));
+        fit(bodies.copies(), of_part(sums.unwritten + sums.spilled - sums.large));
         fit(&mut head, BATCH_HEADER + INDEX_LINE * (of_part(sums.waiting) + notes.len()));
         head.resize(BATCH_HEADER, 0);
         let mut batch = Batch {
@@ -523,7 +532,7 @@ impl<D: Disk> FileLog<D> {
             lens: Vec::new(),
         };
         let mut wants_sync = false;
-        let mut take = |at: u64, tag: &mut u16, held: u32, bytes: &[u8]| {
+        let mut take = |at: u64, tag: &mut u16, held: u32, bytes: Stored<'_>| {
             let was = Tag(*tag);
             if was.is(Tag::WRITTEN) || was.is(Tag::VOLATILE) && !was.is(Tag::SPILL) {
                 return false;
@@ -537,7 +546,7 @@ impl<D: Disk> FileLog<D> {
             } else {
                 sums.unwritten -= len;
             }
-            sums.waiting -= 1;
+            sums.wait_no_more(len);
             sums.cached += len;
             wants_sync |= !was.is(Tag::VOLATILE);
             true
@@ -642,7 +651,7 @@ impl<D: Disk> FileLog<D> {
     fn submit_batch(
         &mut self,
         mut header: BatchHeader,
-        (mut head, body): (Vec<u8>, Vec<u8>),
+        (mut head, body): (Vec<u8>, Body),
         sync: bool,
         shares: Shares,
     ) {
@@ -662,13 +671,13 @@ impl<D: Disk> FileLog<D> {
             let footer = segments.change(last, |old| seal(old, &header)).unwrap_or_default();
             let old = &segments.all[last];
             let position = old.len - BATCH_HEADER as u64;
-            send(old.file, position, (footer, Vec::new()), before, true, true);
+            send(old.file, position, (footer, Body::default()), before, true, true);
             self.space.look();
             self.space.sealed();
         }
         if segments.active().is_none() {
             let (file, first_bytes) = begin(segments, writer, options, &header);
-            send(file, 0, (first_bytes, Vec::new()), before, true, false);
+            send(file, 0, (first_bytes, Body::default()), before, true, false);
         }
         let Some(active) = segments.active() else { return };
         let segment = &segments.all[active];
@@ -676,12 +685,14 @@ impl<D: Disk> FileLog<D> {
         header.index_crc = crc32c::crc32c(&head[BATCH_HEADER..]);
         head[..BATCH_HEADER].copy_from_slice(&header.encode(segment.mark));
         let (bytes, position) = ((head.len() + body.len()) as u64, segment.len);
+        let shared_bytes = body.large_len() as u64;
         let file = segment.file;
         segments.change(active, |it| it.add_batch(position, bytes, header.first, header.end));
         send(file, position, (head, body), after, sync, false);
         writer.flight = Some(Flight {
             writes,
             bytes,
+            shared_bytes,
             sequence: header.sequence,
             is_synced: sync,
             late: Vec::new(),
@@ -713,7 +724,7 @@ impl<D: Disk> FileLog<D> {
     pub(super) fn written(
         &mut self,
         token: Token,
-        buffers: (Vec<u8>, Vec<u8>),
+        buffers: (Vec<u8>, Body),
         result: Result<(), DiskError>,
     ) {
         let writer = &mut self.writer;
@@ -742,9 +753,9 @@ impl<D: Disk> FileLog<D> {
             return;
         }
         let mut head = head;
-        if head.capacity() + body.capacity() <= KEPT_BUFFER {
+        body.clear();
+        if head.capacity() + body.held_bytes() <= KEPT_BUFFER {
             head.clear();
-            body.clear();
             writer.spare = (head, body);
         }
         // Other logs may wait for this batch, or for the room that its releases free, while this batch waits for them.

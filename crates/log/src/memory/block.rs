@@ -14,6 +14,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::Source;
 use super::spares::{Spares, room_of};
+use super::tail::Stored;
 
 /// The largest record that is copied in among others. Above it a record has its own memory, which
 /// ends with it; at a quarter of a block the unused end of a block stays small.
@@ -266,9 +267,10 @@ impl Block {
             let Entry { run, len, holders, ref mut tag, .. } = self.entries[index];
             if holders > 0 {
                 let bytes = match runs.frozen.get(usize::from(run)) {
-                    _ if len == 0 => &[], // it may have no run at all
-                    Some(run) => &run[range],
-                    None => &runs.open[range],
+                    _ if len == 0 => Stored::Among(&[]), // it may have no run at all
+                    Some(run) if len as usize > LARGE => Stored::Own(run),
+                    Some(run) => Stored::Among(&run[range]),
+                    None => Stored::Among(&runs.open[range]),
                 };
                 each(at, tag, holders, bytes);
             }

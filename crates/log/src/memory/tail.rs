@@ -1,11 +1,35 @@
 //! The memory log as the tail of a log in files: an entry has a word of the owner's instead of a
 //! count of holders, and a tag.
 
+use std::ops::Deref;
+
+use bytes::Bytes;
+
 use super::{MemoryLog, Slot, Source};
 use crate::{HoldError, Offset};
 
 /// Takes a record: offset, tag, word and bytes.
-pub(crate) type Each<'a> = dyn FnMut(u64, &mut u16, u32, &[u8]) + 'a;
+pub(crate) type Each<'a> = dyn FnMut(u64, &mut u16, u32, Stored<'_>) + 'a;
+
+/// The bytes of a record, by where they are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stored<'a> {
+    /// Among those of others.
+    Among(&'a [u8]),
+    /// A large record: in memory of its own.
+    Own(&'a Bytes),
+}
+
+impl Deref for Stored<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Among(bytes) => bytes,
+            Self::Own(bytes) => bytes,
+        }
+    }
+}
 
 /// Where a record is, until the log is changed.
 #[derive(Clone, Copy, Debug)]

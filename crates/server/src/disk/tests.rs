@@ -1,5 +1,6 @@
 use std::sync::{Condvar, Mutex};
 
+use leveret_log::disk::Body;
 use leveret_log::file::{OnDamage, Options, Undigested};
 use leveret_log::{FileLog, Holder, Keep, Log, Moment};
 
@@ -122,7 +123,7 @@ fn a_file_is_used_again() {
         file: name(segment),
         position,
         head: vec![7; 128],
-        body: Vec::new(),
+        body: Body::default(),
         reached: Default::default(),
         sync: true,
         is_last,

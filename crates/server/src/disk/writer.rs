@@ -5,12 +5,13 @@
 //! of the CPU (measured: decision 0026).
 
 use std::fs::{File, Metadata, OpenOptions};
+use std::iter::once;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leveret_log::disk::{DiskError, Done, FileName, Op, Token, lens_like};
+use leveret_log::disk::{Body, DiskError, Done, FileName, Op, Token, lens_like};
 use leveret_log::file::Undigested;
 
 use super::roster::List;
@@ -201,9 +202,9 @@ impl Writer {
                 if self.room.is_wanted() {
                     self.drop_spare();
                 }
-                let mut result = self.write(file, position, [&head, &body], (sync, is_last));
+                let mut result = self.write(file, position, (&head, &body), (sync, is_last));
                 if result == Err(DiskError::Full) && self.drop_spare() {
-                    result = self.write(file, position, [&head, &body], (sync, is_last));
+                    result = self.write(file, position, (&head, &body), (sync, is_last));
                 }
                 if result.is_ok() {
                     self.room.wrote((head.len() + body.len()) as u64);
@@ -249,15 +250,14 @@ impl Writer {
         &mut self,
         name: FileName,
         position: u64,
-        parts: [&[u8]; 2],
+        (head, body): (&[u8], &Body),
         (sync, is_last): (bool, bool),
     ) -> Result<(), DiskError> {
         if self.open.as_ref().is_none_or(|open| open.name != name) {
             if position == 0 {
                 self.list.lock().begin()?;
             }
-            let head = parts[0];
-            let is_whole = position == 0 && sync && parts[1].is_empty();
+            let is_whole = position == 0 && sync && body.is_empty();
             let open = self.open(name, is_whole.then_some(head));
             self.open = Some(open.map_err(|error| not_written(&error))?);
         }
@@ -265,7 +265,7 @@ impl Writer {
         let Open { file, is_new, is_reused, end, .. } = open;
         let mut at = position;
         let since = Instant::now();
-        for part in parts {
+        for part in once(head).chain(body.pieces()) {
             file.write_all_at(part, at).map_err(|error| not_written(&error))?;
             at += part.len() as u64;
         }
@@ -310,7 +310,7 @@ mod tests {
         let list = Arc::new(Ranked::new(Rank::FileList, List::new(dir.path(), names)));
         let mut writer = Writer::new(dir.path(), Arc::new(Room::of(dir.path())), list);
         let write = |writer: &mut Writer| {
-            let (position, head, body) = (0, vec![1], Vec::new());
+            let (position, head, body) = (0, vec![1], Body::default());
             let (sync, is_last, is_background) = (false, false, false);
             let file = full;
             let reached = Reached::default();
