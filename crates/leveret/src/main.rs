@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{FromArgMatches as _, Parser as _};
 use leveret_config::{Config, Loaded, files};
 use leveret_ctl::{CtlArgs, Local};
+use leveret_server::Signals;
 use leveret_server::check::Checked;
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -100,11 +101,19 @@ fn serve(args: ServeArgs) -> ExitCode {
     if args.check {
         return check(&loaded);
     }
+    let signals = match Signals::take() {
+        Ok(signals) => signals,
+        Err(error) => {
+            eprintln!("leveret: cannot wait for signals: {error}");
+            return ExitCode::from(SOFTWARE);
+        }
+    };
+    // Only now: it ends the node by one.
     if args.until_eof {
         std::thread::spawn(stop_at_eof);
     }
     let front = leveret_admin::front(&loaded.config);
-    match leveret_server::serve(&loaded, front, memory::give_back) {
+    match leveret_server::serve(&loaded, signals, front, memory::give_back) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("leveret: {error:#}");

@@ -4,7 +4,7 @@
 //! - [`turn`]: actors and who runs them. [`runner`]: a thread's list of turns. [`threads`]. [`locks`]: their order.
 //! - [`connection`]: socket and session. [`listener`]. [`descriptors`]: how many sockets there may be.
 //! - [`events`]: what happened, told and kept.
-//! - [`check`]: what a start would refuse. [`node`]: all actors. [`clock`]: what time it is. [`mod@serve`]: start and stop. [`front`]: what crates above are given.
+//! - [`check`]: what a start would refuse. [`node`]: all actors. [`clock`]: what time it is. [`mod@serve`]: start and stop. [`Signals`]. [`front`]: what crates above are given.
 
 pub mod alarms;
 pub mod buffers;
@@ -34,6 +34,7 @@ pub mod room;
 pub mod runner;
 mod seeds;
 pub mod serve;
+mod signals;
 mod startup;
 mod storage;
 mod supervisor;
@@ -44,5 +45,6 @@ pub mod unread;
 pub mod watchdog;
 mod writing;
 
+pub use signals::Signals;
 pub use startup::{COMPATIBLE_VERSION, node_name, options, resolve, serve};
 pub use storage::drop_orphans;

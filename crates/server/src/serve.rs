@@ -15,7 +15,7 @@ use leveret_node::start::{self, Filled};
 use leveret_node::stop::{self, PutAway, Step, Stopping};
 use leveret_session::Settings;
 use leveret_topology::{GroupId, Topology};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::alarms::{Resource, say_flaps, watch_disk, watch_memory};
@@ -30,6 +30,7 @@ use crate::logging::{Logs, PERIOD};
 use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
+use crate::signals::{Signals, Stops};
 use crate::storage::{DirectoryLock, Left, NodeLog, Orphans, Waker};
 use crate::storage::{close_to_others, forget_clean, leave_clean};
 use crate::supervisor::Supervisor;
@@ -88,13 +89,18 @@ pub struct AmqpListener {
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs a node with its front ends until a signal or [`Stop`] ends it.
-pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow::Result<()> {
+pub fn run(
+    mut options: Options,
+    signals: Signals,
+    open: OpenFrontEnds,
+    give_back: fn(),
+) -> anyhow::Result<()> {
     // One log for each shard, one for the names.
     let files = descriptors::raise_limit(options.shards.len() + 1);
     if !options.core_dumps {
         forbid_core_dumps();
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let Signals { runtime, mut stops, hangup } = signals;
     runtime.block_on(async move {
         let Options { shards, seen_below, waker, paging_ratio, .. } = options;
         // Until everything is written and closed.
@@ -147,7 +153,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
         tokio::spawn(watch_disk(Arc::clone(&node), Arc::clone(waker.room())));
         let threads = Arc::new(Threads::start(&node, options.threads, give_back)?);
         let logins = LoginThreads::start(&node)?;
-        let (stop, stops) = Stop::new();
+        let (stop, mut asked) = Stop::new();
         let mut ready = Ready {
             started: options.about.started,
             files,
@@ -171,14 +177,7 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
             let (sockets, open) = (options.sockets.clone(), Arc::clone(&open));
             accepting.push(tokio::spawn(accept(listener, node, threads, sockets, preface, open)));
         }
-        // Before the ready line: who reads it may send a signal at once.
-        let mut stops = Stops {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            asked: stops,
-        };
-        let signals = signal(SignalKind::hangup())?;
-        tokio::spawn(reload_when_asked(Arc::clone(&node), logs.clone(), signals));
+        tokio::spawn(reload_when_asked(Arc::clone(&node), logs.clone(), hangup));
         if waiting > 0 {
             ready.announce_doors(&listeners, waiting);
         }
@@ -198,7 +197,8 @@ pub fn run(mut options: Options, open: OpenFrontEnds, give_back: fn()) -> anyhow
                     Some(tokio::spawn(Arc::clone(supervisor).keep_telling(Arc::clone(&node))));
             }
         };
-        let mut end = serve_until_the_end(&node, &mut filling, &mut stops, is_ready).await;
+        let asks = (&mut stops, &mut asked);
+        let mut end = serve_until_the_end(&node, &mut filling, asks, is_ready).await;
         if let Some(supervisor) = &supervisor {
             supervisor.is_stopping();
         }
@@ -259,15 +259,14 @@ enum Ends {
 async fn serve_until_the_end(
     node: &Arc<Node>,
     filling: &mut Option<Filling>,
-    stops: &mut Stops,
+    (stops, asked): (&mut Stops, &mut UnboundedReceiver<String>),
     mut is_ready: impl FnMut(u64),
 ) -> Ends {
     loop {
         tokio::select! {
             () = node.failed.notified() => return Ends::Failed,
-            _ = stops.terminate.recv() => tracing::info!("stopping: SIGTERM"),
-            _ = stops.interrupt.recv() => tracing::info!("stopping: SIGINT"),
-            Some(by) = stops.asked.recv() => tracing::info!("stopping: asked to by {by}"),
+            signal = stops.comes() => tracing::info!("stopping: {signal}"),
+            Some(by) = asked.recv() => tracing::info!("stopping: asked to by {by}"),
             restored = filled(filling) => {
                 let (Some(filling), Some(restored)) = (filling.take(), restored) else { return Ends::Failed };
                 is_ready(filling.finish(node, restored));
@@ -451,13 +450,6 @@ async fn reload_when_asked(node: Arc<Node>, logs: Logs, mut hangup: Signal) {
         // What is wrong with them is logged where it is found.
         let _ = node.certificates.reload();
     }
-}
-
-/// What asks a node to stop.
-struct Stops {
-    terminate: Signal,
-    interrupt: Signal,
-    asked: UnboundedReceiver<String>,
 }
 
 /// What the ready line says besides where it listens.

@@ -18,6 +18,7 @@ use crate::logging::{self, LAST_LINES, Logs};
 use crate::login;
 use crate::seeds;
 use crate::serve::{AmqpListener, Options, run};
+use crate::signals::Signals;
 use crate::storage::{DirectoryLock, Files, Memory, NodeLog, Storage, Waker, tell_damage};
 use crate::tls::Tls;
 use crate::tls::certificate::LoginFrom;
@@ -32,7 +33,12 @@ pub const COMPATIBLE_VERSION: &str = "3.13.7";
 /// `loaded` is where it came from and what reading it had to say, which is logged first. `give_back` is
 /// called on a thread that worked and then had nothing to do for a while: it may return memory to the
 /// system.
-pub fn serve(loaded: &Loaded, open: OpenFrontEnds, give_back: fn()) -> anyhow::Result<()> {
+pub fn serve(
+    loaded: &Loaded,
+    signals: Signals,
+    open: OpenFrontEnds,
+    give_back: fn(),
+) -> anyhow::Result<()> {
     // Before anything is named: clients choose names.
     leveret_topology::hash::set_key(rand::random());
     let started = Instant::now();
@@ -41,7 +47,7 @@ pub fn serve(loaded: &Loaded, open: OpenFrontEnds, give_back: fn()) -> anyhow::R
     let config = &loaded.config;
     let log_dir = log_dir(config);
     let logs = logging::install(&config.log, &log_dir)?;
-    let ended = serve_with(loaded, started, &logs, open, give_back);
+    let ended = serve_with(loaded, started, &logs, signals, open, give_back);
     // Whatever ended it, a start that was refused too.
     logs.flush(LAST_LINES);
     ended
@@ -51,6 +57,7 @@ fn serve_with(
     loaded: &Loaded,
     started: Instant,
     logs: &Logs,
+    mut signals: Signals,
     open: OpenFrontEnds,
     give_back: fn(),
 ) -> anyhow::Result<()> {
@@ -61,10 +68,15 @@ fn serve_with(
             tracing::info!("{}", notice.text);
         }
     }
-    let mut options = options(&loaded.config, started)?;
+    let config = loaded.config.clone();
+    let Some(options) = signals.unless_stopped(move || options(&config, started)) else {
+        signals.leave();
+        return Ok(());
+    };
+    let mut options = options?;
     options.about.config_files.clone_from(&loaded.files);
     options.about.logs = logs.clone();
-    run(options, open, give_back)
+    run(options, signals, open, give_back)
 }
 
 /// The directory of log files.

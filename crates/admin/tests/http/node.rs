@@ -66,7 +66,8 @@ impl Node {
                 Ok(front)
             });
             let options = leveret_server::options(&config, Instant::now()).unwrap();
-            leveret_server::serve::run(options, open, || {}).unwrap();
+            let signals = leveret_server::Signals::take().unwrap();
+            leveret_server::serve::run(options, signals, open, || {}).unwrap();
         });
         let (inner, stop, (amqp, http, prometheus)) = opened.recv_timeout(PATIENCE).unwrap();
         // Ports open before that, and much answers 503 until then.

@@ -1,10 +1,12 @@
 //! The end: signals, `leveret ctl stop`, clients that answer and clients that do not.
 
-use std::time::Duration;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::broker::{Broker, close_reason};
+use crate::broker::{Broker, PATIENCE, close_reason, leveret};
 use crate::raw::Raw;
 
 /// The broker waits three seconds for clients.
@@ -68,4 +70,90 @@ fn nobody_is_let_in_while_it_stops() {
     );
     keeper.close_ok();
     assert!(broker.ended(STOP_MAX).success());
+}
+
+/// How far a start is, as its files show.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// The directory is taken; nothing is read.
+    Locked,
+    /// The word of the last stop is taken back: the ports are open.
+    Forgotten,
+    /// The control socket is there.
+    Reachable,
+}
+
+impl Moment {
+    fn has_come(self, dir: &Path) -> bool {
+        match self {
+            Self::Locked => dir.join("leveret.lock").exists(),
+            Self::Forgotten => !dir.join("clean").exists(),
+            Self::Reachable => dir.join("leveret.sock").exists(),
+        }
+    }
+}
+
+/// A node that is starting. Killed when dropped.
+struct Starting<'a> {
+    dir: &'a Path,
+    child: Child,
+}
+
+impl<'a> Starting<'a> {
+    /// On the directory of one that was stopped.
+    fn on(dir: &'a Path) -> Self {
+        std::fs::remove_file(dir.join("leveret.lock")).unwrap();
+        let mut command = leveret(&["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
+        let child = command.arg(dir).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Self { dir, child: child.unwrap() }
+    }
+
+    /// Sends a signal as soon as the moment has come: there are some microseconds between.
+    #[track_caller]
+    fn signal_at(&mut self, moment: Moment, signal: Signal) {
+        let deadline = Instant::now() + PATIENCE;
+        while !moment.has_come(self.dir) {
+            let has_ended = self.child.try_wait().unwrap();
+            assert!(Instant::now() < deadline && has_ended.is_none(), "{moment:?}: {has_ended:?}");
+            std::hint::spin_loop();
+        }
+        kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
+    }
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whenever it comes: in the middle of a start, too.
+#[test]
+fn a_start_that_is_asked_to_stop_ends_in_good_order() {
+    let down = Broker::start().stop();
+    let dir = down.dir.path();
+    for moment in [Moment::Locked, Moment::Forgotten, Moment::Reachable] {
+        for signal in [Signal::TERM, Signal::INT, Signal::TERM] {
+            let mut node = Starting::on(dir);
+            node.signal_at(moment, signal);
+            let status = node.child.wait().unwrap();
+            assert!(status.success(), "{moment:?} {signal:?}: {status}");
+            assert!(dir.join("clean").exists(), "{moment:?} {signal:?}: no word is left");
+        }
+    }
+}
+
+#[test]
+fn sighup_ends_no_start() {
+    let down = Broker::start().stop();
+    let dir = down.dir.path();
+    for moment in [Moment::Locked, Moment::Forgotten, Moment::Reachable] {
+        let mut node = Starting::on(dir);
+        node.signal_at(moment, Signal::HUP);
+        node.signal_at(Moment::Reachable, Signal::TERM);
+        let status = node.child.wait().unwrap();
+        assert!(status.success(), "{moment:?}: {status}");
+    }
 }
