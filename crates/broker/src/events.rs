@@ -7,7 +7,7 @@ use leveret_amqp::table::Table;
 use leveret_queue::Time;
 use leveret_topology::{Event, Exchange, GroupId, HashProperties, Routable, Route, Topology};
 
-use crate::message::{ConnectionId, Message, Outbox, Publish, Targets, ToShard, shard_of};
+use crate::message::{ConnectionId, Homed, Message, Outbox, Publish, ToShard, add_by_home};
 use crate::record::join_names;
 
 /// Delivery mode of what is to survive a restart.
@@ -27,14 +27,7 @@ pub fn headers(event: &Event, at: Time) -> Table {
 }
 
 /// Sends an event to the queues that the event exchange routes it to.
-pub fn publish(
-    event: &Event,
-    headers: Table,
-    at: Time,
-    shards: usize,
-    topology: &Topology,
-    out: &mut Outbox,
-) {
+pub fn publish(event: &Event, headers: Table, at: Time, topology: &Topology, out: &mut Outbox) {
     let Some(exchange) = topology.event_exchange() else { return };
     let properties = Properties {
         headers: Some(headers),
@@ -42,30 +35,20 @@ pub fn publish(
         timestamp: Some(at.ms() / 1000),
         ..Properties::default()
     };
-    publish_to(
-        exchange,
-        event.name,
-        (&properties, b""),
-        at.ms(),
-        shards,
-        topology,
-        |shard, publish| {
-            // Nobody's connection: nobody is told to pause.
-            let letter =
-                ToShard::Publish { from: ConnectionId::default(), messages: vec![publish] };
-            out.shard(shard, letter);
-        },
-    );
+    publish_to(exchange, event.name, (&properties, b""), at.ms(), topology, |home, publish| {
+        // Nobody's connection: nobody is told to pause.
+        let letter = ToShard::Publish { from: ConnectionId::default(), messages: vec![publish] };
+        out.shard(home, letter);
+    });
 }
 
-/// Publishes a message of the node's own to an exchange: `put` is given what goes to each shard. `seed` is for exchanges that
+/// Publishes a message of the node's own to an exchange: `put` is given what goes to each group. `seed` is for exchanges that
 /// route at random.
 pub fn publish_to(
     exchange: &Exchange,
     key: &str,
     (properties, body): (&Properties, &[u8]),
     seed: u64,
-    shards: usize,
     topology: &Topology,
     mut put: impl FnMut(GroupId, Publish),
 ) {
@@ -82,12 +65,9 @@ pub fn publish_to(
     let mut route = Route::default();
     topology.route(exchange.vhost, exchange.id, &routable, &mut route);
     let message = Message::from_parts(&join_names(&exchange.name, key), &encoded, body);
-    for shard in (0..shards).map(GroupId::at) {
-        let here = route.queues.iter().copied().filter(|&id| shard_of(id, shards) == shard);
-        let targets: Targets = here.collect();
-        if targets.is_empty() {
-            continue;
-        }
+    let mut homed = Homed::new();
+    add_by_home(&route.queues, topology, &mut homed);
+    for (home, targets) in homed {
         let publish = Publish {
             channel: 0,
             confirm: 0,
@@ -98,6 +78,6 @@ pub fn publish_to(
             message: message.clone(),
             shared: None,
         };
-        put(shard, publish);
+        put(home, publish);
     }
 }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use leveret_queue::{Offset, UnackedId};
-use leveret_topology::{GroupId, QueueId, connection_pid};
+use leveret_topology::{QueueId, connection_pid};
 
 use crate::record::{HEAD, Head};
 
@@ -34,7 +34,7 @@ pub use leveret_log::Shared;
 pub use outbox::Outbox;
 pub use reply::{ConsumerFacts, Holding, Looked, Moved, Page, QueueFacts, Refusal, Reply};
 pub use step::{STEP_QUEUES_MAX, Step, What};
-pub use targets::Targets;
+pub use targets::{Homed, Targets, add_by_home};
 pub use to_meta::{AdminCommand, Binding, ToMeta};
 pub use to_session::{Delivery, ToSession};
 pub use to_shard::{DeadLetterFrom, MoveTo, Named, Taken, ToShard};
@@ -258,9 +258,4 @@ pub struct ReplyTo {
     pub connection: ConnectionId,
     /// Its channel.
     pub channel: ChannelId,
-}
-
-/// The group a queue lives in.
-pub fn shard_of(queue: QueueId, shards: usize) -> GroupId {
-    GroupId::at((queue.get() % shards as u64) as usize)
 }

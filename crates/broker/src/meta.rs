@@ -33,7 +33,6 @@ use leveret_topology::{
 
 use crate::message::{
     Binding, ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToSession, ToShard,
-    shard_of,
 };
 
 use crate::held::{Held, Place, Span, take_out};
@@ -49,7 +48,6 @@ use saved::Saved;
 /// State of the topology's owner beside the topology itself.
 #[derive(Debug)]
 pub struct Meta<L> {
-    shards: usize,
     saved: Saved<L>,
     /// The parts of this turn's outbox that depend on the log.
     held: Vec<Span>,
@@ -100,11 +98,10 @@ enum Rests {
 }
 
 impl<L: Log> Meta<L> {
-    /// The owner for a node of that many shards, with an empty log. Names that the topology has already are written with the
+    /// The owner of names, with an empty log. Names that the topology has already are written with the
     /// first change; [`adopt`](Self::adopt) writes them earlier.
-    pub fn new(shards: usize, log: L) -> Self {
+    pub fn new(log: L) -> Self {
         Self {
-            shards,
             saved: Saved::new(log),
             held: Vec::new(),
             waiting: Held::default(),
@@ -282,7 +279,7 @@ impl<L: Log> Meta<L> {
                 }
                 match topology.delete_exchange(vhost, &name, if_unused) {
                     Ok(removed) => {
-                        self.removed(&removed, out);
+                        Self::removed(&removed, topology, out);
                         out.reply(reply, Reply::Done);
                         if removed.exchanges.is_empty() {
                             return Rests::OnTheLog;
@@ -321,7 +318,6 @@ impl<L: Log> Meta<L> {
                 };
                 match topology.declare_queue(spec) {
                     Ok(declared) => {
-                        let shard = shard_of(declared.id, self.shards);
                         let queue = declared.id;
                         if declared.created {
                             topology.queue_declared_by(queue, &by.user);
@@ -333,7 +329,7 @@ impl<L: Log> Meta<L> {
                         } else {
                             ToShard::Count { reply, queue }
                         };
-                        out.shard(shard, letter);
+                        out.shard(topology.home(queue), letter);
                         if durable && !exclusive {
                             return Rests::OnTheLog;
                         }
@@ -355,7 +351,7 @@ impl<L: Log> Meta<L> {
                     connection,
                 ) {
                     Ok(removed) => {
-                        self.removed(&removed, out);
+                        Self::removed(&removed, topology, out);
                         out.reply(*reply, Reply::Done);
                         if removed.bindings.is_empty() {
                             return Rests::OnTheLog;
@@ -366,23 +362,24 @@ impl<L: Log> Meta<L> {
             }
             ToMeta::QueueGone { by, queue, reply, consumers, more } => {
                 self.counters.queues_deleted += 1;
+                let home = topology.home(queue);
                 let vhost = topology.going_vhost_of(queue);
                 if let Some(sweep) = topology.start_remove_queue(queue) {
                     let (reply, messages) = reply.unzip();
                     let messages = messages.unwrap_or_default();
-                    let then = Then::Queue { queue, messages, consumers, more };
+                    let then = Then::Queue { queue, home, messages, consumers, more };
                     let what = What::Sweep(sweep, then);
                     self.begin(Long::new(by, reply, what), topology, out);
                     self.gone_from(vhost, topology, out);
                     return Rests::OnItself;
                 }
                 let removed = topology.remove_queue(queue);
-                self.removed(&removed, out);
+                Self::removed(&removed, topology, out);
                 // As in RabbitMQ, whose channel hears of its consumers after its own method.
                 if let Some((reply, messages)) = reply {
                     out.reply(reply, Reply::Deleted(messages));
                 }
-                self.cancel(queue, consumers, more, out);
+                cancel(queue, home, consumers, more, out);
                 self.left(queue, out);
                 self.gone_from(vhost, topology, out);
             }
@@ -417,8 +414,7 @@ impl<L: Log> Meta<L> {
             Ok(bound) => {
                 if let (Some(exchange), Target::Queue(queue)) = (bound.recent_history, bound.target)
                 {
-                    let shard = history_shard(exchange, self.shards);
-                    out.shard(shard, ToShard::Replay { exchange, queue });
+                    out.shard(topology.history_home(exchange), ToShard::Replay { exchange, queue });
                 }
                 out.reply(reply, Reply::Done);
                 if bound.created { Rests::OnItself } else { Rests::OnTheLog }
@@ -431,42 +427,9 @@ impl<L: Log> Meta<L> {
     }
 
     /// Exchanges that went take what they remembered with them.
-    fn removed(&self, removed: &Removed, out: &mut Outbox) {
+    fn removed(removed: &Removed, topology: &Topology, out: &mut Outbox) {
         for exchange in &removed.exchanges {
-            self.forget(exchange.id, out);
-        }
-    }
-
-    fn forget(&self, exchange: ExchangeId, out: &mut Outbox) {
-        out.shard(history_shard(exchange, self.shards), ToShard::Forget { exchange });
-    }
-
-    /// Has a queue deleted by its shard, whatever it holds.
-    fn delete(&self, queue: QueueId, out: &mut Outbox) {
-        let letter = ToShard::Delete {
-            by: Box::default(),
-            reply: None,
-            queue,
-            if_unused: false,
-            if_empty: false,
-        };
-        out.shard(shard_of(queue, self.shards), letter);
-    }
-
-    /// The name of a queue is gone: its consumers are told, in one piece with the answer. A client that is told the queue is
-    /// gone may close its channel, and has its answer by then.
-    fn cancel(
-        &self,
-        queue: QueueId,
-        consumers: Vec<(ConnectionId, ConsumerSlot)>,
-        more: bool,
-        out: &mut Outbox,
-    ) {
-        for (connection, slot) in consumers {
-            out.session(connection, ToSession::ConsumerGone { slot });
-        }
-        if more {
-            out.shard(shard_of(queue, self.shards), ToShard::CancelRest { queue });
+            forget(exchange.id, topology, out);
         }
     }
 
@@ -531,9 +494,38 @@ fn destination(binding: &Binding) -> Destination<'_> {
     }
 }
 
-/// The group whose shard keeps what a recent-history exchange remembers.
-pub fn history_shard(exchange: ExchangeId, shards: usize) -> GroupId {
-    GroupId::at((exchange.get() % shards as u64) as usize)
+/// An exchange went, with what it remembered.
+fn forget(exchange: ExchangeId, topology: &Topology, out: &mut Outbox) {
+    out.shard(topology.history_home(exchange), ToShard::Forget { exchange });
+}
+
+/// Has a queue deleted by its shard, whatever it holds.
+fn delete(queue: QueueId, topology: &Topology, out: &mut Outbox) {
+    let letter = ToShard::Delete {
+        by: Box::default(),
+        reply: None,
+        queue,
+        if_unused: false,
+        if_empty: false,
+    };
+    out.shard(topology.home(queue), letter);
+}
+
+/// The name of a queue is gone, which had this home: its consumers are told, in one piece with the answer. A client that is told
+/// the queue is gone may close its channel, and has its answer by then.
+fn cancel(
+    queue: QueueId,
+    home: GroupId,
+    consumers: Vec<(ConnectionId, ConsumerSlot)>,
+    more: bool,
+    out: &mut Outbox,
+) {
+    for (connection, slot) in consumers {
+        out.session(connection, ToSession::ConsumerGone { slot });
+    }
+    if more {
+        out.shard(home, ToShard::CancelRest { queue });
+    }
 }
 
 fn answer<T>(out: &mut Outbox, reply: ReplyTo, result: Result<T, (ReplyCode, String)>) {

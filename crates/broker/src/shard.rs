@@ -52,7 +52,7 @@ use leveret_topology::{GroupId, QueueId, Topology};
 
 use crate::flow::Alarm;
 use crate::held::Place;
-use crate::message::{ConnectionId, Outbox, Reply, ToSession, ToShard, shard_of};
+use crate::message::{ConnectionId, Outbox, Reply, ToSession, ToShard};
 use crate::work::Work;
 use confirms::Confirms;
 use dead_letter::{Awaited, Origin};
@@ -66,7 +66,7 @@ use moving::Moving;
 use numbers::Sampling;
 use ports::Ports;
 use queues::{Hosted, Queues};
-pub use recover::{Restored, home_of};
+pub use recover::{Restored, queue_of};
 use settle::Pays;
 use store::{Store, queue_offset};
 use stuck::Retries;
@@ -81,7 +81,6 @@ type Map<K, V> = HashMap<K, V, FixedState>;
 #[derive(Debug)]
 pub struct Shard<L> {
     group: GroupId,
-    shards: usize,
     store: Store<L>,
     queues: Queues,
     ports: Ports,
@@ -155,11 +154,10 @@ pub struct Counters {
 const QUEUE_BYTES: u64 = 1 << 10;
 
 impl<L: Log> Shard<L> {
-    /// The shard of a group, on a node of so many shards.
-    pub fn new(group: GroupId, shards: usize, log: L) -> Self {
+    /// The shard of a group.
+    pub fn new(group: GroupId, log: L) -> Self {
         Self {
             group,
-            shards,
             store: Store::new(log),
             queues: Queues::default(),
             ports: Ports::default(),
@@ -358,10 +356,11 @@ impl<L: Log> Shard<L> {
     /// The queue, made now if the topology knows it and its `Create` has not come yet.
     fn hosted(&mut self, id: QueueId, topology: &Topology, now: Time) -> Option<&mut Hosted> {
         if self.queues.get(id).is_none() {
-            if shard_of(id, self.shards) != self.group || self.queues.is_dying(id) {
+            let queue = topology.queue_by_id(id)?;
+            if queue.home != self.group || self.queues.is_dying(id) {
                 return None;
             }
-            self.queues.host(topology.queue_by_id(id)?, now);
+            self.queues.host(queue, now);
         }
         self.queues.get_mut(id)
     }

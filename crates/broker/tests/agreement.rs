@@ -40,7 +40,7 @@ impl World {
         let queue = topology.declare_queue(spec).expect("declared").id;
         let log = HandLog::default();
         log.hand().agreed = agreed;
-        let shard = Shard::new(GroupId::new(0), 1, log.clone());
+        let shard = Shard::new(GroupId::new(0), log.clone());
         let mut world = Self { log, shard, topology, queue, now: Time::from_ms(1000) };
         let mut properties = Vec::new();
         Properties::default().encode(&mut properties);

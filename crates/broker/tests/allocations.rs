@@ -38,7 +38,7 @@ fn a_confirm_allocates_nothing() {
 fn per_batch(rule: &str, wants_confirm: bool) -> f64 {
     let mut topology = Topology::new();
     let vhost = topology.add_vhost("/").expect("a vhost");
-    let mut shard = Shard::new(GroupId::new(0), 1, MemoryLog::default());
+    let mut shard = Shard::new(GroupId::new(0), MemoryLog::default());
     let mut out = Outbox::default();
     let mut arguments = Table::default();
     arguments.set("x-confirm-on", Value::LongStr(rule.as_bytes().to_vec()));
@@ -55,7 +55,7 @@ fn per_batch(rule: &str, wants_confirm: bool) -> f64 {
         arguments,
         forbidden: None,
     };
-    Meta::new(1, MemoryLog::new()).turn(&mut vec![declare], &mut topology, &mut out);
+    Meta::new(MemoryLog::new()).turn(&mut vec![declare], &mut topology, &mut out);
     let queue = topology.queue(vhost, "q").expect("declared").id;
     let mut letters: Vec<ToShard> = out.shards.drain(..).map(|(_, letter)| letter).collect();
     letters.push(ToShard::Consume {
@@ -148,8 +148,8 @@ fn an_import_takes_little_above_what_stays() {
     let len = text.len() as i64;
     let mut topology = Topology::new();
     topology.add_vhost("/").expect("a vhost");
-    let mut meta = Meta::new(1, MemoryLog::new());
-    let mut shard = Shard::new(GroupId::new(0), 1, MemoryLog::default());
+    let mut meta = Meta::new(MemoryLog::new());
+    let mut shard = Shard::new(GroupId::new(0), MemoryLog::default());
     let definitions = Box::new(Import::of(text.into()).expect("read"));
     let command = Box::new(AdminCommand::ImportDefinitions { definitions });
     let reply = ReplyTo { connection: ME, channel: 0 };

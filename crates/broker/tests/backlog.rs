@@ -41,7 +41,7 @@ impl Node {
         let disk = SimDisk::new(7);
         let options = Options { warm_bytes: 4 << 20, ..Options::default() };
         let log = FileLog::open(disk.clone(), options, &mut |_| {}).expect("an empty disk").0;
-        let mut meta = Meta::new(1, MemoryLog::new());
+        let mut meta = Meta::new(MemoryLog::new());
         let mut out = Outbox::default();
         let mut names: Vec<String> = (0..queues).map(|number| format!("q{number}")).collect();
         let declare = |name: &String| ToMeta::DeclareQueue {
@@ -66,7 +66,7 @@ impl Node {
         let mut letters = out.shards.drain(..).map(|(_, letter)| letter).collect();
         let mut node = Self {
             topology,
-            shard: Shard::new(GroupId::new(0), 1, log),
+            shard: Shard::new(GroupId::new(0), log),
             disk,
             out,
             now: Time::from_ms(0),

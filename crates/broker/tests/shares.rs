@@ -42,7 +42,7 @@ impl Node {
     fn with(queues: &[(String, Table)]) -> Self {
         let mut topology = Topology::new();
         let vhost = topology.add_vhost("/").expect("a vhost");
-        let mut meta = Meta::new(1, MemoryLog::new());
+        let mut meta = Meta::new(MemoryLog::new());
         let mut out = Outbox::default();
         let named = |(name, arguments): &(String, Table)| {
             let mut letter = declare(vhost, name, reply(FAN));
@@ -58,7 +58,7 @@ impl Node {
         }
         let id = |(name, _): &(String, Table)| topology.queue(vhost, name).expect("declared").id;
         let queues = queues.iter().map(id).collect();
-        let shard = Shard::new(GroupId::new(0), 1, MemoryLog::new());
+        let shard = Shard::new(GroupId::new(0), MemoryLog::new());
         let (to_meta, to_shard, got) = (Vec::new(), Vec::new(), Vec::new());
         let mut node = Self { topology, meta, to_meta, to_shard, shard, queues, got, most: 0 };
         let letters: Vec<ToShard> = out.shards.drain(..).map(|(_, letter)| letter).collect();
@@ -468,7 +468,7 @@ fn a_long_command_goes_on_beside_many_short_ones() {
     const CLIENTS: u64 = 20;
     let disk = SimDisk::new(7);
     let log = FileLog::open(disk.clone(), Options::default(), &mut |_| {}).expect("an empty disk");
-    let mut meta = Meta::new(1, log.0);
+    let mut meta = Meta::new(log.0);
     let mut topology = Topology::new();
     let vhost = topology.add_vhost("/").expect("a vhost");
     let mut out = Outbox::default();

@@ -14,7 +14,7 @@ use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
 use leveret_log::{FileLog, Offset as LogOffset};
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
-use leveret_topology::{GroupId, QueueId, Topology, VhostId};
+use leveret_topology::{GroupId, Homes, QueueId, Topology, VhostId};
 
 const SHARDS: usize = 3;
 const ME: ReplyTo = ReplyTo { connection: ConnectionId::new(1), channel: 1 };
@@ -41,14 +41,15 @@ fn open(disk: &SimDisk) -> Store {
 impl Node {
     fn start(disks: Vec<SimDisk>, now: Time) -> Self {
         let names = open(&disks[SHARDS]);
-        let (mut meta, mut topology) = Meta::recover(SHARDS, names, &mut || {}).expect("names");
+        let (mut meta, mut topology) =
+            Meta::recover(Homes::among(SHARDS as u32), names, &mut || {}).expect("names");
         if meta.is_new() {
             topology.add_vhost("/").expect("a vhost");
             meta.adopt(&mut topology, &mut || {}).expect("stored");
         }
         let mut shards = Vec::new();
         for (index, disk) in disks[..SHARDS].iter().enumerate() {
-            let mut shard = Shard::new(GroupId::at(index), SHARDS, open(disk));
+            let mut shard = Shard::new(GroupId::at(index), open(disk));
             shard.recover(&topology, meta.decided(), LogOffset::MAX, now);
             shards.push(shard);
         }
@@ -116,7 +117,7 @@ impl Node {
     }
 
     fn tell(&mut self, queue: &str, letter: ToShard) {
-        let group = shard_of(self.queue(queue), SHARDS);
+        let group = self.topology.home(self.queue(queue));
         self.letters.shard(group, letter);
     }
 
@@ -157,7 +158,7 @@ impl Node {
 
     fn count(&self, name: &str) -> u64 {
         let id = self.queue(name);
-        let shard = &self.shards[shard_of(id, SHARDS).index()];
+        let shard = &self.shards[self.topology.home(id).index()];
         let found = shard.queues().find(|(other, _)| *other == id);
         found.map_or(0, |(_, queue)| queue.counts().ready + queue.counts().unacked)
     }
@@ -201,7 +202,8 @@ fn node(seed: u64) -> Node {
     for name in ["a", "b", "c"] {
         node.declare(name);
     }
-    let shards: BTreeSet<_> = ["a", "b", "c"].map(|name| shard_of(node.queue(name), SHARDS)).into();
+    let shards: BTreeSet<_> =
+        ["a", "b", "c"].map(|name| node.topology.home(node.queue(name))).into();
     assert_eq!(shards.len(), SHARDS);
     for name in ["a", "a", "b", "c"] {
         let messages = vec![node.message(name, "old")];
@@ -287,7 +289,7 @@ fn a_part_that_cannot_be_stored() {
         node.commit(7);
         let index = match full {
             "names" => SHARDS,
-            name => shard_of(node.queue(name), SHARDS).index(),
+            name => node.topology.home(node.queue(name)).index(),
         };
         let used: u64 = node.disks[index].files().iter().map(|&(_, len)| len).sum();
         // The log says no when a write of it has found no room.

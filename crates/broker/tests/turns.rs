@@ -8,13 +8,13 @@ use leveret_amqp::content::{Properties, RawProperties};
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{RawValue, Table, Value};
 use leveret_broker::message::*;
-use leveret_broker::meta::history_shard;
 use leveret_broker::record::{View, join_names};
 use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time, delivery_cost};
 use leveret_topology::{
-    ApplyTo, ExchangeId, ExchangeSpec, GroupId, Policy, PolicySpec, QueueId, Topology, VhostId,
+    ApplyTo, ExchangeId, ExchangeSpec, GroupId, Homes, Policy, PolicySpec, QueueId, Topology,
+    VhostId,
 };
 
 const SHARDS: usize = 2;
@@ -38,12 +38,12 @@ struct Node {
 impl Node {
     fn new() -> Self {
         let mut topology = Topology::new();
+        topology.set_homes(Homes::among(SHARDS as u32));
         let vhost = topology.add_vhost("/").expect("a vhost");
-        let shards =
-            (0..SHARDS).map(|index| Shard::new(GroupId::at(index), SHARDS, MemoryLog::default()));
+        let shards = (0..SHARDS).map(|index| Shard::new(GroupId::at(index), MemoryLog::default()));
         Self {
             topology,
-            meta: Meta::new(SHARDS, MemoryLog::new()),
+            meta: Meta::new(MemoryLog::new()),
             shards: shards.collect(),
             now: Time::from_ms(1_000_000),
             got: VecDeque::new(),
@@ -85,7 +85,7 @@ impl Node {
 
     fn shard(&mut self, queue: QueueId, letter: ToShard) {
         let mut out = Outbox::default();
-        out.shard(shard_of(queue, SHARDS), letter);
+        out.shard(self.topology.home(queue), letter);
         self.run(out);
     }
 
@@ -198,7 +198,8 @@ impl Node {
     /// Letters that are all in the inbox when the shard's turn begins.
     fn one_turn(&mut self, queue: QueueId, letters: impl IntoIterator<Item = ToShard>) {
         let mut out = Outbox::default();
-        letters.into_iter().for_each(|letter| out.shard(shard_of(queue, SHARDS), letter));
+        let home = self.topology.home(queue);
+        letters.into_iter().for_each(|letter| out.shard(home, letter));
         self.run(out);
     }
 
@@ -282,7 +283,7 @@ fn rejected_messages_go_to_the_dead_letter_queue_on_any_shard() {
         table(&[("x-dead-letter-exchange", text("")), ("x-dead-letter-routing-key", text("dead"))]);
     let source = node.declare("source", arguments);
     let dead = node.declare("dead", Table::default());
-    assert_ne!(shard_of(source, SHARDS), shard_of(dead, SHARDS), "consecutive ids");
+    assert_ne!(node.topology.home(source), node.topology.home(dead), "consecutive ids");
     node.consume(source, 0, false);
     node.publish(source, "source", "bad", 0);
     let deliveries = node.delivered();
@@ -560,7 +561,7 @@ fn nothing_is_given_to_a_no_ack_consumer_of_a_closing_channel() {
 fn the_queue_that_waited_longest_is_served_first() {
     let mut node = Node::new();
     let queues: Vec<_> = (0..8).map(|n| node.declare(&format!("q{n}"), Table::default())).collect();
-    let queues = queues.into_iter().filter(|&queue| shard_of(queue, SHARDS).index() == 0);
+    let queues = queues.into_iter().filter(|&queue| node.topology.home(queue).index() == 0);
     let queues: Vec<_> = queues.take(3).collect();
     let output = Arc::new(OutputGauge::new(1));
     let mut served = Vec::new();
@@ -645,7 +646,7 @@ fn remember(node: &mut Node, exchange: ExchangeId, body: &str, priority: u8) {
     let nowhere = message(QueueId::new(0), "k", body, 0);
     let message = Publish { targets: Targets::new(), persistent: true, priority, ..nowhere };
     let mut out = Outbox::default();
-    let shard = history_shard(exchange, SHARDS);
+    let shard = node.topology.history_home(exchange);
     out.shard(shard, ToShard::Remember { exchange, limit: 2, message });
     node.run(out);
 }
@@ -659,7 +660,7 @@ fn what_a_recent_history_exchange_remembers_is_replayed_as_it_came() {
     }
     let queue = node.declare("q", table(&[("x-max-priority", Value::I32(9))]));
     let mut out = Outbox::default();
-    out.shard(history_shard(exchange, SHARDS), ToShard::Replay { exchange, queue });
+    out.shard(node.topology.history_home(exchange), ToShard::Replay { exchange, queue });
     node.run(out);
     let persistent =
         node.shards.iter().flat_map(Shard::queues).map(|(_, it)| it.counts().persistent);
@@ -1033,7 +1034,7 @@ fn a_queue_tells_what_waits_and_how_long() {
     let mut out = Outbox::default();
     let reply = ReplyTo { connection: ME, channel: 0 };
     out.shard(
-        shard_of(queue, SHARDS),
+        node.topology.home(queue),
         ToShard::List { reply, queues: [queue].into(), consumers: Named::None },
     );
     node.run(out);

@@ -74,12 +74,8 @@ pub enum Written {
 }
 
 /// What becomes of letters to a session that is over.
-pub fn undelivered(
-    letters: impl Iterator<Item = ToSession>,
-    shards: usize,
-    out: &mut Vec<(GroupId, ToShard)>,
-) {
-    letters.for_each(|letter| return_undelivered(letter, shards, out));
+pub fn undelivered(letters: impl Iterator<Item = ToSession>, out: &mut Vec<(GroupId, ToShard)>) {
+    letters.for_each(|letter| return_undelivered(letter, out));
 }
 
 /// The part of a turn that reads, after the letters: first what waited for an answer in `input`, then the socket, once or as

@@ -24,9 +24,6 @@ const KEPT_LETTERS: usize = 4096;
 
 /// Whoever drives actors: where their letters wait, and what is outside of the broker.
 pub trait Inboxes {
-    /// How many shards there are.
-    fn shards(&self) -> usize;
-
     /// Leaves a letter with one of them. How many wait there now.
     fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize;
 
@@ -97,7 +94,7 @@ pub fn post(outbox: &mut Outbox, to: &mut impl Inboxes) {
         // Most turns write to few connections: letters in a row for one of them are one run.
         let mut run = Run { to: id, first: Some(first), rest: &mut rest };
         to.to_session(id, &mut run);
-        run.for_each(|letter| return_undelivered(letter, to.shards(), &mut returned));
+        run.for_each(|letter| return_undelivered(letter, &mut returned));
     }
     drop(rest);
     if outbox.sessions.capacity() > KEPT_LETTERS {
@@ -158,10 +155,6 @@ mod tests {
     }
 
     impl Inboxes for Diary {
-        fn shards(&self) -> usize {
-            self.inboxes.len()
-        }
-
         fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
             let index = group.index();
             let words = match &letter {
@@ -211,10 +204,11 @@ mod tests {
         std::mem::take(&mut diary.lines)
     }
 
-    fn delivery(queue: u64, offset: u64) -> Delivery {
+    fn delivery(queue: u64, home: u32, offset: u64) -> Delivery {
         Delivery {
             slot: ConsumerSlot(0),
             queue: QueueId::new(queue),
+            home: GroupId::new(home),
             unacked: Some(UnackedId::new(1)),
             offset: Offset::new(offset),
             redelivered: false,
@@ -257,13 +251,13 @@ mod tests {
     #[test]
     fn letters_to_a_session_that_is_gone_come_back() {
         let mut outbox = Outbox::default();
-        outbox.session(GONE, ToSession::Deliver(vec![delivery(2, 7), delivery(3, 8)]));
+        outbox.session(GONE, ToSession::Deliver(vec![delivery(2, 1, 7), delivery(3, 0, 8)]));
         outbox.session(GONE, ToSession::Stopped);
-        outbox.session(GONE, ToSession::Deliver(vec![delivery(2, 9)]));
+        outbox.session(GONE, ToSession::Deliver(vec![delivery(2, 1, 9)]));
         outbox.session(ConnectionId::new(1), ToSession::Stopped);
         let lines = posted(outbox, &mut Diary::default());
         let want =
-            ["session 1: Stopped", "shard 0: Settle 7", "shard 1: Settle 8", "shard 0: Settle 9"];
+            ["session 1: Stopped", "shard 1: Settle 7", "shard 0: Settle 8", "shard 1: Settle 9"];
         assert_eq!(lines, want);
     }
 

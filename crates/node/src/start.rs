@@ -20,14 +20,13 @@ use leveret_topology::{GroupId, Topology};
 /// Shards of these logs, with the queues of `topology`, which are not filled yet. With `keeps_orphans` messages of queues
 /// that the topology does not have stay in the log, in no queue.
 pub fn host<L: Log>(
-    logs: impl ExactSizeIterator<Item = L>,
+    logs: impl Iterator<Item = L>,
     topology: &Topology,
     keeps_orphans: bool,
     now: Time,
 ) -> Vec<Shard<L>> {
-    let count = logs.len();
     let hosted = logs.enumerate().map(|(index, log)| {
-        let mut shard = Shard::new(GroupId::at(index), count, log);
+        let mut shard = Shard::new(GroupId::at(index), log);
         if keeps_orphans {
             shard.keep_orphans();
         }

@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_node_that_was_started_and_has_nothing_to_do_stops() {
         let topology = Topology::new();
-        let mut meta = Meta::new(2, MemoryLog::new());
+        let mut meta = Meta::new(MemoryLog::new());
         let logs = (0..2).map(|_| MemoryLog::new());
         let mut shards = host(logs, &topology, false, Time::from_ms(1));
         let (filling, mut all) = (Filling::new(&meta, Vec::new()), Filled::default());

@@ -1,19 +1,13 @@
 //! Letters to connections that ended.
 
-use leveret_broker::message::{
-    ConnectionId, Reply, Settle, Settlement, ToSession, ToShard, shard_of,
-};
+use leveret_broker::message::{ConnectionId, Reply, Settle, Settlement, ToSession, ToShard};
 use leveret_topology::GroupId;
 
 /// What becomes of a letter whose connection is gone: letters to shards.
 ///
 /// Messages in it were given out and never reached anybody: they go back to their queues. A question is
 /// answered for the one that is gone. The rest means nothing any more.
-pub(crate) fn return_undelivered(
-    letter: ToSession,
-    shards: usize,
-    out: &mut Vec<(GroupId, ToShard)>,
-) {
+pub(crate) fn return_undelivered(letter: ToSession, out: &mut Vec<(GroupId, ToShard)>) {
     let deliveries = match letter {
         ToSession::Deliver(deliveries) => deliveries,
         ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => vec![delivery],
@@ -24,7 +18,7 @@ pub(crate) fn return_undelivered(
         }
         _ => return,
     };
-    let mut by_shard: Vec<Vec<Settlement>> = vec![Vec::new(); shards];
+    let mut homed: Vec<(GroupId, Vec<Settlement>)> = Vec::new();
     for delivery in deliveries {
         let Some(unacked) = delivery.unacked else { continue };
         let settlement = Settlement {
@@ -33,14 +27,13 @@ pub(crate) fn return_undelivered(
             offset: delivery.offset,
             how: Settle::Requeue { counts: false },
         };
-        if let Some(list) = by_shard.get_mut(shard_of(delivery.queue, shards).index()) {
-            list.push(settlement);
+        match homed.iter_mut().find(|(home, _)| *home == delivery.home) {
+            Some((_, list)) => list.push(settlement),
+            None => homed.push((delivery.home, vec![settlement])),
         }
     }
-    for (index, settlements) in by_shard.into_iter().enumerate() {
-        if !settlements.is_empty() {
-            let from = ConnectionId::default();
-            out.push((GroupId::at(index), ToShard::Settle { from, settlements }));
-        }
-    }
+    let from = ConnectionId::default();
+    out.extend(
+        homed.into_iter().map(|(home, settlements)| (home, ToShard::Settle { from, settlements })),
+    );
 }

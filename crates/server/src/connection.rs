@@ -185,8 +185,6 @@ pub struct Workplace<'a> {
     pub unread: &'a Unread,
     /// The names.
     pub topology: &'a Topology,
-    /// How many shards there are.
-    pub shards: usize,
     /// Why publishers are blocked, if they are.
     pub alarm: Alarm,
 }
@@ -383,7 +381,7 @@ impl Connection {
                 Letter::Session(letter) => Some(letter),
                 _ => None,
             });
-            connection::undelivered(letters, work.shards, &mut work.outbox.shards);
+            connection::undelivered(letters, &mut work.outbox.shards);
             return;
         }
         if !state.output.is_empty() {

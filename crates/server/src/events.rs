@@ -90,7 +90,7 @@ pub(crate) fn tell(node: &Node, out: &mut Outbox) {
         if topology.keeps_events() {
             node.events.keep(at, event.name, &headers);
         }
-        publish(&event, headers, at, node.shards.len(), &topology, out);
+        publish(&event, headers, at, &topology, out);
     }
 }
 

@@ -412,7 +412,6 @@ impl Runner {
                 cipher: &mut self.cipher,
                 unread: &node.unread,
                 topology: &topology,
-                shards: node.shards.len(),
                 alarm,
             };
             connection.turn(&mut state, &mut self.connection_letters, &mut work);
@@ -429,7 +428,6 @@ impl Runner {
                 cipher: &mut self.cipher,
                 unread: &node.unread,
                 topology: &topology,
-                shards: node.shards.len(),
                 alarm,
             };
             connection.write(&mut state, &mut work)
@@ -534,11 +532,6 @@ struct Inboxes<'a> {
 }
 
 impl leveret_node::Inboxes for Inboxes<'_> {
-    #[inline]
-    fn shards(&self) -> usize {
-        self.node.shards.len()
-    }
-
     #[inline]
     fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
         let index = group.index();

@@ -9,7 +9,7 @@ use leveret_auth::Sources;
 use leveret_broker::Meta;
 use leveret_config::{Config, Listeners, Loaded, PasswordHashing, Product, QueueType, files};
 use leveret_session::{Mechanism, Settings};
-use leveret_topology::{Hashing, Import, Password, PasswordHash, QueueKind, Topology};
+use leveret_topology::{Hashing, Homes, Import, Password, PasswordHash, QueueKind, Topology};
 use rustix::fs::Mode;
 
 use crate::front::{About, OpenFrontEnds};
@@ -118,7 +118,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
     let directory_lock = DirectoryLock::take(&data_dir)?;
     let memory_limit = config.resources.memory_high_watermark.resolve(memory);
     let paging_ratio = config.resources.paging_ratio.0;
-    let (names, checked) = Storage::check(
+    let (names, mut checked) = Storage::check(
         &data_dir,
         shards,
         Memory { limit: memory_limit, paging_ratio },
@@ -127,7 +127,8 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
             segment_bytes_max: config.resources.segment_size.get(),
         },
     )?;
-    let (mut meta, mut topology) = read_names(config, names, checked.shards(), checked.waker())?;
+    let (mut meta, mut topology) = read_names(config, names, checked.homes(), checked.waker())?;
+    checked.refuse_strangers(&topology)?;
     // Nothing of what is on the disk refuses the start any more.
     checked.note()?;
     meta.log_mut().settle().context("in the log of names")?;
@@ -153,7 +154,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
             throttle_delay_max: config.access.throttle_delay_max.into(),
             sources: Sources::new(config, &crate::tls::client::config, rand::random())?,
         },
-        settings: settings(config, shards.len()),
+        settings: settings(config),
         shards,
         topology,
         meta,
@@ -246,7 +247,7 @@ fn product_of(config: &Config) -> (&'static str, &'static str) {
     }
 }
 
-fn settings(config: &Config, shards: usize) -> Settings {
+fn settings(config: &Config) -> Settings {
     let connections = &config.connections;
     let access = &config.access;
     let (product, _) = product_of(config);
@@ -275,7 +276,6 @@ fn settings(config: &Config, shards: usize) -> Settings {
         anonymous_login: anonymous,
         consumer_timeout_ms: Some(connections.consumer_timeout.get()),
         consumer_max_per_channel: consumers.map(|max| u32::try_from(max).unwrap_or(u32::MAX)),
-        shards,
         default_vhost: access.default_vhost.clone(),
         ..Settings::default()
     }
@@ -299,12 +299,12 @@ fn cluster_name(config: &Config) -> String {
 fn read_names(
     config: &Config,
     log: NodeLog,
-    shards: usize,
+    homes: Homes,
     waker: &Waker,
 ) -> anyhow::Result<(Meta<NodeLog>, Topology)> {
     let mut seen = 0;
     let wait = &mut || seen = waker.wait(seen);
-    Meta::read(shards, log, wait).with_context(|| {
+    Meta::read(homes, log, wait).with_context(|| {
         let names = files::data_dir(config).join("names");
         format!("cannot read the names in {}, which is to be restored from a copy", names.display())
     })
@@ -450,6 +450,6 @@ mod tests {
     fn bodies_may_be_as_large_as_in_the_version_that_is_claimed() {
         let (major, _) = COMPATIBLE_VERSION.split_once('.').expect("a version");
         let mib = if major == "3" { 128 } else { 16 };
-        assert_eq!(settings(&Config::default(), 1).max_message_size, mib << 20);
+        assert_eq!(settings(&Config::default()).max_message_size, mib << 20);
     }
 }

@@ -9,8 +9,8 @@
 //!   shards/0/ ...     log of the messages of each shard's queues
 //! ```
 //!
-//! A queue lives in shard `queue id % shards`, so the number of shards is the directory's and stays:
-//! a machine with more cores later has no more shards for it.
+//! A queue stays in the shard of its home, whose record of the queue says so, or says nothing: then the number of shards tells
+//! (`leveret_topology::Homes`). So that number is the directory's and stays: a machine with more cores later has no more shards.
 
 mod damage;
 mod left;
@@ -31,7 +31,7 @@ use leveret_log::file::{
     SEGMENT_GROWTH, Unmatched, match_up, match_up_at_rest,
 };
 use leveret_log::{FileLog, Holder, Log as _, LogNumber, Offset};
-use leveret_topology::{GroupId, QueueId};
+use leveret_topology::{GroupId, Homes, QueueId, Topology};
 
 use crate::disk::{ListState, Names, NamesReached, RealDisk, Start, Wake, sync_dir};
 use crate::locks::{Rank, Ranked};
@@ -39,7 +39,7 @@ use crate::node::Node;
 use crate::room::Room;
 use crate::runner::{relax_alone, run_alone};
 use leveret_broker::message::{ToMeta, ToShard};
-use leveret_broker::shard::home_of;
+use leveret_broker::shard::queue_of;
 
 pub(crate) use damage::tell_damage;
 pub(crate) use left::{Left, forget_clean, leave_clean};
@@ -292,9 +292,7 @@ impl Storage {
         }
         for (index, (says, log)) in all_at_once("open", disks)?.into_iter().enumerate() {
             let dir = shard_dir(dir, index);
-            let mut log = log?;
-            refuse_stranger(&dir, |each| log.each_holder(each), (index, count))
-                .context("Nothing was changed in the data directory")?;
+            let log = log?;
             let mut is_unlisted = match (says.state, &log) {
                 (ListState::Whole, _) => false,
                 (ListState::Empty | ListState::Damaged, _) => true,
@@ -364,9 +362,19 @@ impl Checked {
         &self.waker
     }
 
-    /// How many shards there are.
-    pub(crate) fn shards(&self) -> usize {
-        self.shards.len()
+    /// A group for each shard that there is, as queues knew no others when their homes were not written down.
+    pub(crate) fn homes(&self) -> Homes {
+        Homes::among(self.shards.len() as u32)
+    }
+
+    /// Refuses logs with messages of queues that live elsewhere: each log has to be where it was.
+    pub(crate) fn refuse_strangers(&mut self, topology: &Topology) -> anyhow::Result<()> {
+        for (index, log) in self.shards.iter_mut().enumerate() {
+            let (dir, group) = (shard_dir(&self.dir, index), GroupId::at(index));
+            refuse_stranger(&dir, |each| log.each_holder(each), group, topology)
+                .context("Nothing was changed in the data directory")?;
+        }
+        Ok(())
     }
 
     /// Before the first change: writes down what is not known any more after it.
@@ -441,8 +449,7 @@ impl Checked {
         let mut last_queue = None;
         for log in &shards {
             log.each_holder(|holder| {
-                let queue = home_of(holder, count).map(|_| QueueId::new(holder.get()));
-                last_queue = last_queue.max(queue);
+                last_queue = last_queue.max(queue_of(holder));
             });
         }
         let orphans = Orphans::of(&dir);
@@ -779,11 +786,13 @@ fn inspect(
 fn refuse_stranger(
     dir: &Path,
     holders: impl FnOnce(&mut dyn FnMut(Holder)) -> Result<(), OpenError>,
-    (index, count): (usize, usize),
+    group: GroupId,
+    topology: &Topology,
 ) -> anyhow::Result<()> {
     let mut stranger = None;
     let named = holders(&mut |holder| {
-        let home = home_of(holder, count).filter(|home| home.index() != index);
+        let home = queue_of(holder).map(|queue| topology.home(queue));
+        let home = home.filter(|&home| home != group);
         stranger = stranger.or(home);
     });
     named.with_context(|| format!("in the log {}", dir.display()))?;

@@ -5,7 +5,7 @@
 //! Publishes and settlements wait here until the input is read to its end, or until another letter goes
 //! to the same shard, which must not overtake them. Settlements leave before publishes.
 
-use leveret_broker::message::{ConnectionId, Outbox, Publish, Settlement, ToShard, shard_of};
+use leveret_broker::message::{ConnectionId, Outbox, Publish, Settlement, ToShard};
 use leveret_topology::GroupId;
 
 /// Gathered letters.
@@ -51,16 +51,16 @@ impl Batch {
         gathered
     }
 
-    pub(crate) fn publish(&mut self, group: GroupId, publish: Publish) {
-        let gathered = self.more(group);
+    pub(crate) fn publish(&mut self, home: GroupId, publish: Publish) {
+        let gathered = self.more(home);
         if gathered.publishes.capacity() == 0 {
             gathered.publishes.reserve(gathered.published.min(ROOM_MAX));
         }
         gathered.publishes.push(publish);
     }
 
-    pub(crate) fn settle(&mut self, shards: usize, settlement: Settlement) {
-        let gathered = self.more(shard_of(settlement.queue, shards));
+    pub(crate) fn settle(&mut self, home: GroupId, settlement: Settlement) {
+        let gathered = self.more(home);
         if gathered.settlements.capacity() == 0 {
             gathered.settlements.reserve(gathered.settled.min(ROOM_MAX));
         }

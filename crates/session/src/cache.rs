@@ -15,8 +15,8 @@ use std::cell::Cell;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_broker::message::Targets;
-use leveret_topology::{ExchangeId, GroupId, QueueId, Route, Topology};
+use leveret_broker::message::Homed;
+use leveret_topology::{ExchangeId, QueueId, Route, Topology};
 use smallvec::SmallVec;
 
 use crate::direct::Address;
@@ -25,7 +25,7 @@ use crate::direct::Address;
 #[derive(Debug, Default)]
 pub(crate) struct Routed {
     /// Queues by the group they live in.
-    pub(crate) targets: SmallVec<[(GroupId, Targets); 1]>,
+    pub(crate) targets: Homed,
     /// Recent-history exchanges it passes, and how much each keeps.
     pub(crate) remember: SmallVec<[(ExchangeId, u32); 1]>,
     /// A direct reply instead of queues.
@@ -302,6 +302,9 @@ impl RouteCache {
 
 #[cfg(test)]
 mod tests {
+    use leveret_broker::message::Targets;
+    use leveret_topology::GroupId;
+
     use super::*;
 
     /// Lists of many queues are not remembered in any number.

@@ -83,12 +83,13 @@ pub(crate) fn consume(
     {
         core.timers.watch_unacked(timeout_ms, cx.now);
     }
-    let queue = queue.id;
+    let (queue, home) = (queue.id, queue.home);
 
     let consumer = Consumer {
         channel: channel.number,
         tag: tag.clone(),
         queue,
+        home,
         timeout_ms,
         no_ack: method.no_ack,
         weight: u32::try_from(CONSUMER + weight::table(&arguments)).unwrap_or(u32::MAX),
@@ -114,7 +115,7 @@ pub(crate) fn consume(
         gate: Gate::new(core.gauge.clone(), channel.limit.clone()),
         arguments,
     };
-    core.send_to_queue(queue, letter, cx);
+    core.send_to(home, letter, cx);
     core.waiting = Some(Waiting {
         channel: channel.number,
         method: CONSUME,
@@ -199,12 +200,12 @@ pub(crate) fn cancel(
     if channel.direct_reply.as_ref().is_some_and(|consumer| *consumer.tag == *tag) {
         channel.direct_reply = None;
     } else if let Some(slot) = find(core, channel, tag)
-        && let Some(queue) = core.consumers.get(slot).map(|consumer| consumer.queue)
+        && let Some(&Consumer { queue, home, .. }) = core.consumers.get(slot)
     {
         let reply = Some(core.reply_to(channel.number));
         let user = core.identity.user.clone();
         let letter = ToShard::Cancel { user, reply, connection: core.id, queue, slot };
-        core.send_to_queue(queue, letter, cx);
+        core.send_to(home, letter, cx);
         core.waiting = Some(Waiting {
             channel: channel.number,
             method: CANCEL,
@@ -226,9 +227,10 @@ pub(crate) fn get(
     cx: &mut Context<'_>,
 ) -> Result<(), Fault> {
     let name = queue_name(channel, method.queue)?;
-    let queue = readable(core, &name, cx)?.id;
+    let queue = readable(core, &name, cx)?;
+    let (queue, home) = (queue.id, queue.home);
     let reply = core.reply_to(channel.number);
-    core.send_to_queue(queue, ToShard::Get { reply, queue, no_ack: method.no_ack }, cx);
+    core.send_to(home, ToShard::Get { reply, queue, no_ack: method.no_ack }, cx);
     core.waiting = Some(Waiting {
         channel: channel.number,
         method: GET,
@@ -248,14 +250,15 @@ pub(crate) fn recheck(core: &mut Core, channels: &mut Channels, cx: &mut Context
     let consumers = core.consumers.iter();
     let lost: Vec<_> = consumers
         .filter_map(|(slot, consumer)| {
-            may_not_read(consumer).map(|fault| (slot, consumer.channel, consumer.queue, fault.text))
+            let queue = (consumer.queue, consumer.home);
+            may_not_read(consumer).map(|fault| (slot, consumer.channel, queue, fault.text))
         })
         .collect();
-    for (slot, number, queue, why) in lost {
+    for (slot, number, (queue, home), why) in lost {
         tracing::warn!(from = &*core.identity.user, user = &*core.identity.user, %why, "a consumer is cancelled: its secret was updated");
         let letter =
             ToShard::Cancel { user: Box::default(), reply: None, connection: core.id, queue, slot };
-        core.send_to_queue(queue, letter, cx);
+        core.send_to(home, letter, cx);
         gone(core, channels.get(number), slot, cx);
     }
 }

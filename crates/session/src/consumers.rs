@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use leveret_broker::message::ConsumerSlot;
-use leveret_topology::QueueId;
+use leveret_topology::{GroupId, QueueId};
 
 use crate::totals::TakenTotals;
 
@@ -25,6 +25,8 @@ pub(crate) struct Consumer {
     pub(crate) channel: u16,
     pub(crate) tag: Box<str>,
     pub(crate) queue: QueueId,
+    /// The group that the queue lives in.
+    pub(crate) home: GroupId,
     /// How long a delivery may stay unacked, in ms.
     pub(crate) timeout_ms: Option<u64>,
     pub(crate) no_ack: bool,
@@ -136,9 +138,9 @@ mod tests {
     use super::*;
 
     fn consumer(channel: u16) -> Consumer {
-        let (tag, queue) = ("t".into(), QueueId::new(1));
+        let (tag, queue, home) = ("t".into(), QueueId::new(1), GroupId::new(0));
         let (no_ack, timeout_ms, weight, delivered, redelivered) = (false, None, 100, 0, 0);
-        Consumer { channel, tag, queue, timeout_ms, no_ack, weight, delivered, redelivered }
+        Consumer { channel, tag, queue, home, timeout_ms, no_ack, weight, delivered, redelivered }
     }
 
     #[test]

@@ -10,10 +10,10 @@ use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::Alarm;
 use leveret_broker::login::Admitted;
 use leveret_broker::message::{
-    ConnectionId, ConsumerSlot, Outbox, ReplyTo, Settle, Settlement, ToMeta, ToShard, shard_of,
+    ConnectionId, ConsumerSlot, Outbox, ReplyTo, Settle, Settlement, ToMeta, ToShard,
 };
 use leveret_queue::{OutputGauge, Time};
-use leveret_topology::{ConnectionSlots, GroupId, QueueId, Topology, VhostId};
+use leveret_topology::{ConnectionSlots, GroupId, Topology, VhostId};
 
 use crate::access::Elsewhere;
 use crate::batch::Batch;
@@ -168,18 +168,13 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn shards(&self) -> usize {
-        self.settings.shards.max(1)
-    }
-
     pub(crate) fn reply_to(&self, channel: u16) -> ReplyTo {
         ReplyTo { connection: self.id, channel }
     }
 
-    /// Sends a letter to a queue's shard, after what was gathered for it.
-    pub(crate) fn send_to_queue(&mut self, queue: QueueId, letter: ToShard, cx: &mut Context<'_>) {
-        let shards = self.shards();
-        self.batch.letter(shard_of(queue, shards), self.id, letter, cx.outbox);
+    /// Sends a letter to a queue's home, after what was gathered for it.
+    pub(crate) fn send_to(&mut self, home: GroupId, letter: ToShard, cx: &mut Context<'_>) {
+        self.batch.letter(home, self.id, letter, cx.outbox);
     }
 
     /// Sends a letter to the topology's owner, after everything gathered: what it changes must not be
@@ -193,8 +188,7 @@ impl Core {
     pub(crate) fn settle(&mut self, entry: &Entry, how: Settle) {
         let settlement =
             Settlement { queue: entry.queue, unacked: entry.unacked, offset: entry.offset, how };
-        let shards = self.shards();
-        self.batch.settle(shards, settlement);
+        self.batch.settle(entry.home, settlement);
     }
 
     /// How long a delivery to this consumer (or by `basic.get`) may stay unacked, in ms.
@@ -229,16 +223,19 @@ impl Core {
         self.out_len = cx.out.len();
     }
 
-    /// Has every shard look again at this connection's consumers, each time another one first.
+    /// Has every group look again at this connection's consumers, each time another one first.
     #[cold]
     fn resume(&mut self, cx: &mut Context<'_>) {
-        let shards = self.shards();
-        let mut has_some = vec![false; shards];
+        let mut has_some = Vec::new();
         for (_, consumer) in self.consumers.iter() {
-            has_some[shard_of(consumer.queue, shards).index()] = true;
+            let index = consumer.home.index();
+            if has_some.len() <= index {
+                has_some.resize(index + 1, false);
+            }
+            has_some[index] = true;
         }
-        let groups = (0..shards).filter(|&index| has_some[index]);
-        let mut others: Vec<GroupId> = groups.map(GroupId::at).collect();
+        let groups = has_some.iter().enumerate().filter(|(_, has_some)| **has_some);
+        let mut others: Vec<_> = groups.map(|(index, _)| GroupId::at(index)).collect();
         if others.is_empty() {
             return;
         }

@@ -93,8 +93,9 @@ pub(crate) fn declare_queue(
     let reply = core.reply_to(number);
     if method.passive {
         core.check_any(ResourceKind::Queue, &name, cx)?;
-        let queue = accessible(core, &name, cx)?.id;
-        core.send_to_queue(queue, ToShard::Count { reply, queue }, cx);
+        let queue = accessible(core, &name, cx)?;
+        let (queue, home) = (queue.id, queue.home);
+        core.send_to(home, ToShard::Count { reply, queue }, cx);
         let what = Awaited::QueueDeclare { name: name.into(), again: None };
         core.wait(number, QUEUE_DECLARE, method.no_wait, what);
         return Ok(());
@@ -257,7 +258,7 @@ pub(crate) fn delete_queue(
             }
         }
     }
-    let queue = queue.id;
+    let (queue, home) = (queue.id, queue.home);
     let letter = ToShard::Delete {
         by: core.by(cx),
         reply: Some(core.reply_to(channel.number)),
@@ -265,7 +266,7 @@ pub(crate) fn delete_queue(
         if_unused: method.if_unused,
         if_empty: method.if_empty,
     };
-    core.send_to_queue(queue, letter, cx);
+    core.send_to(home, letter, cx);
     core.wait(channel.number, (50, 40), method.no_wait, Awaited::QueueDelete { name: name.into() });
     Ok(())
 }
@@ -278,9 +279,10 @@ pub(crate) fn purge_queue(
     cx: &mut Context<'_>,
 ) -> Result<(), Fault> {
     let name = queue_name(channel, method.queue)?;
-    let queue = crate::consume::readable(core, &name, cx)?.id;
+    let queue = crate::consume::readable(core, &name, cx)?;
+    let (queue, home) = (queue.id, queue.home);
     let reply = core.reply_to(channel.number);
-    core.send_to_queue(queue, ToShard::Purge { reply, queue, max: u64::MAX }, cx);
+    core.send_to(home, ToShard::Purge { reply, queue, max: u64::MAX }, cx);
     core.wait(channel.number, (50, 30), method.no_wait, Awaited::QueuePurge { name });
     Ok(())
 }

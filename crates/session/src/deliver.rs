@@ -70,6 +70,7 @@ pub(crate) fn deliver(
                 tag,
                 offset: delivery.offset,
                 queue: delivery.queue,
+                home: delivery.home,
                 unacked,
                 slot: delivery.slot.0,
                 delivered_s,
@@ -97,10 +98,9 @@ pub(crate) fn watch(core: &mut Core, slot: u32, now: Time) {
 #[cold]
 pub(crate) fn stray(core: &mut Core, delivery: &Delivery) {
     if let Some(unacked) = delivery.unacked {
-        let shards = core.shards();
         let (queue, offset) = (delivery.queue, delivery.offset);
         let how = Settle::Requeue { counts: false };
-        core.batch.settle(shards, Settlement { queue, unacked, offset, how });
+        core.batch.settle(delivery.home, Settlement { queue, unacked, offset, how });
     }
 }
 
@@ -149,6 +149,7 @@ pub(crate) fn got(
             tag: delivery_tag,
             offset: delivery.offset,
             queue: delivery.queue,
+            home: delivery.home,
             unacked,
             slot: GOT,
             delivered_s: seconds(core, cx.now),

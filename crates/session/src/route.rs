@@ -2,8 +2,7 @@
 
 use leveret_amqp::content::{Peek, RawProperties};
 use leveret_amqp::table::{RawTable, RawValue};
-use leveret_broker::message::{Message, Targets, ToShard, shard_of};
-use leveret_broker::meta::history_shard;
+use leveret_broker::message::{Message, Targets, ToShard, add_by_home};
 use leveret_broker::record::split_names;
 use leveret_topology::{
     Exchange, ExchangeKind, HashProperties, Permission, ROUTE_COST_MAX, ResourceKind, Routable,
@@ -114,9 +113,8 @@ fn route(
         cache.route = found;
         return Err(reply::route_too_costly(name, &identity.vhost_name, ROUTE_COST_MAX));
     }
-    let shards = core.shards();
     let routed = &mut cache.scratch;
-    fill(routed, &found, shards, cx);
+    fill(routed, &found, cx);
     routed.is_traced = trace::is_on(core, cx);
     if name.is_empty() {
         routed.direct = direct::parse(key);
@@ -164,15 +162,9 @@ pub(crate) fn check_more_keys(
     Ok(())
 }
 
-fn fill(routed: &mut Routed, found: &Route, shards: usize, cx: &Context<'_>) {
+fn fill(routed: &mut Routed, found: &Route, cx: &Context<'_>) {
     routed.clear();
-    for &queue in &found.queues {
-        let shard = shard_of(queue, shards);
-        match routed.targets.iter_mut().find(|(at, _)| *at == shard) {
-            Some((_, targets)) => targets.push(queue),
-            None => routed.targets.push((shard, Targets::from_slice(&[queue]))),
-        }
-    }
+    add_by_home(&found.queues, cx.topology, &mut routed.targets);
     for &exchange in &found.remember {
         let limit = cx.topology.exchange_by_id(exchange).map_or(0, |e| e.history_length());
         routed.remember.push((exchange, u32::try_from(limit).unwrap_or(u32::MAX)));
@@ -191,19 +183,13 @@ pub(crate) fn is_to_be_remembered(message: &Message) -> bool {
 
 /// Tells recent-history exchanges what passed them.
 #[cold]
-pub(crate) fn remember(
-    core: &Core,
-    routed: &Routed,
-    head: Head,
-    message: &Message,
-    cx: &mut Context<'_>,
-) {
+pub(crate) fn remember(routed: &Routed, head: Head, message: &Message, cx: &mut Context<'_>) {
     if !is_to_be_remembered(message) {
         return;
     }
     for &(exchange, limit) in &routed.remember {
-        let shard = history_shard(exchange, core.shards());
         let message = head.publish(0, &Targets::new(), message.clone());
-        cx.outbox.shard(shard, ToShard::Remember { exchange, limit, message });
+        let home = cx.topology.history_home(exchange);
+        cx.outbox.shard(home, ToShard::Remember { exchange, limit, message });
     }
 }

@@ -77,8 +77,6 @@ pub struct Settings {
     pub consumer_max_per_channel: Option<u32>,
     /// `basic.qos` of a new channel.
     pub default_prefetch: u16,
-    /// Number of shards; fixed while the process lives.
-    pub shards: usize,
     /// Bytes waiting for one socket above which nothing more is dispatched to it.
     pub output_bytes_max: u64,
     /// The vhost made at the first start. AMQP clients always name theirs: only other protocols need it.
@@ -109,7 +107,6 @@ impl Default for Settings {
             consumer_timeout_ms: Some(1_800_000),
             consumer_max_per_channel: None,
             default_prefetch: 0,
-            shards: 1,
             output_bytes_max: 1 << 20,
             default_vhost: "/".to_owned(),
         }

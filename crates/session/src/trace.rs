@@ -149,10 +149,10 @@ fn tap(
     headers.push("user", &*identity.user);
     headers.push(name, value);
     let properties = Properties { headers: Some(headers), ..Properties::default() };
-    let (shards, seed) = (core.shards(), cx.now.ms());
-    publish_to(trace, key, (&properties, of.body), seed, shards, cx.topology, |group, copy| {
+    let seed = cx.now.ms();
+    publish_to(trace, key, (&properties, of.body), seed, cx.topology, |home, copy| {
         core.turn_queues += copy.targets.len();
-        core.batch.publish(group, copy);
+        core.batch.publish(home, copy);
     });
 }
 

@@ -6,8 +6,7 @@
 //! `tx.rollback`, which forgets the rest.
 
 use leveret_amqp::method::tx;
-use leveret_broker::message::{Message, Publish, Settle, Settlement, Targets, ToShard, shard_of};
-use leveret_broker::meta::history_shard;
+use leveret_broker::message::{Message, Publish, Settle, Settlement, Targets, ToShard};
 use leveret_broker::transaction::TxId;
 use leveret_topology::{ExchangeId, GroupId};
 use smallvec::SmallVec;
@@ -191,15 +190,12 @@ pub(crate) fn commit(
         lists.for_each(|list| list.retain(|publish| !publish.targets.is_empty()));
     }
 
-    let shards = core.shards();
     for (exchange, limit, message) in kept.remembered {
         let letter = ToShard::Remember { exchange, limit, message };
-        cx.outbox.shard(history_shard(exchange, shards), letter);
+        cx.outbox.shard(cx.topology.history_home(exchange), letter);
     }
-    let mut publishes = kept.publishes;
-    publishes.resize_with(shards, Vec::new);
-    let mut parts: Vec<(Vec<Publish>, Vec<Settlement>)> =
-        publishes.into_iter().map(|messages| (messages, Vec::new())).collect();
+    let parts = kept.publishes.into_iter().map(|messages| (messages, Vec::new()));
+    let mut parts: Vec<(Vec<Publish>, Vec<Settlement>)> = parts.collect();
     let mut consumed = 0;
     for (entry, how) in kept.settled {
         consumed += u32::from(entry_is_consumed(&entry));
@@ -209,8 +205,11 @@ pub(crate) fn commit(
             }
             Settle::Reject | Settle::Requeue { .. } => channel.totals.reject += 1,
         }
-        let Entry { queue, unacked, offset, .. } = entry;
-        parts[shard_of(queue, shards).index()].1.push(Settlement { queue, unacked, offset, how });
+        let Entry { queue, home, unacked, offset, .. } = entry;
+        if parts.len() <= home.index() {
+            parts.resize_with(home.index() + 1, Default::default);
+        }
+        parts[home.index()].1.push(Settlement { queue, unacked, offset, how });
     }
     if consumed > 0 && channel.limit.settled(consumed) {
         core.resumes = true;

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 use leveret_queue::{Offset, UnackedId};
-use leveret_topology::QueueId;
+use leveret_topology::{GroupId, QueueId};
 
 /// One delivery that waits for its ack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(crate) struct Entry {
     pub(crate) offset: Offset,
     /// Where it came from.
     pub(crate) queue: QueueId,
+    /// The group that the queue lives in.
+    pub(crate) home: GroupId,
     /// The queue's name for it.
     pub(crate) unacked: UnackedId,
     /// The consumer's slot, or [`GOT`].
@@ -175,6 +177,7 @@ mod tests {
             tag,
             offset: Offset::new(tag),
             queue: QueueId::new(1),
+            home: GroupId::new(0),
             unacked: UnackedId::new(0),
             slot: 0,
             delivered_s: 0,

@@ -10,7 +10,7 @@ use leveret_broker::message::*;
 use leveret_counting::{allocations, live_bytes};
 use leveret_queue::{ConsumerSpec, Incoming, Offset, Options, Queue, Time};
 use leveret_session::{Context, Session};
-use leveret_topology::Topology;
+use leveret_topology::{GroupId, Topology};
 use node::{Node, publish_bytes};
 
 const BATCH: usize = 100;
@@ -154,6 +154,7 @@ fn delivering_and_settling_allocates_once_per_batch() {
             deliveries.push(Delivery {
                 slot,
                 queue: id,
+                home: GroupId::new(0),
                 unacked: d.unacked,
                 offset: d.offset,
                 redelivered: false,

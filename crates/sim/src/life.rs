@@ -7,7 +7,7 @@ use leveret_log::Offset;
 use leveret_log::file::match_up;
 use leveret_node::start::{Filled, Filling, host};
 use leveret_queue::Time;
-use leveret_session::Settings;
+use leveret_topology::Homes;
 
 use crate::checks;
 use crate::disk::{Disks, Mistake, StepDisk, Store};
@@ -26,12 +26,16 @@ pub(crate) fn start(
     random: &mut Random,
     now: Time,
 ) -> Check<(Node<Store>, Filling)> {
+    // Homes as they always were, or by chance, others in each life: those of earlier ones are in the records.
+    let seed = random.clone().next();
+    let homes = Homes::among(shards as u32);
+    let homes = if seed.is_multiple_of(4) { homes } else { homes.by_chance(seed) };
     let stores = open(shards, disks, random)?;
     let mut stores = stores.into_iter();
     let names = disks.map(|disks| disks.disk(shards).clone());
     let mut wait = || names.iter().for_each(StepDisk::step);
     let own = stores.next_back().ok_or("no log of names")?;
-    let recovered = Meta::recover(shards, own, &mut wait);
+    let recovered = Meta::recover(homes, own, &mut wait);
     let (mut meta, mut topology) = recovered.map_err(|error| format!("names: {error}"))?;
     if meta.is_new() {
         bootstrap(&mut topology);
@@ -52,8 +56,7 @@ pub(crate) fn start(
     });
     let mut actors = host(stores, &topology, false, now);
     actors.iter_mut().for_each(|shard| shard.set_limits(limits(random)));
-    let settings = Settings { shards, ..checks::settings() };
-    let mut node = Node::with(settings, topology, meta, actors);
+    let mut node = Node::with(checks::settings(), topology, meta, actors);
     node.begin_to_follow().map_err(|error| format!("names by changes alone: {error}"))?;
     node.is_followed()?;
     node.hold_shards();

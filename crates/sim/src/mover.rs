@@ -2,7 +2,7 @@
 //! that what must hold of a dead letter must hold of what he moves; and who deletes some where messages
 //! may vanish.
 
-use leveret_broker::message::{ConnectionId, Looked, MoveTo, Reply, ReplyTo, ToShard, shard_of};
+use leveret_broker::message::{ConnectionId, Looked, MoveTo, Reply, ReplyTo, ToShard};
 use leveret_broker::record::View;
 use leveret_queue::{Offset, Place};
 use leveret_topology::{GroupId, QueueId, Topology};
@@ -31,7 +31,6 @@ impl Mover {
     pub(crate) fn look(
         &mut self,
         topology: &Topology,
-        shards: usize,
         random: &mut Random,
     ) -> Option<(GroupId, ToShard)> {
         let name = LOOKED_INTO[random.below(LOOKED_INTO.len())];
@@ -43,7 +42,7 @@ impl Mover {
         let place = if random.one_in(4) { Place::Unacked } else { Place::Ready };
         let from = Offset::new(0);
         let letter = ToShard::Look { reply: reply(), queue, place, from, max: PAGE };
-        Some((shard_of(queue, shards), letter))
+        Some((topology.home(queue), letter))
     }
 
     /// The answer came: what he does with what he sees.
@@ -51,7 +50,6 @@ impl Mover {
         &mut self,
         answer: &Told,
         topology: &Topology,
-        shards: usize,
     ) -> Check<Option<(GroupId, ToShard)>> {
         let queue = self.queue.take().ok_or_else(|| format!("nobody asked for {answer:?}"))?;
         let offsets = match answer {
@@ -71,7 +69,7 @@ impl Mover {
             Some(_) => ToShard::Move { reply, queue, offsets, to },
             None => ToShard::Discard { reply, queue, offsets },
         };
-        Ok(Some((shard_of(queue, shards), letter)))
+        Ok(Some((topology.home(queue), letter)))
     }
 
     /// The broker is another one.

@@ -23,7 +23,7 @@ use leveret_node::{Inboxes, Run};
 use leveret_queue::Time;
 use leveret_session::{AwaitedBody, Context, Peer, Session, Settings};
 use leveret_topology::stored::StoredError;
-use leveret_topology::{Bootstrap, Change, GroupId, PasswordHash, Topology};
+use leveret_topology::{Bootstrap, Change, GroupId, Homes, PasswordHash, Topology};
 
 use crate::disk::Store;
 use crate::shadow::Check;
@@ -121,13 +121,17 @@ struct Scratch {
 impl Node {
     /// A node with vhost `/` and user `guest`, and nobody connected. What it knows dies with it.
     pub fn new(settings: Settings) -> Self {
+        Self::with_homes(Homes::default(), settings)
+    }
+
+    /// The same with as many shards as there are groups.
+    pub fn with_homes(homes: Homes, settings: Settings) -> Self {
         let mut topology = Topology::new();
         bootstrap(&mut topology);
-        let count = settings.shards;
-        let shards = (0..count)
-            .map(|index| Shard::new(GroupId::at(index), count, MemoryLog::new()))
-            .collect();
-        Self::with(settings, topology, Meta::new(count, MemoryLog::new()), shards)
+        topology.set_homes(homes);
+        let groups = (0..homes.groups()).map(GroupId::new);
+        let shards = groups.map(|group| Shard::new(group, MemoryLog::new())).collect();
+        Self::with(settings, topology, Meta::new(MemoryLog::new()), shards)
     }
 }
 
@@ -191,6 +195,7 @@ impl<L: Log> Node<L> {
     pub(crate) fn begin_to_follow(&mut self) -> Result<(), StoredError> {
         self.meta.follow();
         let mut follower = Topology::new();
+        follower.set_homes(self.topology.homes());
         apply(&self.topology.snapshot(), &mut follower)?;
         self.follower = Some(follower);
         Ok(())
@@ -446,7 +451,7 @@ impl<L: Log> Node<L> {
                 scratch.to_session.extend(connection.inbox.drain(..count));
                 let letters = scratch.to_session.drain(..);
                 if connection.is_over {
-                    connection::undelivered(letters, self.shards.len(), &mut outbox.shards);
+                    connection::undelivered(letters, &mut outbox.shards);
                 } else {
                     let waiting = connection.turn(letters, topology, outbox, now, &mut part);
                     self.longest_output = self.longest_output.max(waiting);
@@ -527,10 +532,6 @@ impl<L: Log> Node<L> {
 }
 
 impl<L: Log> Inboxes for Node<L> {
-    fn shards(&self) -> usize {
-        self.shards.len()
-    }
-
     fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
         let Some(actor) = self.shards.get_mut(group.index()) else { return 0 };
         actor.inbox.push_back(letter);

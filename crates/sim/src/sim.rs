@@ -437,8 +437,7 @@ impl Sim {
         }
         if policy > 0
             && self.faults.one_in(policy)
-            && let Some((group, letter)) =
-                self.mover.look(self.node.topology(), self.options.shards, &mut self.faults)
+            && let Some((group, letter)) = self.mover.look(self.node.topology(), &mut self.faults)
         {
             self.trace.event([9, group.get().into(), 0], || format!("{letter:?}"));
             self.node.tell_shard(group.index(), letter);
@@ -700,8 +699,7 @@ impl Sim {
             policies.answered(is_done, node.topology());
         }
         for told in watch.mover_told.drain(..) {
-            let shards = self.options.shards;
-            if let Some((group, letter)) = self.mover.answered(&told, node.topology(), shards)? {
+            if let Some((group, letter)) = self.mover.answered(&told, node.topology())? {
                 node.tell_shard(group.index(), letter);
             }
             shadow.totals.moved = self.mover.done;

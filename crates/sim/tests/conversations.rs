@@ -39,8 +39,8 @@ struct InProcess(Rc<RefCell<World>>);
 impl InProcess {
     /// A node that holds the users and policies the conversations count on.
     fn new(shards: usize, definitions: &str) -> Self {
-        let settings = leveret_session::Settings { shards, ..Default::default() };
-        let mut node = Node::new(settings);
+        let homes = leveret_topology::Homes::among(shards as u32).by_chance(7);
+        let mut node = Node::with_homes(homes, leveret_session::Settings::default());
         let now = Time::from_ms(1_700_000_000_000);
         node.tell_meta(ToMeta::Admin {
             by: Box::default(),

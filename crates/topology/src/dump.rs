@@ -94,10 +94,11 @@ fn describe_exchange(x: &Exchange) -> String {
 
 fn describe_queue(q: &Queue) -> String {
     format!(
-        "queue {:?} = {} in {}: {} auto_delete={} owner={:?} by {:?} {} {:?} {:?}/{:?} {:?}",
+        "queue {:?} = {} in {} at {}: {} auto_delete={} owner={:?} by {:?} {} {:?} {:?}/{:?} {:?}",
         q.name,
         q.id,
         q.vhost,
+        q.home,
         q.kind,
         q.auto_delete,
         q.exclusive_owner,

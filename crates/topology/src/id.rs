@@ -39,7 +39,7 @@ id! {
     BindingId(u64)
 }
 id! {
-    /// A queue. Ids are consecutive, so that they spread evenly over shards by remainder.
+    /// A queue. Ids are consecutive.
     QueueId(u64)
 }
 id! {

@@ -141,7 +141,7 @@ impl Topology {
 
     /// What became of a thing, as it is now.
     pub fn change(&self, noted: Noted) -> Change {
-        let mut record = noted.key.kind().head().to_vec();
+        let mut record = self.head(&noted.key).to_vec();
         let record = self.store(&noted.key, &mut record).then(|| record.into());
         Change { key: noted.key, is_stored: noted.is_stored, record }
     }

@@ -39,6 +39,7 @@ mod exchange;
 mod exchanges;
 mod going;
 pub mod hash;
+mod homes;
 mod id;
 mod invariants;
 mod journal;
@@ -78,6 +79,7 @@ pub use error::{
 pub use event::{EVENT_EXCHANGE, Event, connection_pid};
 pub use exchange::{Exchange, ExchangeKind, ExchangeSpec};
 pub use going::{SWEPT_AT_ONCE, Sweep};
+pub use homes::Homes;
 pub use id::{BindingId, ExchangeId, GroupId, QueueId, VhostId};
 pub use journal::{Change, EntityKey, Noted};
 pub use parameters::{is_policy, must_be_component};

@@ -9,7 +9,7 @@ use leveret_queue::{Options, Overflow};
 use crate::binding::BindingIx;
 use crate::confirm::{ConfirmOn, ConfirmOptions, DEFER_MS};
 use crate::error::{Locked, ResourceRef};
-use crate::id::{QueueId, VhostId};
+use crate::id::{GroupId, QueueId, VhostId};
 use crate::policy::{Policies, Setting};
 
 /// What `queue.declare` asks for.
@@ -83,6 +83,8 @@ impl fmt::Display for QueueKind {
 pub struct Queue {
     /// Never used twice.
     pub id: QueueId,
+    /// The group that it lives in.
+    pub home: GroupId,
     /// Where it is.
     pub vhost: VhostId,
     /// Its name.

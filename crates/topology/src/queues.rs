@@ -8,7 +8,7 @@ use leveret_amqp::table::{Table, Value};
 use crate::arguments::{QUEUE_TYPE, known_arguments, queue_arguments};
 use crate::binding::Removed;
 use crate::error::{AdminError, DeclareError, Locked, NotFound, ResourceKind, ResourceRef};
-use crate::id::{QueueId, VhostId};
+use crate::id::{GroupId, QueueId, VhostId};
 use crate::journal::EntityKey;
 use crate::policy::{self, Policies};
 use crate::queue::{Declared, Queue, QueueKind, QueueSpec};
@@ -132,13 +132,19 @@ impl Topology {
         if !spec.durable {
             self.note_id_used();
         }
-        self.insert_queue(id, spec, kind);
+        self.insert_queue(id, self.homes.choose(id), spec, kind);
         self.tell_queue_created(id);
         id
     }
 
     /// The id and the name are free, the vhost exists.
-    pub(crate) fn insert_queue(&mut self, id: QueueId, spec: QueueSpec<'_>, kind: QueueKind) {
+    pub(crate) fn insert_queue(
+        &mut self,
+        id: QueueId,
+        home: GroupId,
+        spec: QueueSpec<'_>,
+        kind: QueueKind,
+    ) {
         let name: Arc<str> = spec.name.into();
         let mut policies = Policies::default();
         if let Some(vhost) = self.vhosts.get_mut(&spec.vhost) {
@@ -152,6 +158,7 @@ impl Topology {
         }
         let queue = Queue {
             id,
+            home,
             vhost: spec.vhost,
             name,
             durable: spec.durable,

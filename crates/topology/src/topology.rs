@@ -16,6 +16,7 @@ use crate::event::Events;
 use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
 use crate::going::Going;
 use crate::hash::Keyed;
+use crate::homes::Homes;
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::journal::{EntityKey, Journal};
 use crate::kinds::HashKinds;
@@ -43,6 +44,7 @@ pub struct Topology {
     pub(crate) settings_weight: u64,
     /// What all may weigh together, if that has a bound.
     pub(crate) weight_max: Option<u64>,
+    pub(crate) homes: Homes,
     pub(crate) next_vhost: u32,
     pub(crate) next_exchange: u64,
     pub(crate) next_queue: u64,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leveret_amqp::method::{Method, basic, confirm, queue};
-use leveret_broker::message::{Reply, ReplyTo, ToMeta, ToSession, ToShard, shard_of};
+use leveret_broker::message::{Reply, ReplyTo, ToMeta, ToSession, ToShard};
 use leveret_client::Event;
 use leveret_server::alarms::Resource;
 use leveret_server::clock::{now, wall};
@@ -255,7 +255,6 @@ pub(super) async fn led(call: Call) -> Result<Answer, Fault> {
     let pattern = call.optional("pattern").unwrap_or_default();
     let pattern = Pattern::of(pattern, false).map_err(Fault::bad)?;
     let silent = silent_shards(call.node()).await;
-    let shards = call.node().shards.len();
     if silent.is_empty() {
         return Ok(ok());
     }
@@ -266,11 +265,11 @@ pub(super) async fn led(call: Call) -> Result<Answer, Fault> {
         vhosts.map(|it| (Arc::clone(&it.name), topology.queue_ids(it.id))).collect()
     };
     let mut queues = Vec::new();
-    for (vhost, mut ids) in vhosts {
-        ids.retain(|id| silent.contains(&shard_of(*id, shards)));
+    for (vhost, ids) in vhosts {
         let quorum = |topology: &Topology, id| {
             let queue = topology.queue_by_id(id)?;
-            (queue.kind == QueueKind::Quorum).then(|| Arc::clone(&queue.name))
+            (queue.kind == QueueKind::Quorum && silent.contains(&queue.home))
+                .then(|| Arc::clone(&queue.name))
         };
         let mut names = pages::copied(call.node(), ids, quorum).await;
         names.sort_unstable();

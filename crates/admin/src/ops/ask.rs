@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_broker::message::{
-    AdminCommand, ConnectionId, Reply, ReplyTo, ToMeta, ToSession, ToShard, shard_of,
+    AdminCommand, ConnectionId, Reply, ReplyTo, ToMeta, ToSession, ToShard,
 };
 use leveret_server::node::{Node, Recipient};
 use leveret_server::runner::with_runner;
@@ -59,7 +59,8 @@ impl<'a> Asker<'a> {
 
     /// Sends a letter to the shard of a queue, and works off what follows.
     pub fn tell_shard_of(&self, queue: QueueId, letter: ToShard) {
-        self.tell_shard(shard_of(queue, self.node.shards.len()), letter);
+        let home = self.node.topology().home(queue);
+        self.tell_shard(home, letter);
     }
 
     /// Sends a letter to a shard, and works off what follows.

@@ -1,10 +1,11 @@
 //! What shards know of their queues, and sums of it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_broker::message::{Named, QueueFacts, Reply, ToShard, shard_of};
+use leveret_broker::message::{Named, QueueFacts, Reply, ToShard};
 use leveret_server::node::Node;
 use leveret_topology::{GroupId, QueueId};
 use serde_json::{Value, json};
@@ -32,19 +33,12 @@ pub async fn with(
     if !node.is_filled() {
         return Ok(Queues::default());
     }
-    let count = node.shards.len();
-    let mut by_shard = vec![Vec::new(); count];
-    for &queue in queues {
-        by_shard[shard_of(queue, count).index()].push(queue);
-    }
+    let homed = by_home(node, queues);
     let mut asker = Asker::new(node);
     let reply = asker.reply_to();
     let mut asked = 0;
-    for (index, queues) in by_shard.into_iter().enumerate().filter(|(_, it)| !it.is_empty()) {
-        asker.tell_shard(
-            GroupId::at(index),
-            ToShard::List { reply, queues: queues.into(), consumers },
-        );
+    for (home, queues) in homed {
+        asker.tell_shard(home, ToShard::List { reply, queues: queues.into(), consumers });
         asked += 1;
     }
     let mut facts = HashMap::default();
@@ -54,6 +48,16 @@ pub async fn with(
         }
     }
     Ok(facts)
+}
+
+/// Queues by the groups that they live in.
+fn by_home(node: &Node, queues: &[QueueId]) -> BTreeMap<GroupId, Vec<QueueId>> {
+    let mut homed = BTreeMap::<_, Vec<_>>::new();
+    let topology = node.topology();
+    for &queue in queues {
+        homed.entry(topology.home(queue)).or_default().push(queue);
+    }
+    homed
 }
 
 /// Calls `each` with what shards know of some queues, in pieces, between which the thread turns to other requests.

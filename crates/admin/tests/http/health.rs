@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leveret_broker::message::{ToMeta, ToShard, shard_of};
+use leveret_broker::message::{ToMeta, ToShard};
 use leveret_server::runner::run_alone;
 use leveret_topology::GroupId;
 use serde_json::{Value, json};
@@ -240,7 +240,7 @@ fn a_shard_that_does_not_answer() {
         let topology = node.inner.topology();
         let queues = topology.queues(topology.vhost("/").unwrap().id).into_iter();
         let queues = queues.filter(|it| it.name.starts_with("quorum"));
-        let silent = queues.filter(|it| shard_of(it.id, node.inner.shards.len()).index() == 0);
+        let silent = queues.filter(|it| it.home == GroupId::new(0));
         silent.map(|it| json!(&*it.name)).collect()
     };
     assert!(!silent.is_empty());

@@ -6,7 +6,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use leveret_topology::QueueId;
+use leveret_topology::{GroupId, QueueId, Topology};
+use smallvec::SmallVec;
 
 /// Lists of this length lie in the message.
 const FEW: usize = 2;
@@ -55,6 +56,20 @@ impl Targets {
         match &self.0 {
             List::Few { .. } => 0,
             List::Many(all) => size_of_val(&all[..]),
+        }
+    }
+}
+
+/// Queues by the group that they live in: what each group gets.
+pub type Homed = SmallVec<[(GroupId, Targets); 1]>;
+
+/// Adds queues to lists by their homes.
+pub fn add_by_home(queues: &[QueueId], topology: &Topology, homed: &mut Homed) {
+    for &queue in queues {
+        let home = topology.home(queue);
+        match homed.iter_mut().find(|(at, _)| *at == home) {
+            Some((_, targets)) => targets.push(queue),
+            None => homed.push((home, Targets::from_slice(&[queue]))),
         }
     }
 }

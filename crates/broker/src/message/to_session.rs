@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_queue::{Offset, UnackedId};
-use leveret_topology::QueueId;
+use leveret_topology::{GroupId, QueueId};
 
 use super::{ChannelId, ConsumerSlot, Message, Reply, ReplyTo};
 use crate::flow::Alarm;
@@ -16,6 +16,8 @@ pub struct Delivery {
     pub slot: ConsumerSlot,
     /// The queue it comes from.
     pub queue: QueueId,
+    /// The group that the queue lives in.
+    pub home: GroupId,
     /// What to settle; none when no ack is expected.
     pub unacked: Option<UnackedId>,
     /// Its record's offset.
@@ -109,4 +111,14 @@ pub enum ToSession {
         /// In words.
         text: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deliveries_stay_small() {
+        assert_eq!(size_of::<Delivery>(), 72);
+    }
 }

@@ -211,7 +211,7 @@ pub enum ToShard {
         /// What became of it there.
         taken: Taken,
     },
-    /// A message passed a recent-history exchange kept here (`exchange id % shards`).
+    /// A message passed a recent-history exchange kept here.
     Remember {
         /// The exchange.
         exchange: ExchangeId,

@@ -7,8 +7,8 @@ use leveret_topology::{
 };
 
 use super::long::{Long, What};
-use super::{Meta, Rests, refuse};
-use crate::message::{AdminCommand, Outbox, Reply, ReplyTo, ToShard, shard_of};
+use super::{Meta, Rests, delete, forget, refuse};
+use crate::message::{AdminCommand, Outbox, Reply, ReplyTo, ToShard};
 
 impl<L: Log> Meta<L> {
     /// A change from an operator.
@@ -39,13 +39,13 @@ impl<L: Log> Meta<L> {
             Ok(changes) => {
                 for queue in changes.options_changed {
                     let letter = ToShard::OptionsChanged { queue };
-                    out.shard(shard_of(queue, self.shards), letter);
+                    out.shard(topology.home(queue), letter);
                 }
                 for queue in changes.to_delete {
-                    self.delete(queue, out);
+                    delete(queue, topology, out);
                 }
                 for exchange in changes.forgotten {
-                    self.forget(exchange, out);
+                    forget(exchange, topology, out);
                 }
                 out.reply(reply, Reply::Done);
             }

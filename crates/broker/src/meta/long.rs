@@ -14,16 +14,14 @@ use std::vec::IntoIter;
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
-use leveret_topology::{By, Import, PolicyChange, QueueId, Sweep, Topology, VhostId};
+use leveret_topology::{By, GroupId, Import, PolicyChange, QueueId, Sweep, Topology, VhostId};
 
 use super::room::{Needed, no_room};
 use super::saved::SaveError;
 use super::waiting;
-use super::{Leaving, Meta, refuse};
+use super::{Leaving, Meta, cancel, delete, forget, refuse};
 use crate::held::Place;
-use crate::message::{
-    ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToShard, shard_of,
-};
+use crate::message::{ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToShard};
 use crate::work::{Limits, Piece, Work};
 
 /// Names and bindings that are changed in one turn, and before another line has its turn: about a millisecond, in which all
@@ -80,6 +78,7 @@ pub(super) enum Then {
     Vhost(VhostId),
     Queue {
         queue: QueueId,
+        home: GroupId,
         messages: u64,
         consumers: Vec<(ConnectionId, ConsumerSlot)>,
         more: bool,
@@ -273,7 +272,7 @@ impl<L: Log> Meta<L> {
                 }
                 let advanced = import.advance(topology, allowed);
                 let (made, changed) = import.take_queues();
-                self.tell_shards(made, changed, out);
+                Self::tell_shards(made, changed, topology, out);
                 match advanced {
                     Ok(used) if !import.is_done() => (used, Some(long)),
                     Ok(used) => {
@@ -285,7 +284,12 @@ impl<L: Log> Meta<L> {
                     }
                     Err(error) => {
                         let text = error.to_string();
-                        self.tell_shards(error.applied.queues, error.applied.changed, out);
+                        Self::tell_shards(
+                            error.applied.queues,
+                            error.applied.changed,
+                            topology,
+                            out,
+                        );
                         if let Some(reply) = long.reply {
                             refuse(out, reply, ReplyCode::PreconditionFailed, text);
                         }
@@ -305,7 +309,7 @@ impl<L: Log> Meta<L> {
                     }
                 };
                 let changed = change.take_changed();
-                self.tell_shards(Vec::new(), changed, out);
+                Self::tell_shards(Vec::new(), changed, topology, out);
                 if change.left() > 0 {
                     return (used, Some(long));
                 }
@@ -321,7 +325,7 @@ impl<L: Log> Meta<L> {
                     used += 1;
                     if topology.queue_by_id(queue).is_some() {
                         self.left_with.insert(queue, *connection);
-                        self.delete(queue, out);
+                        delete(queue, topology, out);
                     } else {
                         self.one_left(*connection, out);
                     }
@@ -332,17 +336,14 @@ impl<L: Log> Meta<L> {
                 let mut used = 0;
                 for queue in queues.by_ref().take(allowed as usize) {
                     used += 1;
-                    self.delete(queue, out);
+                    delete(queue, topology, out);
                 }
                 (used, (queues.len() > 0).then_some(long))
             }
             What::Sweep(sweep, _) => {
                 let used = topology.sweep(sweep, allowed);
                 for exchange in sweep.exchanges.drain(..) {
-                    out.shard(
-                        super::history_shard(exchange.id, self.shards),
-                        ToShard::Forget { exchange: exchange.id },
-                    );
+                    forget(exchange.id, topology, out);
                 }
                 if !sweep.is_done() {
                     return (used, Some(long));
@@ -363,20 +364,25 @@ impl<L: Log> Meta<L> {
                 topology.end_vhost(vhost);
                 long.answer(out, Reply::Done);
             }
-            Then::Queue { queue, messages, consumers, more } => {
+            Then::Queue { queue, home, messages, consumers, more } => {
                 long.answer(out, Reply::Deleted(messages));
-                self.cancel(queue, consumers, more, out);
+                cancel(queue, home, consumers, more, out);
                 self.left(queue, out);
             }
         }
     }
 
-    fn tell_shards(&self, made: Vec<QueueId>, changed: Vec<QueueId>, out: &mut Outbox) {
+    fn tell_shards(
+        made: Vec<QueueId>,
+        changed: Vec<QueueId>,
+        topology: &Topology,
+        out: &mut Outbox,
+    ) {
         for queue in made {
-            out.shard(shard_of(queue, self.shards), ToShard::Create { reply: None, queue });
+            out.shard(topology.home(queue), ToShard::Create { reply: None, queue });
         }
         for queue in changed {
-            out.shard(shard_of(queue, self.shards), ToShard::OptionsChanged { queue });
+            out.shard(topology.home(queue), ToShard::OptionsChanged { queue });
         }
     }
 

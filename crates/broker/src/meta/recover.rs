@@ -3,8 +3,8 @@
 //! Outside of turns, when nothing else runs: here one waits for the disk, by a callback.
 
 use leveret_log::{AppendError, Log, Offset, ReadError, Record, SyncError};
-use leveret_topology::Topology;
 use leveret_topology::stored::{Kind, Restored, StoredError};
+use leveret_topology::{Homes, Topology};
 
 use super::Meta;
 use super::saved::SaveError;
@@ -64,11 +64,11 @@ impl<L: Log> Meta<L> {
     /// The topology that a log holds, in a log that was just opened, and who keeps it from now on: [read](Self::read),
     /// and with new ids [promised](Self::promise).
     pub fn recover(
-        shards: usize,
+        homes: Homes,
         log: L,
         wait: &mut dyn FnMut(),
     ) -> Result<(Self, Topology), RecoverError> {
-        let (mut meta, mut topology) = Self::read(shards, log, wait)?;
+        let (mut meta, mut topology) = Self::read(homes, log, wait)?;
         meta.promise(&mut topology, wait)?;
         Ok((meta, topology))
     }
@@ -78,12 +78,13 @@ impl<L: Log> Meta<L> {
     /// `wait` returns when the log's disk has finished something; it is called only while something is
     /// under way. On a log that was never used the topology is empty: see [`is_new`](Self::is_new).
     pub fn read(
-        shards: usize,
+        homes: Homes,
         log: L,
         wait: &mut dyn FnMut(),
     ) -> Result<(Self, Topology), RecoverError> {
-        let mut meta = Self::new(shards, log);
+        let mut meta = Self::new(log);
         let mut topology = Topology::new();
+        topology.set_homes(homes);
         let mut decisions = Vec::new();
         let records = meta.records(&mut decisions)?;
         meta.recover_decisions(&decisions, wait)?;

@@ -171,7 +171,7 @@ impl<L: Log> Saved<L> {
         if !topology.store(key, &mut self.body) {
             return Ok(None);
         }
-        let head = key.kind().head();
+        let head = topology.head(key);
         match self.log.append(&head, &[&self.body], &[META], Keep::Durable) {
             Err(AppendError::Full) => {}
             appended => return appended.map(Some),

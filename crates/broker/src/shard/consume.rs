@@ -9,7 +9,7 @@ use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::Table;
 use leveret_log::{Log, ReadError};
 use leveret_queue::{ConsumerSpec, Deliver, Offset, Record, Time};
-use leveret_topology::{Event, QueueId, Topology};
+use leveret_topology::{Event, GroupId, QueueId, Topology};
 
 use super::jobs::{Job, Line, cost};
 use super::ports::{Consumer, Listed, Ports};
@@ -298,6 +298,7 @@ impl<L: Log> Shard<L> {
                 let delivery = Delivery {
                     slot: ConsumerSlot(0),
                     queue: id,
+                    home: self.group,
                     unacked: found.unacked,
                     offset: found.offset,
                     redelivered: found.redelivered,
@@ -320,9 +321,10 @@ impl<L: Log> Shard<L> {
 
     /// The same, for about so many units of work. Whether there is more.
     pub(super) fn dispatch_some(&mut self, id: QueueId, allowed: u64, now: Time) -> bool {
-        let Self { queues, store, ports, counters, .. } = self;
+        let Self { group, queues, store, ports, counters, .. } = self;
         let (record, damaged) = (Bytes::new(), Vec::new());
-        let mut to = Out { queue: id, store, ports, counters, record, damaged };
+        let home = *group;
+        let mut to = Out { queue: id, home, store, ports, counters, record, damaged };
         let dispatched = queues.dispatch(id, allowed, now, &mut to);
         let Some((hosted, dispatched)) = dispatched else { return false };
         let damaged = to.damaged;
@@ -410,6 +412,7 @@ fn about_consumer(name: &'static str, consumer: &Consumer, names: &Names) -> Eve
 /// Where a queue's deliveries go: each with its record, into the batch of its connection.
 struct Out<'a, L> {
     queue: QueueId,
+    home: GroupId,
     store: &'a mut Store<L>,
     ports: &'a mut Ports,
     counters: &'a mut Counters,
@@ -443,6 +446,7 @@ impl<L: Log> Deliver for Out<'_, L> {
         self.ports.deliver(found.consumer_key, |slot| Delivery {
             slot,
             queue: self.queue,
+            home: self.home,
             unacked: found.unacked,
             offset: found.offset,
             redelivered: found.redelivered,

@@ -16,7 +16,7 @@ use leveret_amqp::content::{RawProperties, Rewrite};
 use leveret_amqp::table::{RawArray, RawTable, RawValue, Table, Value};
 use leveret_log::{Log, ReadError};
 use leveret_queue::{Offset, Reason, Time, UnackedId};
-use leveret_topology::{Exchange, GroupId, HashProperties, QueueId, Routable, Route, Topology};
+use leveret_topology::{Exchange, HashProperties, QueueId, Routable, Route, Topology};
 use smallvec::SmallVec;
 
 use super::Shard;
@@ -26,7 +26,8 @@ use super::recover::{mark_of_left, marked};
 use super::store::{Parked, Waiter};
 use super::stuck::Stuck;
 use crate::message::{
-    ConnectionId, DeadLetterFrom, Message, Outbox, Publish, Taken, Targets, ToShard, shard_of,
+    ConnectionId, DeadLetterFrom, Homed, Message, Outbox, Publish, Taken, Targets, ToShard,
+    add_by_home,
 };
 use crate::record::{View, join_names};
 
@@ -99,21 +100,18 @@ impl<L: Log> Shard<L> {
         let mut way = Way::Lost;
         if let Some((letter, targets)) = make_dead_letter(dead, &record, topology, self.wall(now)) {
             if self.survives_crash(&letter, id) && !targets.is_empty() {
-                self.send_dead_letter(dead, Vec::new(), (letter, targets), out);
+                self.send_dead_letter(dead, Vec::new(), (letter, targets), topology, out);
                 return;
             }
             if !targets.is_empty() {
                 way = Way::DeadLettered;
             }
-            for shard in (0..self.shards).map(GroupId::at) {
-                let is_here = |id: &QueueId| shard_of(*id, self.shards) == shard;
-                let here: Targets = targets.iter().copied().filter(is_here).collect();
-                if !here.is_empty() {
-                    let message = Publish { targets: here, ..letter.clone() };
-                    // Its own shard too goes by letter: a chain of full queues must not become a
-                    // recursion.
-                    out.shard(shard, ToShard::DeadLetter { from: None, message });
-                }
+            let mut homed = Homed::new();
+            add_by_home(&targets, topology, &mut homed);
+            for (home, targets) in homed {
+                let message = Publish { targets, ..letter.clone() };
+                // Its own shard too goes by letter: a chain of full queues must not become a recursion.
+                out.shard(home, ToShard::DeadLetter { from: None, message });
             }
         }
         self.gone(offset, id, way);
@@ -155,7 +153,7 @@ impl<L: Log> Shard<L> {
             self.let_held_go(id, offset, Way::DeadLettered);
             return;
         }
-        self.send_dead_letter(dead, taken, (letter, targets), out);
+        self.send_dead_letter(dead, taken, (letter, targets), topology, out);
     }
 
     /// A dead letter that cannot be read stays in its queue, where nobody gets it.
@@ -184,11 +182,12 @@ impl<L: Log> Shard<L> {
         dead: Dead,
         taken: Vec<QueueId>,
         (letter, targets): (Publish, Vec<QueueId>),
+        topology: &Topology,
         out: &mut Outbox,
     ) {
         let Dead { id, offset, reason, held, mark } = dead;
         let origin = if held { Origin::Held(reason) } else { Origin::Departed { reason, mark } };
-        self.send_on((id, offset), origin, taken, (letter, targets), out);
+        self.send_on((id, offset), origin, taken, (letter, targets), topology, out);
     }
 
     /// Sends a message of a queue to each target, and waits for their answers.
@@ -198,13 +197,14 @@ impl<L: Log> Shard<L> {
         origin: Origin,
         taken: Vec<QueueId>,
         (letter, targets): (Publish, Vec<QueueId>),
+        topology: &Topology,
         out: &mut Outbox,
     ) {
         let answers = targets.len() as u32;
         for target in targets {
             let from = Some(DeadLetterFrom { group: self.group, queue, offset });
             let message = Publish { targets: Targets::from_slice(&[target]), ..letter.clone() };
-            out.shard(shard_of(target, self.shards), ToShard::DeadLetter { from, message });
+            out.shard(topology.home(target), ToShard::DeadLetter { from, message });
         }
         let awaited = Awaited { answers, origin, taken, is_refused: false, is_unstored: false };
         self.awaited.insert((queue, offset), awaited);

@@ -12,7 +12,7 @@ use leveret_queue::Time;
 use leveret_topology::{ExchangeId, QueueId, Topology};
 
 use super::Shard;
-use crate::message::{Outbox, Publish, ToShard, shard_of};
+use crate::message::{Outbox, Publish, ToShard};
 
 /// The last messages of each recent-history exchange kept here, oldest first.
 #[derive(Debug, Default)]
@@ -82,7 +82,7 @@ impl<L: Log> Shard<L> {
             .all(exchange)
             .map(|message| Publish { targets: [queue].into_iter().collect(), ..message.clone() })
             .collect();
-        let home = shard_of(queue, self.shards);
+        let home = topology.home(queue);
         for message in publishes {
             if home == self.group {
                 self.enqueue(&message, None, false, topology, now);

@@ -68,7 +68,7 @@ impl<L: Log> Shard<L> {
             match self.make_moved(offset, to, topology) {
                 Some(made) => {
                     let origin = Origin::Moved { id: unacked, by: reply.connection };
-                    self.send_on((id, offset), origin, Vec::new(), made, out);
+                    self.send_on((id, offset), origin, Vec::new(), made, topology, out);
                     moving.under_way += 1;
                 }
                 None => {

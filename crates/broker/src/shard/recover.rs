@@ -12,10 +12,9 @@ use std::collections::BTreeSet;
 
 use leveret_log::{Holder, Log};
 use leveret_queue::{Incoming, Left, Offset, Time};
-use leveret_topology::{GroupId, QueueId, Topology};
+use leveret_topology::{QueueId, Topology};
 
 use super::{Shard, queue_offset};
-use crate::message::shard_of;
 use crate::record::Head;
 use crate::transaction::{Decided, Note, TxId};
 
@@ -53,10 +52,10 @@ impl Restored {
     }
 }
 
-/// The shard in whose log a holder has its messages. None if it is no queue.
-pub fn home_of(holder: Holder, shards: usize) -> Option<GroupId> {
+/// The queue that a holder of records is. None if it is none.
+pub fn queue_of(holder: Holder) -> Option<QueueId> {
     let is_queue = holder.as_log().is_none() && holder != Note::holder();
-    is_queue.then(|| shard_of(QueueId::new(holder.get()), shards))
+    is_queue.then(|| QueueId::new(holder.get()))
 }
 
 impl<L: Log> Shard<L> {
@@ -83,7 +82,7 @@ impl<L: Log> Shard<L> {
     pub fn host(&mut self, topology: &Topology, now: Time) {
         // Those without messages, too: they are counted, and what nobody uses may expire.
         for queue in topology.vhosts().flat_map(|vhost| topology.queues(vhost.id)) {
-            if shard_of(queue.id, self.shards) == self.group {
+            if queue.home == self.group {
                 self.queues.host(queue, now);
             }
         }

@@ -16,7 +16,7 @@ use leveret_broker::message::*;
 use leveret_broker::transaction::{TxId, Vote};
 use leveret_queue::Offset;
 use leveret_topology::{
-    ApplyTo, GroupId, PasswordHash, Policy, PolicySpec, QueueId, Topology, VhostId,
+    ApplyTo, GroupId, Homes, PasswordHash, Policy, PolicySpec, QueueId, Topology, VhostId,
 };
 
 use crate::log::HandLog;
@@ -42,9 +42,10 @@ impl World {
     pub(crate) fn new() -> Self {
         let log = HandLog::default();
         let mut topology = Topology::new();
+        topology.set_homes(Homes::among(SHARDS as u32));
         let vhost = topology.add_vhost("/").unwrap();
         topology.add_user("u", PasswordHash::new("p", [0; 4]), &[]).unwrap();
-        let mut meta = Meta::new(SHARDS, log.clone());
+        let mut meta = Meta::new(log.clone());
         assert!(meta.is_new());
         let disk = log.clone();
         meta.adopt(&mut topology, &mut || assert!(disk.hand().finish())).unwrap();
@@ -56,8 +57,10 @@ impl World {
     pub(crate) fn crash(&self) -> Self {
         let log = self.log.crash();
         let disk = log.clone();
-        let (meta, topology) =
-            Meta::recover(SHARDS, log.clone(), &mut || assert!(disk.hand().finish_any())).unwrap();
+        let (meta, topology) = Meta::recover(Homes::among(SHARDS as u32), log.clone(), &mut || {
+            assert!(disk.hand().finish_any())
+        })
+        .unwrap();
         topology.assert_invariants();
         let vhost = topology.vhost("/").map_or(VhostId::new(0), |vhost| vhost.id);
         Self { log, meta, topology, out: Outbox::default(), vhost }

@@ -2,8 +2,8 @@
 
 use leveret_broker::Meta;
 use leveret_broker::message::*;
-use leveret_topology::QueueId;
 use leveret_topology::stored::Kind;
+use leveret_topology::{Homes, QueueId};
 
 use crate::log::HandLog;
 use crate::{SHARDS, World, admin, binding, declare_exchange, declare_queue, policy};
@@ -15,17 +15,24 @@ fn first_and_later_starts() {
     let log = HandLog::default();
     let disk = log.clone();
     let mut wait = || assert!(disk.hand().finish());
-    let (mut meta, mut topology) = Meta::recover(SHARDS, log.clone(), &mut wait).unwrap();
+    let (mut meta, mut topology) =
+        Meta::recover(Homes::among(SHARDS as u32), log.clone(), &mut wait).unwrap();
     assert!(meta.is_new());
     topology.add_vhost("/").unwrap();
     meta.save(&mut topology, &mut wait).unwrap();
     // A crash of the first start before it was done leaves a first start.
-    assert!(Meta::recover(SHARDS, HandLog::default().crash(), &mut || {}).unwrap().0.is_new());
+    assert!(
+        Meta::recover(Homes::among(SHARDS as u32), HandLog::default().crash(), &mut || {})
+            .unwrap()
+            .0
+            .is_new()
+    );
 
     let log = log.crash();
     let disk = log.clone();
     let mut wait = || assert!(disk.hand().finish_any());
-    let (mut meta, mut topology) = Meta::recover(SHARDS, log.clone(), &mut wait).unwrap();
+    let (mut meta, mut topology) =
+        Meta::recover(Homes::among(SHARDS as u32), log.clone(), &mut wait).unwrap();
     assert!(!meta.is_new());
     topology.delete_vhost("/").unwrap();
     meta.save(&mut topology, &mut wait).unwrap();
@@ -33,7 +40,8 @@ fn first_and_later_starts() {
     let log = log.crash();
     let disk = log.clone();
     let (meta, topology) =
-        Meta::recover(SHARDS, log, &mut || assert!(disk.hand().finish_any())).unwrap();
+        Meta::recover(Homes::among(SHARDS as u32), log, &mut || assert!(disk.hand().finish_any()))
+            .unwrap();
     assert!(!meta.is_new() && topology.vhosts().count() == 0);
     assert_eq!(topology.next_ids().0, 1, "the vhost's id is used");
 }
@@ -64,7 +72,7 @@ fn everything_is_cold() {
         waits += 1;
         disk.hand().finish();
     };
-    let (_, topology) = Meta::recover(SHARDS, log, &mut wait).unwrap();
+    let (_, topology) = Meta::recover(Homes::among(SHARDS as u32), log, &mut wait).unwrap();
     assert_eq!(topology.describe_durable(), world.topology.describe_durable());
     assert_eq!(waits, 4, "a batch of reads at a time, and the promise of ids");
 }
@@ -123,8 +131,10 @@ fn damaged_records_are_named() {
         log.hand().damage(change);
         let log = log.crash();
         let disk = log.clone();
-        let error =
-            Meta::recover(SHARDS, log, &mut || assert!(disk.hand().finish_any())).unwrap_err();
+        let error = Meta::recover(Homes::among(SHARDS as u32), log, &mut || {
+            assert!(disk.hand().finish_any())
+        })
+        .unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with("record ") && text.contains(want), "{text}");
     }
@@ -180,6 +190,7 @@ fn a_full_disk_is_no_end() {
     log.hand().is_full = true;
     let disk = log.clone();
     let (_, topology) =
-        Meta::recover(SHARDS, log, &mut || assert!(disk.hand().finish_any())).unwrap();
+        Meta::recover(Homes::among(SHARDS as u32), log, &mut || assert!(disk.hand().finish_any()))
+            .unwrap();
     assert_eq!(topology.describe_durable(), world.topology.describe_durable());
 }

@@ -39,8 +39,8 @@ impl Core {
             if let Some(consumer) = self.consumers.remove(slot) {
                 channel.keep_totals_of(&consumer);
                 let (connection, queue) = (self.id, consumer.queue);
-                self.send_to_queue(
-                    queue,
+                self.send_to(
+                    consumer.home,
                     ToShard::Cancel { user: Box::default(), reply: None, connection, queue, slot },
                     cx,
                 );

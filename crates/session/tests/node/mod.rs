@@ -15,7 +15,7 @@ use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
 use leveret_queue::Time;
 use leveret_session::{AwaitedBody, Context, End, Peer, Session, Settings};
-use leveret_topology::{Bootstrap, GroupId, PasswordHash, Topology};
+use leveret_topology::{Bootstrap, GroupId, Homes, PasswordHash, Topology};
 
 pub(crate) const SHARDS: usize = 2;
 
@@ -67,6 +67,7 @@ fn context<'a>(
 impl Node {
     pub(crate) fn new() -> Self {
         let mut topology = Topology::new();
+        topology.set_homes(Homes::among(SHARDS as u32));
         topology
             .bootstrap(&Bootstrap {
                 user: "guest",
@@ -76,16 +77,15 @@ impl Node {
                 permissions: [".*"; 3],
             })
             .expect("a fresh topology");
-        let shards =
-            (0..SHARDS).map(|index| Shard::new(GroupId::at(index), SHARDS, MemoryLog::default()));
+        let shards = (0..SHARDS).map(|index| Shard::new(GroupId::at(index), MemoryLog::default()));
         Self {
             topology,
-            meta: Meta::new(SHARDS, MemoryLog::new()),
+            meta: Meta::new(MemoryLog::new()),
             shards: shards.collect(),
             now: Time::from_ms(1_000_000),
             us: 0,
             links: Vec::new(),
-            settings: Settings { shards: SHARDS, ..Settings::default() },
+            settings: Settings::default(),
             read_max: 64 * 1024,
             held: Default::default(),
         }

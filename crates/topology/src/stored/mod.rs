@@ -89,12 +89,12 @@ impl Kind {
     /// Today's layout of a record of this kind. Those of all lower numbers are read.
     pub const fn version(self) -> u8 {
         match self {
-            Self::Exchange => 2,
+            Self::Exchange | Self::Queue => 2,
             _ => 1,
         }
     }
 
-    /// The head of a record of this kind.
+    /// The head of a record of this kind in today's layout.
     pub const fn head(self) -> [u8; HEAD] {
         [self.version(), self as u8]
     }

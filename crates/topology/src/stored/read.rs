@@ -6,6 +6,7 @@ use leveret_amqp::table::{RawTable, Table, TableError};
 use serde_json::{Map, Value as Json};
 
 use crate::error::{AdminError, DeclareError, PolicyError};
+use crate::id::GroupId;
 use crate::journal::EntityKey;
 
 use super::Kind;
@@ -50,6 +51,14 @@ pub enum StoredError {
     Transient {
         /// It is of those that survive a restart.
         is_stored: bool,
+    },
+    /// A queue lives in a group that is not there.
+    #[error("a queue of group {home}, and there are {groups}")]
+    Home {
+        /// The queue's home.
+        home: GroupId,
+        /// How many groups there are.
+        groups: u32,
     },
     /// A change of one thing has the record of another one.
     #[error("the record of {0:?}")]

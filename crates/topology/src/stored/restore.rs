@@ -9,13 +9,13 @@ use std::sync::Arc;
 use super::Kind;
 use super::read::{Reader, StoredError, split};
 use super::write::{
-    AUTO_DELETE, BY_USER, EXCLUSIVE, GOING, INTERNAL, PAUSED, PROTECTED, TO_EXCHANGE, TO_QUEUE,
-    TRANSIENT,
+    AUTO_DELETE, BY_USER, EXCLUSIVE, GOING, HOME, INTERNAL, PAUSED, PROTECTED, TO_EXCHANGE,
+    TO_QUEUE, TRANSIENT,
 };
 use crate::binding::{BINDING_IDS, Binding, Removed, Target};
 use crate::event::{Event, about_permission};
 use crate::exchange::{ExchangeKind, ExchangeSpec};
-use crate::id::{BindingId, ExchangeId, QueueId, VhostId};
+use crate::id::{BindingId, ExchangeId, GroupId, QueueId, VhostId};
 use crate::journal::{EntityKey, Ids};
 use crate::parameters::LIMITS_EVENTS;
 use crate::pattern::Pattern;
@@ -354,8 +354,15 @@ impl Topology {
         let arguments = body.table()?;
         let declared_by = if flags & BY_USER == 0 { "" } else { body.text()? };
         let exclusive_owner = if flags & EXCLUSIVE == 0 { None } else { Some(body.u64()?) };
+        let home = match flags & HOME {
+            0 => self.homes.usual(id),
+            _ => GroupId::new(body.u32()?),
+        };
         let declared = if body.is_empty() { None } else { Some(Box::new(body.table()?)) };
         check_stored(flags, durable)?;
+        if !self.homes.has(home) {
+            return Err(StoredError::Home { home, groups: self.homes.groups() });
+        }
         self.used_queue(id)?;
         let Some(place) = self.vhost_even_going(vhost) else {
             return Ok(Restored::Orphan(format!("queue '{name}'")));
@@ -380,18 +387,22 @@ impl Topology {
                 exclusive_owner,
                 arguments,
             };
-            self.insert_queue(id, spec, kind);
+            self.insert_queue(id, home, spec, kind);
             self.tell_queue_created(id);
             None
         };
         self.queue_declared_by(id, declared_by);
+        let mut moved = false;
         self.queues.change(&id, |queue| {
             if let Some(arguments) = arguments {
                 queue.arguments = arguments;
             }
             queue.paused = flags & PAUSED != 0;
             queue.declared = declared;
+            moved = std::mem::replace(&mut queue.home, home) != home;
         });
+        // What was routed there goes elsewhere now.
+        self.generation += u64::from(moved);
         Ok(there(EntityKey::Queue(id), old.map(EntityKey::Queue)))
     }
 

@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::binding::{Binding, Target};
 use crate::exchange::Exchange;
+use crate::id::GroupId;
 use crate::journal::{EntityKey, Ids};
 use crate::pattern::Pattern;
 use crate::policy::Policy;
@@ -14,6 +15,8 @@ use crate::queue::Queue;
 use crate::topology::Topology;
 use crate::user::User;
 use crate::vhost::Vhost;
+
+use super::HEAD;
 
 /// Flag of a vhost that is not to be deleted.
 pub(super) const PROTECTED: u8 = 1;
@@ -31,6 +34,8 @@ pub(super) const BY_USER: u8 = 4;
 pub(super) const TRANSIENT: u8 = 8;
 /// Flag of a queue: whose it is alone is told. It is never stored.
 pub(super) const EXCLUSIVE: u8 = 16;
+/// Flag of a queue: its home is told, as it is not the usual one.
+pub(super) const HOME: u8 = 32;
 
 /// The kinds of a binding's destination.
 pub(super) const TO_QUEUE: u8 = 0;
@@ -40,6 +45,26 @@ impl Topology {
     /// Appends the body of what a key names now; false, and nothing, when it is gone.
     pub fn store(&self, key: &EntityKey, out: &mut Vec<u8>) -> bool {
         self.try_store(key, out).is_some()
+    }
+
+    /// The head of what [`store`](Self::store) appends: the oldest layout that says it all, so that older versions read what they can.
+    pub fn head(&self, key: &EntityKey) -> [u8; HEAD] {
+        let [latest, kind] = key.kind().head();
+        let is_older = match key {
+            EntityKey::Queue(id) => self.queue_by_id(*id).is_none_or(|it| !self.is_homed(it)),
+            _ => false,
+        };
+        [if is_older { latest - 1 } else { latest }, kind]
+    }
+
+    /// Whether the home of a queue is to be told.
+    fn is_homed(&self, queue: &Queue) -> bool {
+        queue.home != self.homes.usual(queue.id)
+    }
+
+    fn put_queue(&self, queue: &Queue, out: &mut Vec<u8>) {
+        let home = self.is_homed(queue).then_some(queue.home);
+        put_queue(queue, home, out);
     }
 
     fn try_store(&self, key: &EntityKey, out: &mut Vec<u8>) -> Option<()> {
@@ -87,7 +112,7 @@ impl Topology {
                 put_policy(policy, out);
             }
             EntityKey::Exchange(id) => put_exchange(self.exchange_by_id(*id)?, out),
-            EntityKey::Queue(id) => put_queue(self.queue_by_id(*id)?, out),
+            EntityKey::Queue(id) => self.put_queue(self.queue_by_id(*id)?, out),
             EntityKey::Binding(id) => {
                 put_binding(self.bindings.get(self.bindings.find_id(*id)?), out);
             }
@@ -151,7 +176,7 @@ fn put_exchange(exchange: &Exchange, out: &mut Vec<u8>) {
     }
 }
 
-fn put_queue(queue: &Queue, out: &mut Vec<u8>) {
+fn put_queue(queue: &Queue, home: Option<GroupId>, out: &mut Vec<u8>) {
     put_u64(out, queue.id.get());
     put_u32(out, queue.vhost.get());
     put_text(out, &queue.name);
@@ -161,13 +186,17 @@ fn put_queue(queue: &Queue, out: &mut Vec<u8>) {
     let transient = if queue.durable { 0 } else { TRANSIENT };
     let exclusive = if queue.exclusive_owner.is_some() { EXCLUSIVE } else { 0 };
     let auto_delete = if queue.auto_delete { AUTO_DELETE } else { 0 };
-    out.push(paused | by_user | transient | exclusive | auto_delete);
+    let homed = if home.is_some() { HOME } else { 0 };
+    out.push(paused | by_user | transient | exclusive | auto_delete | homed);
     put_table(out, &queue.arguments);
     if by_user != 0 {
         put_text(out, &queue.declared_by);
     }
     if let Some(owner) = queue.exclusive_owner {
         put_u64(out, owner);
+    }
+    if let Some(home) = home {
+        put_u32(out, home.get());
     }
     if let Some(declared) = &queue.declared {
         put_table(out, declared);

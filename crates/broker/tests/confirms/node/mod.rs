@@ -44,8 +44,8 @@ impl Node {
         let vhost = topology.add_vhost("/").expect("a vhost");
         let mut node = Self {
             topology,
-            meta: Meta::new(1, MemoryLog::new()),
-            shard: Shard::new(GroupId::new(0), 1, HandLog::default()),
+            meta: Meta::new(MemoryLog::new()),
+            shard: Shard::new(GroupId::new(0), HandLog::default()),
             now: Time::from_ms(1_000_000),
             vhost,
             queues: BTreeMap::new(),

@@ -17,14 +17,13 @@ use std::fs;
 use std::sync::Mutex;
 
 use bytes::Bytes;
-use leveret_broker::message::shard_of;
 use leveret_broker::record::{self, Head};
 use leveret_broker::shard::Restored;
 use leveret_broker::{Meta, Shard};
 use leveret_config::DamagedFiles;
 use leveret_log::file::Digester;
 use leveret_log::{Errand, Holder, Keep, Log as _, ReadError, Shared};
-use leveret_topology::{GroupId, Topology};
+use leveret_topology::{GroupId, Homes, Topology};
 
 use super::super::*;
 use crate::clock::now;
@@ -53,15 +52,21 @@ struct Open {
     kept: Restored,
 }
 
+/// The shard that a queue lives in.
+fn shard_of(queue: QueueId) -> usize {
+    Homes::among(SHARDS as u32).usual(queue).index()
+}
+
 impl Open {
     /// As a start does.
     fn start(dir: &Path, damaged: DamagedFiles) -> anyhow::Result<Self> {
-        let (names, checked) = Storage::check(dir, SHARDS, MEMORY, files(damaged))?;
+        let (names, mut checked) = Storage::check(dir, SHARDS, MEMORY, files(damaged))?;
         let waker = Arc::clone(checked.waker());
         let mut seen = 0;
         let wait = &mut || seen = waker.wait(seen);
-        let read = Meta::read(SHARDS, names, wait);
+        let read = Meta::read(Homes::among(SHARDS as u32), names, wait);
         let (mut meta, mut topology) = read.context("cannot read the names")?;
+        checked.refuse_strangers(&topology)?;
         checked.note()?;
         meta.log_mut().settle()?;
         let Storage { shards, seen_below, damages, orphans: kept, last_queue, waker } =
@@ -70,7 +75,7 @@ impl Open {
         meta.promise(&mut topology, wait)?;
         let (mut all, mut orphans, mut told) = (Vec::new(), 0, Restored::default());
         for (index, (log, seen_below)) in shards.into_iter().zip(seen_below).enumerate() {
-            let mut shard = Shard::new(GroupId::at(index), SHARDS, log);
+            let mut shard = Shard::new(GroupId::at(index), log);
             if kept.are_kept() {
                 shard.keep_orphans();
             }
@@ -112,7 +117,7 @@ impl Open {
 
     /// Stores a message of a queue, and is told that it is safe.
     fn store(&mut self, queue: QueueId, number: u32) -> Offset {
-        let log = self.shards[shard_of(queue, SHARDS).index()].log_mut();
+        let log = self.shards[shard_of(queue)].log_mut();
         let holders = [Holder::new(queue.get())];
         let record = record_of(number, 400);
         let at = log.append_whole(&record, record::HEAD, &holders, Keep::Durable).unwrap();
@@ -243,7 +248,7 @@ fn made(end: End) -> Made {
         let mut released = Vec::new();
         for round in 0..150 {
             let queue = queues[round % queues.len()];
-            let shard = shard_of(queue, SHARDS).index();
+            let shard = shard_of(queue);
             let record = record_of(number, 300 + round % 7 * 90);
             let holders = [Holder::new(queue.get())];
             let log = node.shards[shard].log_mut();
@@ -262,7 +267,7 @@ fn made(end: End) -> Made {
                 for shard in 0..SHARDS {
                     let holders: Vec<_> = queues
                         .iter()
-                        .filter(|&&queue| shard_of(queue, SHARDS).index() == shard)
+                        .filter(|&&queue| shard_of(queue) == shard)
                         .map(|queue| Holder::new(queue.get()))
                         .collect();
                     let log = node.shards[shard].log_mut();
@@ -297,7 +302,7 @@ fn made(end: End) -> Made {
             let vhost = node.topology.vhost("/").unwrap().id;
             let queue = node.topology.queues(vhost)[0].id;
             let at = node.store(queue, number);
-            places.insert((shard_of(queue, SHARDS).index(), at), number);
+            places.insert((shard_of(queue), at), number);
             confirmed.insert((queue.get(), number));
             untold.insert((queue.get(), number));
             number += 1;
@@ -509,8 +514,7 @@ fn judge(dir: &Path, made: &Made, name: &Path, damaged: DamagedFiles) -> Result<
     // Those that cannot be read are set aside in their queues, and told of and counted when they are read.
     let is_there = |it: &&(u64, u32)| there.contains(*it) || unreadable.contains(*it);
     let missing = made.confirmed.iter().filter(|it| !is_there(it) && !is_untold(it));
-    let records =
-        missing.map(|(queue, number)| (shard_of(QueueId::new(*queue), SHARDS).index(), *number));
+    let records = missing.map(|(queue, number)| (shard_of(QueueId::new(*queue)), *number));
     let missing = records.collect::<BTreeSet<_>>().len() as u64;
     let most = told.lines().filter(|line| line.contains("ERROR")).filter_map(lost_at_most);
     let most = most.fold(0, u64::saturating_add);
@@ -576,8 +580,7 @@ fn go_on(
     }
     let vhost = node.topology.vhost("/").ok_or("no vhost")?.id;
     let queues = node.topology.queues(vhost);
-    let queue =
-        queues.iter().map(|it| it.id).find(|it| log.ends_with(shard_of(*it, SHARDS).to_string()));
+    let queue = queues.iter().map(|it| it.id).find(|it| log.ends_with(shard_of(*it).to_string()));
     let queue = queue.ok_or("no queue of this shard")?;
     node.reclaim();
     node.store(queue, NEW);

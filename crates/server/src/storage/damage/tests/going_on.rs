@@ -87,8 +87,7 @@ fn places_are_kept(end: End, what: &str, lose: impl Fn(&Path, &Made)) {
     assert!(unreadable.is_empty(), "{what}: {told}");
     let vhost = node.topology.vhost("/").unwrap().id;
     let queues = node.topology.queues(vhost);
-    let is_of_other =
-        |id: u64| queues.iter().any(|it| it.id.get() == id && shard_of(it.id, SHARDS).index() == 1);
+    let is_of_other = |id: u64| queues.iter().any(|it| it.id.get() == id && shard_of(it.id) == 1);
     let missing = made.confirmed.iter().filter(|it| is_of_other(it.0) && !there.contains(it));
     assert_eq!(missing.count(), 0, "{what}: {told}");
 }

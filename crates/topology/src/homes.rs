@@ -1,0 +1,115 @@
+//! Homes: the group that a queue lives in, and the one whose shard has the memory of a recent-history exchange.
+//!
+//! A queue's home is chosen when the queue is made, and is part of the queue from then on ([`Queue::home`](crate::Queue::home)). Letters
+//! about the queue go there. Nothing else knows a rule by which homes are chosen, so that a queue may have any home.
+//!
+//! The rule is that of data directories that know no homes: the number of the queue modulo the number of groups. A stored
+//! queue has its home in its record only if the rule says another one.
+
+use crate::id::{ExchangeId, GroupId, QueueId};
+use crate::topology::Topology;
+
+/// How many groups there are, and how a home is chosen among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Homes {
+    groups: u32,
+    /// New queues have homes by chance.
+    seed: Option<u64>,
+}
+
+impl Default for Homes {
+    fn default() -> Self {
+        Self::among(1)
+    }
+}
+
+impl Homes {
+    /// New queues have their homes in so many groups in turn; at least one.
+    pub const fn among(groups: u32) -> Self {
+        Self { groups: if groups == 0 { 1 } else { groups }, seed: None }
+    }
+
+    /// New queues have homes by chance from now on: for the simulator, as no home must follow from the number of a queue.
+    pub const fn by_chance(self, seed: u64) -> Self {
+        Self { seed: Some(seed), ..self }
+    }
+
+    /// Whether there is this group.
+    pub(crate) fn has(self, group: GroupId) -> bool {
+        group.get() < self.groups
+    }
+
+    /// How many groups there are.
+    pub const fn groups(self) -> u32 {
+        self.groups
+    }
+
+    /// The home of a queue whose record does not say another one.
+    pub fn usual(self, queue: QueueId) -> GroupId {
+        self.modulo(queue.get())
+    }
+
+    /// The home of a queue that is made.
+    pub(crate) fn choose(self, queue: QueueId) -> GroupId {
+        match self.seed {
+            None => self.usual(queue),
+            Some(seed) => self.modulo(mix(seed ^ mix(queue.get()))),
+        }
+    }
+
+    fn modulo(self, number: u64) -> GroupId {
+        GroupId::new((number % u64::from(self.groups)) as u32)
+    }
+}
+
+/// The last step of SplitMix64.
+fn mix(number: u64) -> u64 {
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
+impl Topology {
+    /// The groups that queues may live in. To be set while there is no queue.
+    pub fn set_homes(&mut self, homes: Homes) {
+        debug_assert!(self.queues.is_empty(), "the homes of queues stay");
+        self.homes = homes;
+    }
+
+    /// The groups that queues may live in.
+    pub fn homes(&self) -> Homes {
+        self.homes
+    }
+
+    /// The group that a queue lives in. A letter about a queue that is gone may go anywhere: no shard has the queue, and each says so.
+    #[inline]
+    pub fn home(&self, queue: QueueId) -> GroupId {
+        self.queues.get(&queue).map_or_else(|| self.homes.usual(queue), |queue| queue.home)
+    }
+
+    /// The group whose shard keeps what a recent-history exchange remembers, even if the exchange is gone. It follows from the
+    /// exchange's number, and is stored nowhere: the shard keeps it in memory only.
+    pub fn history_home(&self, exchange: ExchangeId) -> GroupId {
+        self.homes.choose(QueueId::new(exchange.get()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn homes_are_among_the_groups() {
+        for homes in [Homes::among(0), Homes::among(3), Homes::among(3).by_chance(7)] {
+            let mut seen = vec![0; homes.groups() as usize];
+            for queue in 0..300 {
+                seen[homes.choose(QueueId::new(queue)).index()] += 1;
+            }
+            assert!(seen.iter().all(|&count| count > 60), "{homes:?}: {seen:?}");
+        }
+        let homes = Homes::among(3).by_chance(7);
+        let differs = |queue| homes.choose(queue) != homes.usual(queue);
+        assert!((0..300).map(QueueId::new).filter(|&queue| differs(queue)).count() > 150);
+        assert_eq!(homes.usual(QueueId::new(7)), GroupId::new(1));
+    }
+}
