@@ -57,7 +57,7 @@ pub struct DefaultUser {
     pub permissions: [String; 3],
 }
 
-/// Longest password that is matched by a pattern, in bytes: who may set passwords is not to say how long that takes.
+/// Longest password that is matched by a pattern, in bytes.
 const LEN_MAX: usize = 4 << 10;
 
 /// What a new password has to be like.
@@ -79,9 +79,20 @@ impl PasswordRule {
             Self::MinLength(min) if password.len() < *min => {
                 format!("minimum required password length is {min}")
             }
-            Self::Matches(pattern) if password.len() > LEN_MAX || !pattern.matches(password) => {
-                "provided password does not match the validator regular expression".to_owned()
-            }
+            // What it takes to say so is not for who sets it to choose.
+            Self::Matches(_) if password.len() > LEN_MAX => format!(
+                "provided password has {} bytes, and the validator regular expression is tried with {LEN_MAX} at most",
+                password.len()
+            ),
+            Self::Matches(pattern) => match pattern.matches_to_the_end(password) {
+                Some(true) => return Ok(()),
+                Some(false) => {
+                    "provided password does not match the validator regular expression".to_owned()
+                }
+                None => "provided password takes the validator regular expression (credential_validator.regexp) too \
+                         many steps back: it has to be written without nested repeats"
+                    .to_owned(),
+            },
             _ => return Ok(()),
         };
         Err(AdminError::Credential(reason))

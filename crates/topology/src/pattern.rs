@@ -171,6 +171,15 @@ impl Pattern {
         }
     }
 
+    /// As [`matches`](Self::matches); none if that was given up.
+    pub(crate) fn matches_to_the_end(&self, name: &str) -> Option<bool> {
+        match &self.matcher {
+            Matcher::Everything => Some(true),
+            Matcher::Linear(regex, _) => regex.is_match(name).ok(),
+            Matcher::Trying(it) => it.all.is_match(name).ok(),
+        }
+    }
+
     /// As [`matches`](Self::matches), within what the name may cost, which is counted.
     pub(crate) fn matches_within(&self, name: &str, effort: &mut Effort) -> bool {
         let Matcher::Trying(it) = &self.matcher else {

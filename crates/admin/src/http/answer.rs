@@ -79,6 +79,12 @@ impl Fault {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", reason)
     }
 
+    /// 400: the body has not all that it must have.
+    pub(crate) fn keys_missing(keys: &[&str]) -> Self {
+        let all: Vec<_> = keys.iter().map(|key| format!("{{key_missing,{key}}}")).collect();
+        Self::bad(format!("[{}]", all.join(",")))
+    }
+
     /// 412: what is there stands against it.
     pub(crate) fn precondition(reason: impl Into<String>) -> Self {
         Self::new(StatusCode::PRECONDITION_FAILED, "precondition_failed", reason)
@@ -184,6 +190,20 @@ impl From<Refusal> for Fault {
             Refusal::Refused { code, text } if is_nodes(code as u16) => Self::unavailable(text),
             Refusal::Refused { text, .. } => Self::bad(text),
             Refusal::Stopping | Refusal::Starting => Self::unavailable(refusal.to_string()),
+        }
+    }
+}
+
+impl Fault {
+    /// What was to be declared, bound or deleted was not. RabbitMQ does these three without a channel, and its text has
+    /// no code in front.
+    pub(crate) fn of_name(closed: Closed) -> Self {
+        match closed {
+            Closed::Told { code, text } if !is_nodes(code) && !matches!(code, 403 | 530) => {
+                let text = text.split_once(" - ").map_or(&*text, |(_, explanation)| explanation);
+                if code == 404 { Self::missing(text) } else { Self::bad(text) }
+            }
+            other => other.into(),
         }
     }
 }

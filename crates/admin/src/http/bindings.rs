@@ -15,7 +15,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
-use super::call::{Call, Fields as _};
+use super::call::{Call, Fields as _, short};
 use super::exchanges::direct;
 use super::listing::{self, Listed, Why};
 use super::queues;
@@ -340,7 +340,7 @@ async fn named(call: &mut Call, vhost: &str) -> Result<(Item, Table), Fault> {
 
 /// `POST /api/bindings/{vhost}/e/{source}/{q|e}/{destination}`.
 pub(super) async fn post(call: Call) -> Result<Answer, Fault> {
-    let vhost = call.vhost()?;
+    let vhost = call.vhost_to_fill()?;
     let (source, to_queue, destination) = ends(&call)?;
     let body = call.object()?;
     let key = body.optional_text("routing_key")?.unwrap_or_default();
@@ -350,22 +350,22 @@ pub(super) async fn post(call: Call) -> Result<Answer, Fault> {
     let mut direct = direct(&call, &vhost).await?;
     if to_queue {
         let bind = queue::Bind {
-            queue: &destination,
-            exchange: &source,
-            routing_key: &key,
+            queue: short("destination", &destination)?,
+            exchange: short("source", &source)?,
+            routing_key: short("routing_key", &key)?,
             arguments: raw,
             ..Default::default()
         };
-        direct.call(&bind, |it| is(it, |it| matches!(it, Method::QueueBindOk(_)))).await?;
+        direct.call(&bind, |it| is(it, |it| matches!(it, Method::QueueBindOk(_)))).await.map_err(Fault::of_name)?;
     } else {
         let bind = exchange::Bind {
-            destination: &destination,
-            source: &source,
-            routing_key: &key,
+            destination: short("destination", &destination)?,
+            source: short("source", &source)?,
+            routing_key: short("routing_key", &key)?,
             arguments: raw,
             ..Default::default()
         };
-        direct.call(&bind, |it| is(it, |it| matches!(it, Method::ExchangeBindOk(_)))).await?;
+        direct.call(&bind, |it| is(it, |it| matches!(it, Method::ExchangeBindOk(_)))).await.map_err(Fault::of_name)?;
     }
     let props = properties_key(&key, &arguments);
     // Relative to the path, as in RabbitMQ: tools take what is behind the last slash.
@@ -387,7 +387,7 @@ pub(super) async fn delete(mut call: Call) -> Result<Answer, Fault> {
             arguments: raw,
             ..Default::default()
         };
-        direct.call(&unbind, |it| is(it, |it| matches!(it, Method::QueueUnbindOk(_)))).await?;
+        direct.call(&unbind, |it| is(it, |it| matches!(it, Method::QueueUnbindOk(_)))).await.map_err(Fault::of_name)?;
     } else {
         let unbind = exchange::Unbind {
             destination: &found.destination,
@@ -396,7 +396,7 @@ pub(super) async fn delete(mut call: Call) -> Result<Answer, Fault> {
             arguments: raw,
             ..Default::default()
         };
-        direct.call(&unbind, |it| is(it, |it| matches!(it, Method::ExchangeUnbindOk(_)))).await?;
+        direct.call(&unbind, |it| is(it, |it| matches!(it, Method::ExchangeUnbindOk(_)))).await.map_err(Fault::of_name)?;
     }
     Ok(Answer::Done)
 }

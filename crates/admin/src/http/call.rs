@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts as _, RawPathParams};
-use axum::http::{HeaderMap, Request};
+use axum::http::{HeaderMap, Request, StatusCode};
 use bytes::Bytes;
 use leveret_server::clock::{now, wall};
 use leveret_server::locks::Guard;
@@ -212,6 +212,15 @@ impl Call {
         Ok(vhost)
     }
 
+    /// As [`vhost`](Self::vhost), for what is to be made in it: then RabbitMQ says which object is not there.
+    pub(crate) fn vhost_to_fill(&self) -> Result<String, Fault> {
+        let missing = |fault: Fault| match fault.status {
+            StatusCode::NOT_FOUND => Fault::missing("vhost_not_found"),
+            _ => fault,
+        };
+        self.vhost().map_err(missing)
+    }
+
     /// As [`vhost`](Self::vhost), for what monitoring users may see everywhere.
     pub(crate) fn visible_vhost(&self) -> Result<String, Fault> {
         let vhost = self.named_vhost().unwrap_or_default().to_owned();
@@ -284,7 +293,8 @@ pub(crate) trait Fields {
 
 impl Fields for Map<String, Value> {
     fn text(&self, key: &str) -> Result<String, Fault> {
-        self.optional_text(key)?.ok_or_else(|| Fault::bad(format!("the key '{key}' is missing")))
+        self.must_have(&[key])?;
+        self.optional_text(key)?.ok_or_else(|| Fault::keys_missing(&[key]))
     }
 
     fn optional_text(&self, key: &str) -> Result<Option<String>, Fault> {
@@ -316,14 +326,18 @@ impl Fields for Map<String, Value> {
     }
 
     fn must_have(&self, keys: &[&str]) -> Result<(), Fault> {
-        let missing: Vec<_> = keys.iter().filter(|&&key| !self.contains_key(key)).collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        Err(Fault::bad(format!(
-            "key_missing: {}",
-            missing.iter().map(|key| **key).collect::<Vec<_>>().join(", ")
-        )))
+        let missing = keys.iter().copied().filter(|key| !self.contains_key(*key));
+        let missing: Vec<_> = missing.collect();
+        if missing.is_empty() { Ok(()) } else { Err(Fault::keys_missing(&missing)) }
+    }
+}
+
+/// A name as it comes over HTTP, which would be cut to what a short string of AMQP holds.
+pub(crate) fn short<'a>(what: &str, name: &'a str) -> Result<&'a str, Fault> {
+    match name.len() {
+        ..=255 => Ok(name),
+        // RabbitMQ's words, which it has for names of queues.
+        len => Err(Fault::bad(format!("{what} should be less than 255 bytes, actually was {len}\n"))),
     }
 }
 

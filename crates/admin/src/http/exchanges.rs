@@ -9,7 +9,7 @@ use leveret_topology::{Exchange, ExchangeId, Topology, table_from_json, table_to
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
-use super::call::{Call, Fields as _};
+use super::call::{Call, Fields as _, short};
 use super::listing::{Listed, Why};
 use super::{listing, stats};
 use crate::ops::direct::{Direct, is};
@@ -152,15 +152,15 @@ fn row(call: &Call, vhost: &str, exchange: Named) -> Value {
 
 /// `PUT /api/exchanges/{vhost}/{exchange}`.
 pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
-    let vhost = call.vhost()?;
+    let vhost = call.vhost_to_fill()?;
     let body = call.object()?;
     let name = call.exchange_param("exchange");
     let kind = body.optional_text("type")?.unwrap_or_else(|| "direct".to_owned());
     let is_new = find(&call, &vhost, |_| ()).is_none();
     let arguments = table_from_json(&body.object("arguments")?).to_bytes();
     let declare = exchange::Declare {
-        exchange: name,
-        kind: &kind,
+        exchange: short("exchange", name)?,
+        kind: short("type", &kind)?,
         durable: body.flag("durable", true)?,
         auto_delete: body.flag("auto_delete", false)?,
         internal: body.flag("internal", false)?,
@@ -168,7 +168,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         ..Default::default()
     };
     let mut direct = direct(&call, &vhost).await?;
-    direct.call(&declare, |it| is(it, |it| matches!(it, Method::ExchangeDeclareOk(_)))).await?;
+    direct.call(&declare, |it| is(it, |it| matches!(it, Method::ExchangeDeclareOk(_)))).await.map_err(Fault::of_name)?;
     Ok(Answer::put(is_new))
 }
 
@@ -182,7 +182,7 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
         ..Default::default()
     };
     let mut direct = direct(&call, &vhost).await?;
-    direct.call(&delete, |it| is(it, |it| matches!(it, Method::ExchangeDeleteOk(_)))).await?;
+    direct.call(&delete, |it| is(it, |it| matches!(it, Method::ExchangeDeleteOk(_)))).await.map_err(Fault::of_name)?;
     Ok(Answer::Done)
 }
 

@@ -12,7 +12,7 @@ use leveret_topology::{table_from_json, table_to_json};
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
-use super::call::{Call, Fields as _};
+use super::call::{Call, Fields as _, short};
 use super::exchanges::direct;
 use crate::ops::direct::{Direct, is};
 use crate::room::Held;
@@ -56,6 +56,7 @@ pub(super) async fn publish(call: Call) -> Result<Answer, Fault> {
         return Err(Fault::unavailable(format!("publishers are blocked: {alarm}")));
     }
     let key = body.text("routing_key")?;
+    short("routing_key", &key)?;
     let mut direct = direct(&call, &vhost).await?;
     let select = confirm::Select { no_wait: false };
     direct.call(&select, |it| is(it, |it| matches!(it, Method::ConfirmSelectOk(_)))).await?;

@@ -13,7 +13,7 @@ use leveret_topology::{
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
-use super::call::{Call, Fields as _};
+use super::call::{Call, Fields as _, short};
 use super::consumers::{Consumer, Consumers};
 use super::exchanges::direct;
 use super::listing::{Listed, Why};
@@ -340,7 +340,7 @@ fn owner_details(call: &Call, owner: u64) -> Value {
 
 /// `PUT /api/queues/{vhost}/{queue}`.
 pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
-    let vhost = call.vhost()?;
+    let vhost = call.vhost_to_fill()?;
     let body = call.object()?;
     if let Some(node) = body.optional_text("node")?
         && node != call.node_name()
@@ -350,14 +350,14 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let arguments = table_from_json(&body.object("arguments")?).to_bytes();
     let is_new = find(&call, &vhost, |_| ()).is_none();
     let declare = queue::Declare {
-        queue: call.param("queue"),
+        queue: short("queue", call.param("queue"))?,
         durable: body.flag("durable", true)?,
         auto_delete: body.flag("auto_delete", false)?,
         arguments: RawTable::unchecked(&arguments),
         ..Default::default()
     };
     let mut direct = direct(&call, &vhost).await?;
-    direct.call(&declare, |it| is(it, |it| matches!(it, Method::QueueDeclareOk(_)))).await?;
+    direct.call(&declare, |it| is(it, |it| matches!(it, Method::QueueDeclareOk(_)))).await.map_err(Fault::of_name)?;
     Ok(Answer::put(is_new))
 }
 
@@ -372,7 +372,7 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
         ..Default::default()
     };
     let mut direct = direct(&call, &vhost).await?;
-    direct.call(&delete, |it| is(it, |it| matches!(it, Method::QueueDeleteOk(_)))).await?;
+    direct.call(&delete, |it| is(it, |it| matches!(it, Method::QueueDeleteOk(_)))).await.map_err(Fault::of_name)?;
     Ok(Answer::Done)
 }
 

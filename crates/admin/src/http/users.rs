@@ -60,7 +60,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let password = password(&call, &name, &body)?;
     let tags = vhosts::tags(&body)?;
     if is_new && tags.is_none() {
-        return Err(Fault::bad("the key 'tags' is missing"));
+        return Err(Fault::bad("tags_not_present"));
     }
     if name.is_empty() {
         return Err(Fault::bad("a user's name must not be empty"));
@@ -80,7 +80,7 @@ fn password(
     let hash = body.optional_text("password_hash")?;
     match (word, hash) {
         (Some(_), Some(_)) => {
-            Err(Fault::bad("both 'password' and 'password_hash' are given; choose one"))
+            Err(Fault::bad("both_password_and_password_hash_are_provided"))
         }
         (Some(word), None) if word.is_empty() => {
             Err(Fault::bad("Invalid password: it must not be empty"))

@@ -92,14 +92,14 @@ fn bad_messages() {
         let got = node.must("POST", path, body, 400);
         assert!(got.text().contains(part), "{body}: {}", got.text());
     };
-    ask(PUBLISH, "{}", "key_missing: routing_key, properties, payload, payload_encoding");
+    ask(PUBLISH, "{}", "[{key_missing,routing_key},{key_missing,properties},{key_missing,payload},{key_missing,payload_encoding}]");
     ask(PUBLISH, &message("?", "base64", &json!({})), "not base64");
     ask(PUBLISH, &message("?", "rot13", &json!({})), "rot13");
     ask(PUBLISH, &message("", "string", &json!({"priority": 256})), "priority");
     ask(PUBLISH, &message("", "string", &json!({"type": "x".repeat(256)})), "255 bytes");
     ask(PUBLISH, &message("", "string", &json!({"expiration": "x"})), "expiration");
     ask(PUBLISH, &message("", "string", &json!({"delivery_mode": 7})), "7");
-    ask(GET, "{}", "key_missing: ackmode, count, encoding");
+    ask(GET, "{}", "[{key_missing,ackmode},{key_missing,count},{key_missing,encoding}]");
     let body = |ackmode: &str, count: Value, encoding: &str| {
         json!({"count": count, "ackmode": ackmode, "encoding": encoding}).to_string()
     };

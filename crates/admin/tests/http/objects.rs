@@ -68,14 +68,14 @@ fn users_and_permissions() {
         ("PUT",    "/api/users/h",                r#"{"password_hash": "?", "tags": ""}"#, 400, "not base 64"),
         ("PUT",    "/api/users/h",                r#"{"password_hash": "", "hashing_algorithm": "x", "tags": ""}"#, 400, "hashing_algorithm"),
         ("PUT",    "/api/users/n",                r#"{"tags": ""}"#,            201, ""),
-        ("PUT",    "/api/users/m",                r#"{"password": "x"}"#,       400, "tags"),
+        ("PUT",    "/api/users/m",                r#"{"password": "x"}"#,       400, "tags_not_present"),
         ("PUT",    "/api/users/m",                r#"{"password": "", "tags": ""}"#, 400, "empty"),
-        ("PUT",    "/api/users/m",                r#"{"password": "a", "password_hash": "b", "tags": ""}"#, 400, "both"),
+        ("PUT",    "/api/users/m",                r#"{"password": "a", "password_hash": "b", "tags": ""}"#, 400, "both_password_and_password_hash_are_provided"),
         ("GET",    "/api/users/m",                "",                           404, ""),
         ("GET",    "/api/users/without-permissions", "",                        200, r#""name":"u""#),
         ("PUT",    "/api/permissions/%2F/u",      r#"{"configure": "^a", "write": ".*", "read": ""}"#, 201, ""),
         ("PUT",    "/api/permissions/%2F/u",      r#"{"configure": "^b", "write": ".*", "read": ""}"#, 204, ""),
-        ("PUT",    "/api/permissions/%2F/u",      r#"{"configure": "("}"#,      400, "key_missing: write, read"),
+        ("PUT",    "/api/permissions/%2F/u",      r#"{"configure": "("}"#,      400, r#""[{key_missing,write},{key_missing,read}]""#),
         ("PUT",    "/api/permissions/%2F/u",      r#"{"configure": "(", "write": "", "read": ""}"#, 400, "("),
         ("PUT",    "/api/permissions/%2F/nobody", r#"{"configure": "", "write": "", "read": ""}"#, 400, "no user"),
         ("PUT",    "/api/permissions/no/u",       r#"{"configure": "", "write": "", "read": ""}"#, 400, "no vhost"),
@@ -100,7 +100,7 @@ fn users_and_permissions() {
         ("GET",    "/api/user-limits/u",          "",                           200, "max-channels"),
         ("PUT",    "/api/user-limits/u/max-x",    r#"{"value": 5}"#,            400, "unknown limit"),
         ("PUT",    "/api/user-limits/u/max-channels", r#"{"value": "x"}"#,      400, "whole number"),
-        ("PUT",    "/api/user-limits/u/max-channels", "{}",                     400, "key_missing: value"),
+        ("PUT",    "/api/user-limits/u/max-channels", "{}",                     400, r#""[{key_missing,value}]""#),
         ("PUT",    "/api/user-limits/no/max-channels", r#"{"value": 5}"#,       404, ""),
         ("DELETE", "/api/user-limits/u/max-channels", "",                       204, ""),
         ("GET",    "/api/user-limits/u",          "",                           200, "[]"),
@@ -123,7 +123,7 @@ fn exchanges_queues_and_bindings() {
     play(&node, &[
         ("PUT",    "/api/exchanges/%2F/x",        r#"{"type": "topic", "durable": true}"#, 201, ""),
         ("PUT",    "/api/exchanges/%2F/x",        r#"{"type": "topic", "durable": true}"#, 204, ""),
-        ("PUT",    "/api/exchanges/%2F/x",        r#"{"type": "fanout"}"#,      400, "inequivalent arg 'type'"),
+        ("PUT",    "/api/exchanges/%2F/x",        r#"{"type": "fanout"}"#,      400, r#"reason":"inequivalent arg 'type' for exchange 'x' in vhost '/'"#),
         ("PUT",    "/api/exchanges/%2F/y",        r#"{"type": "nonsense"}"#,    400, "nonsense"),
         ("PUT",    "/api/exchanges/%2F/amq.mine", r#"{"type": "fanout"}"#,      401, "amq.mine"),
         ("GET",    "/api/exchanges/%2F/x",        "",                           200, r#""type":"topic""#),
@@ -131,16 +131,17 @@ fn exchanges_queues_and_bindings() {
         ("GET",    "/api/exchanges/%2F/no",       "",                           404, "Object Not Found"),
         ("PUT",    "/api/queues/%2F/q%20%2F1",    r#"{"arguments": {"x-max-length": 5}}"#, 201, ""),
         ("PUT",    "/api/queues/%2F/q%20%2F1",    r#"{"arguments": {"x-max-length": 5}}"#, 204, ""),
-        ("PUT",    "/api/queues/%2F/q%20%2F1",    "{}",                         400, "inequivalent arg 'x-max-length'"),
+        ("PUT",    "/api/queues/%2F/q%20%2F1",    "{}",                         400, r#"reason":"inequivalent arg 'x-max-length'"#),
         ("PUT",    "/api/queues/%2F/n",           r#"{"node": "rabbit@other"}"#, 400, "rabbit@other"),
         ("PUT",    "/api/queues/%2F/n",           r#"{"arguments": {"x-max-length": -1}}"#, 400, "x-max-length"),
-        ("PUT",    "/api/queues/nowhere/n",       "",                           404, ""),
+        ("PUT",    "/api/queues/nowhere/n",       "",                           404, "vhost_not_found"),
+        ("PUT",    "/api/exchanges/nowhere/n",    "",                           404, "vhost_not_found"),
         ("GET",    "/api/queues/%2F/q%20%2F1",    "",                           200, r#""x-max-length":5"#),
         ("POST",   "/api/bindings/%2F/e/x/q/q%20%2F1", r#"{"routing_key": "a.#"}"#, 201, ""),
         ("POST",   "/api/bindings/%2F/e/x/q/q%20%2F1", r#"{"routing_key": "b", "arguments": {"n": 1}}"#, 201, ""),
         ("POST",   "/api/bindings/%2F/e/x/q/q%20%2F1", "",                      201, ""),
         ("POST",   "/api/bindings/%2F/e/x/e/amq.fanout", r#"{"routing_key": "c"}"#, 201, ""),
-        ("POST",   "/api/bindings/%2F/e/x/q/no",  "{}",                         404, "no queue 'no'"),
+        ("POST",   "/api/bindings/%2F/e/x/q/no",  "{}",                         404, r#""reason":"no queue 'no' in vhost '/'""#),
         ("POST",   "/api/bindings/%2F/e/x/z/no",  "{}",                         404, ""),
         ("GET",    "/api/bindings",               "",                           200, r#""routing_key":"c""#),
         ("GET",    "/api/bindings/%2F",           "",                           200, r#""properties_key":"a.%23""#),
@@ -195,7 +196,7 @@ fn policies_and_parameters() {
         ("GET",    "/api/policies/%2F/p",         "",                           200, r#""priority":2"#),
         ("GET",    "/api/policies",               "",                           200, r#""max-length":4"#),
         ("GET",    "/api/queues/%2F/q",           "",                           200, r#""policy":"p""#),
-        ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "^q"}"#,       400, "key_missing: definition"),
+        ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "^q"}"#,       400, r#""[{key_missing,definition}]""#),
         ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "(", "definition": {"max-length": 4}}"#, 400, "bad"),
         ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "", "definition": {"nonsense": 4}}"#, 400, "nonsense"),
         ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "", "definition": []}"#, 400, "definition"),
@@ -222,7 +223,7 @@ fn policies_and_parameters() {
         ("PUT",    "/api/policies/%2F/mirrors",   r#"{"pattern": "^q", "definition": {"ha-mode": "all"}}"#, 201, ""),
         ("DELETE", "/api/policies/%2F/mirrors",   "",                           204, ""),
         ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "", "definition": {"federation-upstream-set": "all"}}"#, 400, "are not recognised policy settings"),
-        ("PUT",    "/api/parameters/federation-upstream/%2F/f", "{}",           400, "key_missing: value"),
+        ("PUT",    "/api/parameters/federation-upstream/%2F/f", "{}",           400, r#""[{key_missing,value}]""#),
         ("PUT",    "/api/parameters/federation-upstream/%2F/f", r#"{"value": {"uri": "amqp://"}}"#, 400, "component federation-upstream not found"),
         ("PUT",    "/api/parameters/shovel/%2F/s", r#"{"value": {"src-queue": "q"}}"#, 400, r"Validation failed\n\ncomponent shovel not found\n"),
         ("GET",    "/api/parameters/shovel",      "",                           200, "[]"),
@@ -434,4 +435,28 @@ fn arguments_that_fit_no_frame() {
             "{path}: {reason}"
         );
     }
+}
+
+/// What no short string of AMQP holds was cut, and something else was made than was asked for.
+#[test]
+fn names_that_fit_no_short_string_are_refused() {
+    let node = Node::start();
+    let long = "n".repeat(256);
+    let why = |what: &str| format!("{what} should be less than 255 bytes, actually was 256\\n");
+    let refused = |method: &str, path: &str, body: &str, what: &str| {
+        let answer = node.must(method, path, body, 400);
+        assert!(answer.text().contains(&why(what)), "{}", answer.text());
+    };
+    refused("PUT", &format!("/api/queues/%2F/{long}"), "{}", "queue");
+    refused("PUT", &format!("/api/exchanges/%2F/{long}"), "{}", "exchange");
+    let key = format!(r#"{{"routing_key": "{long}"}}"#);
+    node.must("PUT", "/api/queues/%2F/q", "{}", 201);
+    refused("POST", "/api/bindings/%2F/e/amq.direct/q/q", &key, "routing_key");
+    refused("POST", &format!("/api/bindings/%2F/e/amq.direct/q/{long}"), "{}", "destination");
+    refused("POST", &format!("/api/bindings/%2F/e/{long}/q/q"), "{}", "source");
+    let publish = format!(
+        r#"{{"routing_key": "{long}", "properties": {{}}, "payload": "", "payload_encoding": "string"}}"#
+    );
+    refused("POST", "/api/exchanges/%2F/amq.direct/publish", &publish, "routing_key");
+    assert_eq!(node.get("/api/queues?columns=name"), json!([{"name": "q"}]));
 }

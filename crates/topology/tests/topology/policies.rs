@@ -319,7 +319,26 @@ fn new_passwords_are_looked_at() {
     assert!(told.ends_with("provided password does not match the validator regular expression"));
     // What a long one would take is not for who sets it to say.
     check(&topology, &format!("{}1", "a".repeat(4095))).unwrap();
-    check(&topology, &format!("{}1", "a".repeat(4096))).unwrap_err();
+    let told = check(&topology, &format!("{}1", "a".repeat(4096))).unwrap_err().to_string();
+    assert!(told.ends_with("has 4097 bytes, and the validator regular expression is tried with 4096 at most"));
+}
+
+/// Look-arounds are what such patterns are made of: an upper-case letter and a digit, in any order.
+#[test]
+fn patterns_of_passwords_may_look_around() {
+    let rule = |pattern: &str| PasswordRule::Matches(Pattern::new(pattern).unwrap());
+    let usual = rule(r"^(?=.*[A-Z])(?=.*\d).{8,}$");
+    for good in ["Good123456", "1234567X"] {
+        usual.check(good).unwrap();
+    }
+    for bad in ["Short1", "lowercase1", "Letters-only", ""] {
+        let told = usual.check(bad).unwrap_err().to_string();
+        let why = "provided password does not match the validator regular expression";
+        assert_eq!(told, format!("credential_validation_failed: {why}"), "{bad}");
+    }
+    // It is not said of a password that it does not match when that was not found out.
+    let told = rule(r"^(.|.)+\1!$").check(&"a".repeat(60)).unwrap_err().to_string();
+    assert!(told.contains("too many steps back"), "{told}");
 }
 
 #[test]
