@@ -356,7 +356,10 @@ pub(super) async fn post(call: Call) -> Result<Answer, Fault> {
             arguments: raw,
             ..Default::default()
         };
-        direct.call(&bind, |it| is(it, |it| matches!(it, Method::QueueBindOk(_)))).await.map_err(Fault::of_name)?;
+        direct
+            .call(&bind, |it| is(it, |it| matches!(it, Method::QueueBindOk(_))))
+            .await
+            .map_err(Fault::of_name)?;
     } else {
         let bind = exchange::Bind {
             destination: short("destination", &destination)?,
@@ -365,7 +368,10 @@ pub(super) async fn post(call: Call) -> Result<Answer, Fault> {
             arguments: raw,
             ..Default::default()
         };
-        direct.call(&bind, |it| is(it, |it| matches!(it, Method::ExchangeBindOk(_)))).await.map_err(Fault::of_name)?;
+        direct
+            .call(&bind, |it| is(it, |it| matches!(it, Method::ExchangeBindOk(_))))
+            .await
+            .map_err(Fault::of_name)?;
     }
     let props = properties_key(&key, &arguments);
     // Relative to the path, as in RabbitMQ: tools take what is behind the last slash.
@@ -387,7 +393,10 @@ pub(super) async fn delete(mut call: Call) -> Result<Answer, Fault> {
             arguments: raw,
             ..Default::default()
         };
-        direct.call(&unbind, |it| is(it, |it| matches!(it, Method::QueueUnbindOk(_)))).await.map_err(Fault::of_name)?;
+        direct
+            .call(&unbind, |it| is(it, |it| matches!(it, Method::QueueUnbindOk(_))))
+            .await
+            .map_err(Fault::of_name)?;
     } else {
         let unbind = exchange::Unbind {
             destination: &found.destination,
@@ -396,7 +405,10 @@ pub(super) async fn delete(mut call: Call) -> Result<Answer, Fault> {
             arguments: raw,
             ..Default::default()
         };
-        direct.call(&unbind, |it| is(it, |it| matches!(it, Method::ExchangeUnbindOk(_)))).await.map_err(Fault::of_name)?;
+        direct
+            .call(&unbind, |it| is(it, |it| matches!(it, Method::ExchangeUnbindOk(_))))
+            .await
+            .map_err(Fault::of_name)?;
     }
     Ok(Answer::Done)
 }

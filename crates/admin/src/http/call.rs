@@ -337,7 +337,9 @@ pub(crate) fn short<'a>(what: &str, name: &'a str) -> Result<&'a str, Fault> {
     match name.len() {
         ..=255 => Ok(name),
         // RabbitMQ's words, which it has for names of queues.
-        len => Err(Fault::bad(format!("{what} should be less than 255 bytes, actually was {len}\n"))),
+        len => {
+            Err(Fault::bad(format!("{what} should be less than 255 bytes, actually was {len}\n")))
+        }
     }
 }
 

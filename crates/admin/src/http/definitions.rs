@@ -8,8 +8,8 @@ use std::vec;
 use leveret_broker::message::AdminCommand;
 use leveret_server::node::Node;
 use leveret_topology::{
-    ExchangeId, Import, ImportError, ImportReason, Lines, QueueId, ResourceRef, Topology, Vhost,
-    VhostId, for_rabbitmq, loose_topic, weight,
+    ExchangeId, Import, ImportError, ImportReason, Lines, Queue, QueueId, ResourceRef, Topology,
+    Vhost, VhostId, for_rabbitmq, loose_topic, weight,
 };
 use serde_json::{Map, Value, json};
 
@@ -87,8 +87,42 @@ pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
 /// Queues that are told to be left out, at most.
 const LINES_MAX: usize = 100;
 
+/// Transient queues that are named, at most.
+const NAMED_MAX: usize = 3;
+
+/// Queues that newer brokers refuse, and a whole file with them: transient ones. Exclusive ones are never exported.
+#[derive(Debug, Default)]
+struct Transient {
+    count: usize,
+    /// The first ones.
+    named: Vec<String>,
+}
+
+impl Transient {
+    fn add(&mut self, queue: &Queue, topology: &Topology) {
+        self.count += 1;
+        if self.named.len() < NAMED_MAX
+            && let Some(vhost) = topology.vhost_by_id(queue.vhost)
+        {
+            self.named.push(ResourceRef::queue(&queue.name, &vhost.name).to_string());
+        }
+    }
+
+    fn sentence(&self) -> Option<String> {
+        let more = match self.count.checked_sub(self.named.len())? {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let named = self.named.join(", ");
+        (self.count > 0).then(|| format!(
+            "nothing of {named}{more}, but RabbitMQ 4.3 refuses transient queues that are not exclusive, unless it has \
+             deprecated_features.permit.transient_nonexcl_queues = true; versions before take them"
+        ))
+    }
+}
+
 /// Finds queues and exchanges in the order of their names, and where bindings are: there may be very many. A sentence for each
-/// queue that the broker gave a name, which no broker takes.
+/// queue that the broker gave a name, which no broker takes, and one for those that not every RabbitMQ takes.
 async fn names(
     call: &mut Call,
     vhosts: &[VhostId],
@@ -102,6 +136,7 @@ async fn names(
     call.hold(count * 2 * size_of::<(Arc<str>, QueueId)>()).await?;
     let (mut queues, mut exchanges) = (Vec::new(), Vec::new());
     let (mut told, mut more) = (Vec::new(), 0);
+    let mut transient = Transient::default();
     for &vhost in vhosts {
         let (queue_ids, exchange_ids) = {
             let topology = call.node().topology();
@@ -110,6 +145,9 @@ async fn names(
         let name = |it: &Topology, id| {
             let queue = it.queue_by_id(id).filter(|queue| queue.exclusive_owner.is_none())?;
             if !queue.name.starts_with("amq.") {
+                if !queue.durable {
+                    transient.add(queue, it);
+                }
                 return Some((Arc::clone(&queue.name), id));
             }
             if told.len() < LINES_MAX {
@@ -135,6 +173,7 @@ async fn names(
     if more > 0 {
         told.push(format!("{more} more queues whose names are the broker's"));
     }
+    told.extend(transient.sentence());
     Ok(told)
 }
 

@@ -168,7 +168,10 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         ..Default::default()
     };
     let mut direct = direct(&call, &vhost).await?;
-    direct.call(&declare, |it| is(it, |it| matches!(it, Method::ExchangeDeclareOk(_)))).await.map_err(Fault::of_name)?;
+    direct
+        .call(&declare, |it| is(it, |it| matches!(it, Method::ExchangeDeclareOk(_))))
+        .await
+        .map_err(Fault::of_name)?;
     Ok(Answer::put(is_new))
 }
 
@@ -182,7 +185,10 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
         ..Default::default()
     };
     let mut direct = direct(&call, &vhost).await?;
-    direct.call(&delete, |it| is(it, |it| matches!(it, Method::ExchangeDeleteOk(_)))).await.map_err(Fault::of_name)?;
+    direct
+        .call(&delete, |it| is(it, |it| matches!(it, Method::ExchangeDeleteOk(_))))
+        .await
+        .map_err(Fault::of_name)?;
     Ok(Answer::Done)
 }
 

@@ -79,9 +79,7 @@ fn password(
     let word = body.optional_text("password")?;
     let hash = body.optional_text("password_hash")?;
     match (word, hash) {
-        (Some(_), Some(_)) => {
-            Err(Fault::bad("both_password_and_password_hash_are_provided"))
-        }
+        (Some(_), Some(_)) => Err(Fault::bad("both_password_and_password_hash_are_provided")),
         (Some(word), None) if word.is_empty() => {
             Err(Fault::bad("Invalid password: it must not be empty"))
         }

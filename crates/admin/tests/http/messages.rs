@@ -92,7 +92,11 @@ fn bad_messages() {
         let got = node.must("POST", path, body, 400);
         assert!(got.text().contains(part), "{body}: {}", got.text());
     };
-    ask(PUBLISH, "{}", "[{key_missing,routing_key},{key_missing,properties},{key_missing,payload},{key_missing,payload_encoding}]");
+    ask(
+        PUBLISH,
+        "{}",
+        "[{key_missing,routing_key},{key_missing,properties},{key_missing,payload},{key_missing,payload_encoding}]",
+    );
     ask(PUBLISH, &message("?", "base64", &json!({})), "not base64");
     ask(PUBLISH, &message("?", "rot13", &json!({})), "rot13");
     ask(PUBLISH, &message("", "string", &json!({"priority": 256})), "priority");

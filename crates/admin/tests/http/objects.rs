@@ -341,12 +341,18 @@ fn definitions() {
         r#"{"pattern": "", "priority": -1, "definition": {"confirm-on": "ack"}}"#,
         201,
     );
+    node.must("PUT", "/api/queues/v/transient", r#"{"durable": false}"#, 201);
     for path in ["/api/definitions", "/api/definitions/v"] {
         let theirs = node.get(&format!("{path}?for=rabbitmq"));
+        let said = theirs["left_out"].as_array().unwrap().last().unwrap().as_str().unwrap();
+        let want =
+            "nothing of queue 'transient' in vhost 'v', but RabbitMQ 4.3 refuses transient queues";
+        assert!(said.starts_with(want), "{said}");
         assert_eq!(theirs["policies"].as_array().unwrap().len(), 1, "{theirs}");
         assert!(theirs["left_out"][0].as_str().unwrap().starts_with("policy 'ours'"), "{theirs}");
         node.must("GET", &format!("{path}?for=others"), "", 400);
     }
+    node.must("DELETE", "/api/queues/v/transient", "", 204);
     node.must("DELETE", "/api/policies/v/ours", "", 204);
     let own = node.get("/api/definitions/v");
     assert_eq!(own["queues"][0].get("vhost"), None);

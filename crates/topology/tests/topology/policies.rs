@@ -320,7 +320,9 @@ fn new_passwords_are_looked_at() {
     // What a long one would take is not for who sets it to say.
     check(&topology, &format!("{}1", "a".repeat(4095))).unwrap();
     let told = check(&topology, &format!("{}1", "a".repeat(4096))).unwrap_err().to_string();
-    assert!(told.ends_with("has 4097 bytes, and the validator regular expression is tried with 4096 at most"));
+    assert!(told.ends_with(
+        "has 4097 bytes, and the validator regular expression is tried with 4096 at most"
+    ));
 }
 
 /// Look-arounds are what such patterns are made of: an upper-case letter and a digit, in any order.
