@@ -185,6 +185,7 @@ routes! {
     "/api/leveret/tls" => GET inspect::tls;
     "/api/top/{node}" => GET top::processes;
     "/api/top/ets/{node}" => GET top::tables;
+    "/api/process/{pid}" => GET top::process;
     "/api/leveret/path/{vhost}" => GET path::get;
     "/api/leveret/threads" => GET inspect::threads;
     "/api/leveret/message-sizes" => GET inspect::message_sizes;

@@ -34,6 +34,36 @@ enum Who {
     Channel(ConnectionId, u16),
 }
 
+impl Who {
+    /// The one that this pid names.
+    fn of_pid(pid: &str) -> Option<Self> {
+        let mut parts = pid.strip_prefix('<')?.strip_suffix('>')?.split('.');
+        let kind = parts.next()?;
+        let number: u64 = parts.next()?.parse().ok()?;
+        let channel: Option<u16> = parts.next().map(|it| it.parse().ok()).unwrap_or_default();
+        let who = match (kind, channel) {
+            ("thread", None) => Self::Thread(number),
+            ("shard", None) => Self::Shard(usize::try_from(number).ok()?),
+            ("queue", None) => Self::Queue(QueueId::new(number)),
+            ("connection", None) => Self::Connection(ConnectionId::new(number)),
+            ("connection", Some(channel)) => Self::Channel(ConnectionId::new(number), channel),
+            _ => return None,
+        };
+        // As it is written here, and in no other way.
+        (who.pid() == pid).then_some(who)
+    }
+
+    fn pid(self) -> String {
+        match self {
+            Self::Thread(id) => format!("<thread.{id}>"),
+            Self::Shard(index) => format!("<shard.{index}>"),
+            Self::Queue(id) => format!("<queue.{}>", id.get()),
+            Self::Connection(id) => connection_pid(id),
+            Self::Channel(id, number) => channel_pid(id, number),
+        }
+    }
+}
+
 /// A row before it has names.
 #[derive(Clone, Copy, Debug)]
 struct Row {
@@ -139,6 +169,57 @@ pub(super) async fn processes(mut call: Call) -> Result<Answer, Fault> {
     let rows = named.into_iter().filter_map(|(row, queue)| told(&call, &row, queue));
     let rows: Vec<_> = rows.collect();
     Ok(Answer::Json(json!({"node": call.node_name(), "row_count": count, "processes": rows})))
+}
+
+/// `GET /api/process/{pid}`: one row, and what hangs together with it.
+pub(super) async fn process(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let who = Who::of_pid(call.param("pid")).ok_or_else(Fault::not_found)?;
+    call.app.ops.stats.look();
+    call.app.ops.stats.refresh(FRESH).await;
+    let row = row(&call, who).ok_or_else(Fault::not_found)?;
+    let queue = queue_name(&call.node().topology(), row);
+    let mut told = told(&call, &row, queue).ok_or_else(Fault::not_found)?;
+    told["links"] = links(&call, who).into();
+    // What an Erlang process has beside these.
+    told["monitors"] = json!([]);
+    told["monitored_by"] = json!([]);
+    told["trap_exit"] = json!(false);
+    told["current_stacktrace"] = json!("[]");
+    Ok(Answer::Json(told))
+}
+
+/// The row of one; none if it is not there.
+fn row(call: &Call, who: Who) -> Option<Row> {
+    let connection_of = |id| call.stats().connections.get(&id).cloned();
+    match who {
+        Who::Thread(_) | Who::Shard(_) => {
+            let mut all = First { rows: Vec::new(), count: usize::MAX / 4, by: By::Pid, is_up: true };
+            put_threads(call, &mut all);
+            put_shards(call, &mut all);
+            all.rows.into_iter().find(|row| row.who == who)
+        }
+        Who::Queue(id) => call.stats().queues.get(&id).map(|it| queue(it)),
+        Who::Connection(id) => connection_of(id).map(|it| connection(id, &it)),
+        Who::Channel(id, number) => {
+            let entry = connection_of(id)?;
+            entry.channels.iter().find(|(it, _)| *it == number).map(|it| channel(id, it))
+        }
+    }
+}
+
+/// Those that end together: a connection and its channels.
+fn links(call: &Call, who: Who) -> Vec<String> {
+    let stats = call.stats();
+    match who {
+        Who::Connection(id) => {
+            let entry = stats.connections.get(&id);
+            let channels = entry.map_or(&[][..], |entry| &entry.channels);
+            channels.iter().map(|(number, _)| channel_pid(id, *number)).collect()
+        }
+        Who::Channel(id, _) => vec![connection_pid(id)],
+        Who::Thread(_) | Who::Shard(_) | Who::Queue(_) => Vec::new(),
+    }
 }
 
 /// `GET /api/top/ets/{node}`: there are no such tables.
@@ -284,36 +365,32 @@ fn queue_name(topology: &Topology, row: Row) -> Option<(String, String)> {
 /// A row with its names; none if what it is of is gone.
 fn told(call: &Call, row: &Row, queue: Option<(String, String)>) -> Option<Value> {
     let connection_name = |id| Some(call.stats().connections.get(&id)?.connection.name());
-    let (pid, name) = match row.who {
+    let name = match row.who {
         Who::Thread(id) => {
             let stats = call.stats();
             let thread = stats.overview.busy.threads.iter().find(|it| it.id == id)?;
-            (format!("<thread.{id}>"), json!({"type": "thread", "name": thread.name}))
+            json!({"type": "thread", "name": thread.name})
         }
         Who::Shard(index) => {
-            (format!("<shard.{index}>"), json!({"type": "shard", "name": format!("shard {index}")}))
+            json!({"type": "shard", "name": format!("shard {index}")})
         }
-        Who::Queue(id) => {
+        Who::Queue(_) => {
             let (vhost, name) = queue?;
-            let name = json!({"supertype": "queue", "type": "rabbit_amqqueue_process",
-                "queue_name": name, "vhost": vhost});
-            (format!("<queue.{}>", id.get()), name)
+            json!({"supertype": "queue", "type": "rabbit_amqqueue_process",
+                "queue_name": name, "vhost": vhost})
         }
         Who::Connection(id) => {
             let name = connection_name(id)?;
-            let name = json!({"supertype": "connection", "type": "rabbit_reader",
-                "connection_name": name});
-            (connection_pid(id), name)
+            json!({"supertype": "connection", "type": "rabbit_reader", "connection_name": name})
         }
         Who::Channel(id, number) => {
             let name = connection_name(id)?;
-            let name = json!({"supertype": "channel", "type": "rabbit_channel",
-                "connection_name": name, "channel_number": number});
-            (channel_pid(id, number), name)
+            json!({"supertype": "channel", "type": "rabbit_channel",
+                "connection_name": name, "channel_number": number})
         }
     };
     Some(json!({
-        "pid": pid,
+        "pid": row.who.pid(),
         "name": name,
         "memory": row.memory,
         "reductions": row.done,

@@ -1,8 +1,9 @@
 //! What can be made, seen, changed and deleted: one table a kind of object.
 
+use leveret_client::{Connection, Options, Uri};
 use serde_json::{Value, json};
 
-use crate::node::Node;
+use crate::node::{Node, wait_until};
 
 /// Requests in order: method, path, body, status, a part of the answer.
 #[track_caller]
@@ -465,4 +466,52 @@ fn names_that_fit_no_short_string_are_refused() {
     );
     refused("POST", "/api/exchanges/%2F/amq.direct/publish", &publish, "routing_key");
     assert_eq!(node.get("/api/queues?columns=name"), json!([{"name": "q"}]));
+}
+
+/// As RabbitMQ's top plugin: the list, and each of its rows alone.
+#[test]
+fn processes_are_shown_alone() {
+    let node = Node::start();
+    node.must("PUT", "/api/queues/%2F/q", "{}", 201);
+    let uri = Uri { host: node.amqp.ip().to_string(), port: node.amqp.port(), ..Uri::default() };
+    let mut client = Connection::open(&uri, &Options::default()).unwrap();
+    client.open_channel().unwrap();
+    let name = node.get("/api/overview")["node"].as_str().unwrap().to_owned();
+    let all = || node.get(&format!("/api/top/{name}?row_count=500"))["processes"].clone();
+    let kinds = |all: &Value| -> Vec<String> {
+        let rows = all.as_array().unwrap().iter();
+        let kind = |row: &Value| match row["name"]["supertype"].as_str() {
+            Some(kind) => kind.to_owned(),
+            None => row["name"]["type"].as_str().unwrap().to_owned(),
+        };
+        rows.map(kind).collect()
+    };
+    wait_until("all kinds are told", || {
+        let kinds = kinds(&all());
+        ["shard", "queue", "connection", "channel"].iter().all(|kind| kinds.contains(&(*kind).to_owned()))
+    });
+    for row in all().as_array().unwrap() {
+        let pid = row["pid"].as_str().unwrap();
+        let path = format!("/api/process/{}", pid.replace('<', "%3C").replace('>', "%3E"));
+        let one = node.get(&path);
+        assert_eq!((&one["pid"], &one["name"]), (&row["pid"], &row["name"]));
+        for key in ["memory", "reductions", "reduction_delta", "message_queue_len", "buffer_len", "status"] {
+            assert!(!one[key].is_null(), "{key}: {one}");
+        }
+        for key in ["links", "monitors", "monitored_by"] {
+            assert!(one[key].is_array(), "{key}: {one}");
+        }
+        match row["name"]["supertype"].as_str() {
+            Some("connection") => assert_eq!(one["links"][0], pid.replace('>', ".1>")),
+            Some("channel") => assert_eq!(one["links"][0], pid.replace(".1>", ">")),
+            _ => assert_eq!(one["links"], json!([])),
+        }
+    }
+    for gone in ["%3Cqueue.99999%3E", "%3Cconnection.1.x%3E", "%3C0.1.0%3E", "q", "%3Cshard.9%3E"] {
+        node.must("GET", &format!("/api/process/{gone}"), "", 404);
+    }
+    node.must("GET", "/api/top/rabbit@other", "", 404);
+    node.must("GET", "/api/top/ets/rabbit@other", "", 404);
+    assert_eq!(node.get(&format!("/api/top/ets/{name}"))["ets_tables"], json!([]));
+    client.close().unwrap();
 }

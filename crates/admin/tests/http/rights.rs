@@ -107,6 +107,7 @@ fn path(route: &str, vhost: &str, port: u16) -> String {
         "name" if route.starts_with("/api/feature-flags") => "quorum_queue".to_owned(),
         "name" => "g".to_owned(),
         "node" => "rabbit@test".to_owned(),
+        "pid" => "%3Cshard.0%3E".to_owned(),
         "component" => "policy".to_owned(),
         "user" => "subject".to_owned(),
         "dtype" => "q".to_owned(),
