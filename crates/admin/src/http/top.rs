@@ -194,7 +194,8 @@ fn row(call: &Call, who: Who) -> Option<Row> {
     let connection_of = |id| call.stats().connections.get(&id).cloned();
     match who {
         Who::Thread(_) | Who::Shard(_) => {
-            let mut all = First { rows: Vec::new(), count: usize::MAX / 4, by: By::Pid, is_up: true };
+            let mut all =
+                First { rows: Vec::new(), count: usize::MAX / 4, by: By::Pid, is_up: true };
             put_threads(call, &mut all);
             put_shards(call, &mut all);
             all.rows.into_iter().find(|row| row.who == who)

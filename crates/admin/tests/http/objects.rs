@@ -488,14 +488,18 @@ fn processes_are_shown_alone() {
     };
     wait_until("all kinds are told", || {
         let kinds = kinds(&all());
-        ["shard", "queue", "connection", "channel"].iter().all(|kind| kinds.contains(&(*kind).to_owned()))
+        ["shard", "queue", "connection", "channel"]
+            .iter()
+            .all(|kind| kinds.contains(&(*kind).to_owned()))
     });
     for row in all().as_array().unwrap() {
         let pid = row["pid"].as_str().unwrap();
         let path = format!("/api/process/{}", pid.replace('<', "%3C").replace('>', "%3E"));
         let one = node.get(&path);
         assert_eq!((&one["pid"], &one["name"]), (&row["pid"], &row["name"]));
-        for key in ["memory", "reductions", "reduction_delta", "message_queue_len", "buffer_len", "status"] {
+        for key in
+            ["memory", "reductions", "reduction_delta", "message_queue_len", "buffer_len", "status"]
+        {
             assert!(!one[key].is_null(), "{key}: {one}");
         }
         for key in ["links", "monitors", "monitored_by"] {
