@@ -229,18 +229,18 @@ options! {
     /// Who is asked about users.
     AuthOptions, "Sources of users";
 
-    /// Where users are looked for, in the order of the numbers, until one source lets the user in.
+    /// Sources of users, asked in the order of their numbers until one admits the user.
     ///
-    /// `auth_backends.1.authn` and `auth_backends.1.authz` name different ones: the first says who the user
-    /// is, the second what it may do.
+    /// `auth_backends.1.authn` and `auth_backends.1.authz` name different sources: the first says who the user
+    /// is, the second what the user may do.
     backends: Backends = Backends::default(),
         keys = ["auth_backends.$num", "auth_backends.$num.authn", "auth_backends.$num.authz"];
 
-    /// Source whose answers the source `cache` keeps; `.authn` and `.authz` name different ones.
+    /// Source whose answers the source `cache` keeps; `.authn` and `.authz` name different sources.
     cached: CachedBackend = CachedBackend::default(),
         keys = ["auth_cache.cached_backend", "auth_cache.cached_backend.authn", "auth_cache.cached_backend.authz"];
 
-    /// How long the cache keeps an answer.
+    /// Time for which the cache keeps an answer.
     cache_ttl: Millis = Millis::seconds(15), keys = ["auth_cache.cache_ttl"],
         range = Millis(0)..=Millis::seconds(86_400);
 
@@ -252,10 +252,10 @@ options! {
     /// The source `http`.
     HttpAuthOptions, "Users kept by a web service";
 
-    /// How the service is asked.
+    /// Method of the requests to the service.
     method: HttpMethod = HttpMethod::Get, keys = ["auth_http.http_method"];
 
-    /// Address that says who a user is, and its tags.
+    /// Address that says whether a user may log in, and the user's tags.
     user_path: String = "http://localhost:8000/auth/user".to_owned(), keys = ["auth_http.user_path"];
 
     /// Address that says whether a user may open a vhost.
@@ -272,11 +272,11 @@ options! {
     request_timeout: Millis = Millis::seconds(15), keys = ["auth_http.request_timeout"],
         range = Millis(1)..=Millis::seconds(3600);
 
-    /// Time it takes at most to connect to the service.
+    /// Time in which the service must accept a connection.
     connection_timeout: Millis = Millis::seconds(15), keys = ["auth_http.connection_timeout"],
         range = Millis(1)..=Millis::seconds(3600);
 
-    /// Whether a client is told why the service refuses (`deny REASON`).
+    /// Whether a client gets the reason of a refusal (`deny REASON`).
     disclosure: bool = false, keys = ["auth_http.authorization_failure_disclosure"];
 }
 
@@ -286,11 +286,11 @@ macro_rules! client_tls_options {
             $(#[doc = $about])*
             $group, $title;
 
-            /// File of the authorities that may have signed the other side's certificate, in PEM. Not set: the
-            /// machine's.
+            /// File of the authorities that may have signed the server's certificate, in PEM. Not set: those of
+            /// the machine.
             cacertfile: Option<String> = None, keys = [concat!($prefix, ".cacertfile")];
 
-            /// File of the certificate that is shown there, in PEM.
+            /// File of the certificate that the broker shows to the server, in PEM.
             certfile: Option<String> = None, keys = [concat!($prefix, ".certfile")];
 
             /// File of that certificate's private key, in PEM.
@@ -299,10 +299,10 @@ macro_rules! client_tls_options {
             /// Password of the key file, if that is encrypted.
             password: Option<Secret> = None, keys = [concat!($prefix, ".password")];
 
-            /// Whether the other side's certificate has to be good. `verify_none` believes whoever answers.
+            /// Whether the server's certificate must be valid. `verify_none` accepts any server.
             verify: Verify = Verify::Peer, keys = [concat!($prefix, ".verify")];
 
-            /// How its name is compared with the address: wildcards are understood, whatever is said here.
+            /// How the name in the certificate is compared with the address. Wildcards match with either value.
             hostname_verification: HostnameVerification = HostnameVerification::Wildcard,
                 keys = [concat!($prefix, ".hostname_verification")];
         }

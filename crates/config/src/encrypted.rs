@@ -46,22 +46,22 @@ options! {
     /// How values of other options are decrypted.
     DecoderOptions, "Encrypted values";
 
-    /// The passphrase of values that begin with `encrypted:`, which options with a secret may have.
+    /// The passphrase of values that begin with `encrypted:`. Options that hold a secret may have such a value.
     ///
-    /// `leveret ctl encrypt_conf_value VALUE PASSPHRASE` makes them, as RabbitMQ's does.
+    /// `leveret ctl encrypt_conf_value VALUE PASSPHRASE` makes such values, as RabbitMQ's tool does.
     passphrase: Option<Secret> = None, keys = ["config_entry_decoder.passphrase"];
 
     /// A file whose first line is the passphrase.
     passphrase_file: Option<String> = None, keys = ["config_entry_decoder.passphrase_file"];
 
-    /// How they were encrypted: the tool's `--cipher`.
+    /// Cipher of the encrypted values: the tool's `--cipher`.
     cipher: Cipher = Cipher::Aes128, keys = ["config_entry_decoder.cipher"];
 
-    /// How their key was made: the tool's `--hash`.
+    /// Hash by which their key was made: the tool's `--hash`.
     hash: Hash = Hash::Sha256, keys = ["config_entry_decoder.hash"];
 
-    /// How often: the tool's `--iterations`. The default is RabbitMQ's; 100,000 make a passphrase hard to guess, and
-    /// cost some hundredths of a second at the start.
+    /// Iterations of the hash: the tool's `--iterations`. The default is RabbitMQ's. 100,000 make a passphrase hard to
+    /// guess, and cost some hundredths of a second at the start.
     iterations: u32 = 1, keys = ["config_entry_decoder.iterations"], range = 1..=10_000_000;
 }
 

@@ -45,78 +45,77 @@ options! {
     /// The source `ldap`.
     LdapOptions, "Users kept by a directory (LDAP)";
 
-    /// Names or addresses of the directory's servers. They are tried in this order until one can be
-    /// connected to.
+    /// Names or addresses of the directory's servers, tried in this order until one accepts a connection.
     servers: Texts = Texts::none(), keys = ["auth_ldap.servers.$server", "auth_ldap.servers"];
 
-    /// Port of all of them.
+    /// Port of all servers.
     port: u16 = 389, keys = ["auth_ldap.port"];
 
-    /// Time a server has to be connected to, and for each answer.
+    /// Time that a server has to accept a connection, and for each answer.
     timeout: Millis = Millis::seconds(15), keys = ["auth_ldap.timeout"],
         range = Millis(1)..=Millis::seconds(3600);
 
-    /// How long a connection is kept that nobody uses.
+    /// Time for which an unused connection is kept.
     idle_timeout: Millis = Millis::seconds(300), keys = ["auth_ldap.idle_timeout"],
         range = Millis(0)..=Millis::seconds(86_400);
 
-    /// Connections to the directory at once, at most.
+    /// Largest number of connections to the directory.
     pool_size: u32 = 64, keys = ["auth_ldap.connection_pool_size"], range = 1..=10_000;
 
-    /// Whether TLS is spoken from the beginning (`ldaps`).
+    /// Whether connections begin with TLS (`ldaps`).
     use_ssl: bool = false, keys = ["auth_ldap.use_ssl"];
 
-    /// Whether TLS is asked for after connecting (StartTLS).
+    /// Whether connections change to TLS after they are open (StartTLS).
     use_starttls: bool = false, keys = ["auth_ldap.use_starttls"];
 
-    /// What a user binds as: a pattern with `${username}`, `${ad_domain}` and `${ad_user}`. Not set: its
-    /// distinguished name.
+    /// Name that a user binds with: a pattern with `${username}`, `${ad_domain}` and `${ad_user}`. Not set: the
+    /// user's distinguished name.
     user_bind_pattern: Option<String> = None, keys = ["auth_ldap.user_bind_pattern"];
 
-    /// A user's distinguished name: a pattern, too. With `auth_ldap.dn_lookup_attribute` it is what that
-    /// attribute has to be.
+    /// A user's distinguished name: a pattern with the same variables. With `auth_ldap.dn_lookup_attribute` it is
+    /// the value that this attribute must have.
     user_dn_pattern: String = "${username}".to_owned(), keys = ["auth_ldap.user_dn_pattern"];
 
-    /// Attribute by which a user's distinguished name is looked up; `none` or not set: it is not.
+    /// Attribute by which a user's distinguished name is looked up. `none` or not set: there is no lookup.
     dn_lookup_attribute: Option<String> = None, keys = ["auth_ldap.dn_lookup_attribute"];
 
-    /// Where it is looked up, with everything below.
+    /// Entry below which the distinguished name is looked up, at any depth.
     dn_lookup_base: Option<String> = None, keys = ["auth_ldap.dn_lookup_base"];
 
-    /// As whom it is looked up. `as_user` looks it up after the user has bound, `anon` before. Not set: as
-    /// `auth_ldap.dn_lookup_bind.user_dn`, and `as_user` without that.
+    /// Who looks up the distinguished name. `as_user`: the user, after its bind. `anon`: nobody, before the bind.
+    /// Not set: `auth_ldap.dn_lookup_bind.user_dn`, or `as_user` without that.
     dn_lookup_bind: Option<BindAs> = None, keys = ["auth_ldap.dn_lookup_bind"];
 
-    /// Distinguished name of who looks it up.
+    /// Distinguished name for the lookup.
     dn_lookup_user_dn: Option<String> = None, keys = ["auth_ldap.dn_lookup_bind.user_dn"];
 
-    /// Password of who looks it up.
+    /// Password for the lookup.
     dn_lookup_password: Option<Secret> = None, keys = ["auth_ldap.dn_lookup_bind.password"];
 
-    /// As whom queries are asked, and users without a password are looked for. Not set: as
-    /// `auth_ldap.other_bind.user_dn`, and `as_user` without that.
+    /// Who asks queries, and looks for users without a password. Not set: `auth_ldap.other_bind.user_dn`, or
+    /// `as_user` without that.
     other_bind: Option<BindAs> = None, keys = ["auth_ldap.other_bind"];
 
-    /// Distinguished name of who asks.
+    /// Distinguished name for queries.
     other_user_dn: Option<String> = None, keys = ["auth_ldap.other_bind.user_dn"];
 
-    /// Password of who asks.
+    /// Password for queries.
     other_password: Option<Secret> = None, keys = ["auth_ldap.other_bind.password"];
 
-    /// Where `in_group_nested` looks for groups. Not set: `auth_ldap.dn_lookup_base`.
+    /// Entry below which `in_group_nested` looks for groups. Not set: `auth_ldap.dn_lookup_base`.
     group_lookup_base: Option<String> = None, keys = ["auth_ldap.group_lookup_base"];
 
-    /// Whether a user may open a vhost: a query, with `${vhost}`.
+    /// Query that says whether a user may open a vhost, with `${vhost}`.
     vhost_access: Query = Query::Constant(true), keys = ["auth_ldap.queries.vhost_access"];
 
-    /// What a user may do with a queue or an exchange: a query, with `${vhost}`, `${resource}`, `${name}` and
-    /// `${permission}`.
+    /// Query that says what a user may do with a queue or an exchange, with `${vhost}`, `${resource}`, `${name}`
+    /// and `${permission}`.
     resource_access: Query = Query::Constant(true), keys = ["auth_ldap.queries.resource_access"];
 
-    /// What a user may do with a topic exchange and a routing key: a query, with `${routing_key}`, too.
+    /// Query that says what a user may do with a topic exchange and a routing key, also with `${routing_key}`.
     topic_access: Query = Query::Constant(true), keys = ["auth_ldap.queries.topic_access"];
 
-    /// The tags that users can have, with a query for each: `[{administrator, QUERY}, ...]`.
+    /// Tags of users, with a query for each: `[{administrator, QUERY}, ...]`.
     tags: Tags = Tags::default(), keys = ["auth_ldap.queries.tags"];
 }
 

@@ -121,15 +121,15 @@ options! {
     /// The source `oauth2`.
     OAuth2Options, "Tokens of OAuth 2";
 
-    /// What the broker is called in tokens: their `aud` has to hold it.
+    /// Name of the broker in tokens: their `aud` must contain it.
     resource_server_id: String = String::new(), keys = ["auth_oauth2.resource_server_id"];
 
     /// Type of the rich authorization requests in tokens (`authorization_details`) that are about the broker. Not set:
-    /// they are not looked at.
+    /// they are ignored.
     resource_server_type: Option<String> = None, keys = ["auth_oauth2.resource_server_type"];
 
-    /// More resource servers, each with a name. What one does not say is as it is without a name; its `id` is its
-    /// name.
+    /// More resource servers, each with a name. Options that one leaves out are those without a name. Its `id` is its
+    /// name by default.
     resource_servers: Several = Several::default(), keys = [
         "auth_oauth2.resource_servers.$name.id",
         "auth_oauth2.resource_servers.$name.scope_prefix",
@@ -145,7 +145,7 @@ options! {
         "auth_oauth2.resource_servers.$name.oauth_provider_id"
     ];
 
-    /// More makers of tokens, each with a name: what is said of the one without a name does not hold for them.
+    /// More providers of tokens, each with a name. Options of the provider without a name do not hold for them.
     oauth_providers: Several = Several::default(), keys = [
         "auth_oauth2.oauth_providers.$name.issuer",
         "auth_oauth2.oauth_providers.$name.jwks_uri",
@@ -162,8 +162,7 @@ options! {
     /// Name of the provider of resource servers that name none. Not set: the one without a name.
     provider: Option<String> = None, keys = ["auth_oauth2.default_oauth_provider"];
 
-    /// What scopes begin with that are about the broker. Not set: `auth_oauth2.resource_server_id` and a
-    /// dot.
+    /// Beginning of scopes that are about the broker. Not set: `auth_oauth2.resource_server_id` and a dot.
     scope_prefix: Option<String> = None, keys = ["auth_oauth2.scope_prefix"];
 
     /// Claims besides `scope` that hold scopes, divided by spaces; `a.b` is `b` in `a`.
@@ -176,17 +175,17 @@ options! {
     /// How the patterns in scopes are written.
     scope_syntax: ScopeSyntax = ScopeSyntax::Wildcard, keys = ["auth_oauth2.scope_pattern_syntax"];
 
-    /// Whether a token's `aud` has to hold `auth_oauth2.resource_server_id`.
+    /// Whether a token's `aud` must contain `auth_oauth2.resource_server_id`.
     verify_aud: bool = true, keys = ["auth_oauth2.verify_aud"];
 
-    /// Whether a token has to say when it ends (`exp`).
+    /// Whether a token must say when it expires (`exp`).
     require_exp: bool = true, keys = ["auth_oauth2.require_exp"];
 
     /// Claims that hold the user's name, most preferred first; `sub` and `client_id` follow.
     username_claims: Named = Named::default(),
         keys = ["auth_oauth2.preferred_username_claims.$claim"];
 
-    /// Files of public keys (PEM) that tokens are signed with, under the `kid` of each.
+    /// Files of public keys (PEM) for the signatures of tokens, under the `kid` of each.
     signing_keys: Named = Named::default(), keys = ["auth_oauth2.signing_keys.$name"];
 
     /// The `kid` of tokens that have none.
@@ -194,34 +193,33 @@ options! {
 
     /// Algorithms that tokens may be signed by. Not set: all of RS, PS, ES and EdDSA that fit the key.
     ///
-    /// Those with a shared secret (HS256, ...) are used if they are named here.
+    /// Algorithms with a shared secret (HS256, ...) are used only if they are named here.
     algorithms: Named = Named::default(), keys = ["auth_oauth2.algorithms.$algorithm"];
 
-    /// Address of who makes the tokens. The address of its keys is found there.
+    /// Address of the provider of tokens. The broker finds the address of the keys there.
     issuer: Option<String> = None, keys = ["auth_oauth2.issuer"], check = https;
 
-    /// Address of its keys (JWKS), instead of asking `auth_oauth2.issuer` for it.
+    /// Address of the provider's keys (JWKS), in place of the one that `auth_oauth2.issuer` names.
     jwks_uri: Option<String> = None, keys = ["auth_oauth2.jwks_uri"],
         aliases = ["auth_oauth2.jwks_url"], check = https;
 
-    /// Where the issuer says what its addresses are.
+    /// Path at which the issuer lists its addresses.
     discovery_path: String = ".well-known/openid-configuration".to_owned(),
         keys = ["auth_oauth2.discovery_endpoint_path"];
 
-    /// What is added to that address as a query.
+    /// Query that is added to that address.
     discovery_params: Named = Named::default(),
         keys = ["auth_oauth2.discovery_endpoint_params.$param"];
 
-    /// File of the authorities that may have signed the issuer's certificate, in PEM. Not set: the
-    /// machine's.
+    /// File of the authorities that may have signed the issuer's certificate, in PEM. Not set: those of the
+    /// machine.
     cacertfile: Option<String> = None, keys = ["auth_oauth2.https.cacertfile"];
 
-    /// Whether the issuer's certificate has to be good. `verify_none` believes whoever answers.
+    /// Whether the issuer's certificate must be valid. `verify_none` accepts any server.
     verify: Verify = Verify::Peer, keys = ["auth_oauth2.https.peer_verification"],
         aliases = ["auth_oauth2.https.verify"];
 
-    /// How the issuer's name is compared with its certificate: wildcards are understood, whatever is said
-    /// here.
+    /// How the issuer's name is compared with its certificate. Wildcards match with either value.
     hostname_verification: HostnameVerification = HostnameVerification::Wildcard,
         keys = ["auth_oauth2.https.hostname_verification"];
 }

@@ -15,24 +15,24 @@ options! {
     /// Where the node lives on its machine.
     NodeOptions, "Node";
 
-    /// Directory of everything the node must remember: messages, definitions, its identity.
+    /// Directory of the node's data: messages, definitions, its identity.
     ///
-    /// It is made if it does not exist. One directory serves one running node. When it is not set:
+    /// The node makes the directory if it does not exist. One directory serves one running node. Not set:
     /// `/var/lib/leveret` for the superuser, `leveret` in the user's data directory
-    /// (`$XDG_DATA_HOME`, or `~/.local/share`) for anybody else.
+    /// (`$XDG_DATA_HOME`, or `~/.local/share`) for others.
     data_dir: Option<String> = None, keys = ["data_dir"],
         env = ["RABBITMQ_MNESIA_BASE" => "data_dir", "RABBITMQ_MNESIA_DIR" => "data_dir"],
         check = own_path;
 
-    /// The node's name, as it stands in lists and in the name of the cluster.
+    /// Name of the node, in lists and as the default name of the cluster.
     ///
-    /// When it is not set, `rabbit@` and the machine's host name.
+    /// Not set: `rabbit@` and the machine's host name.
     name: Option<String> = None, keys = ["node_name"], env = ["RABBITMQ_NODENAME" => "node_name"];
 
-    /// Path of the Unix socket on which `leveret ctl` finds the node.
+    /// Path of the Unix socket that `leveret ctl` connects to.
     ///
-    /// When it is not set, `leveret.sock` in the data directory. Whoever may connect to it is an
-    /// administrator, so only its owner can.
+    /// Not set: `leveret.sock` in the data directory. A user of the socket is an administrator, so only its
+    /// owner can connect.
     ctl_socket: Option<String> = None, keys = ["ctl.socket"], check = own_path;
 
     /// Threads that serve connections. 0 means one per processor.
@@ -40,17 +40,18 @@ options! {
 
     /// Shards that own the queues. 0 means one per thread.
     ///
-    /// A queue belongs to one shard. More shards than threads bring nothing.
+    /// A queue belongs to one shard. The first start decides; the data directory keeps the number. More shards than
+    /// threads bring nothing.
     shards: u32 = 0, keys = ["shards"], range = 0..=1024;
 
     /// Seconds that a turn, a lock or a thread may take before the process ends itself (by SIGABRT), so that systemd
-    /// starts it again. 0 means that it never does.
+    /// starts it again. 0 means never.
     ///
-    /// What takes longer than a second is told in the log and by `leveret_watchdog_stalls_total`.
+    /// The log and `leveret_watchdog_stalls_total` report each that takes longer than a second.
     watchdog_timeout: Seconds = Seconds(60), keys = ["watchdog.timeout"],
         range = Seconds(0)..=Seconds(86_400);
 
-    /// Name of the cluster, told to clients and tools. When it is not set, the node's name.
+    /// Name of the cluster, for clients and tools. Not set: the node's name.
     cluster_name: Option<String> = None, keys = ["cluster_name"];
 }
 
@@ -58,9 +59,9 @@ options! {
     /// Where clients connect.
     ListenerOptions, "Listeners";
 
-    /// Addresses on which AMQP 0-9-1 is spoken: a port, or an address and a port.
+    /// Addresses for AMQP 0-9-1: a port, or an address and a port.
     ///
-    /// Any number can be given, each under a name of its choice. The first replaces the default.
+    /// There may be any number, each under a name of your choice. The first replaces the default.
     /// `listeners.tcp = none` means no listener without TLS.
     tcp: Listeners = Listeners::on_port(5672), keys = ["listeners.tcp.$name", "listeners.tcp"],
         env = [
@@ -69,15 +70,15 @@ options! {
         ],
         flags = ["listen" => "listeners.tcp.default", "port" => "listeners.tcp.default"];
 
-    /// Addresses on which AMQP 0-9-1 is spoken over TLS, as for `listeners.tcp`; 5671 is the usual port.
+    /// Addresses for AMQP 0-9-1 over TLS, as for `listeners.tcp`; 5671 is the usual port.
     ///
-    /// There is none unless it is asked for. It needs `ssl_options.certfile` and `ssl_options.keyfile`.
+    /// By default there is none. `ssl_options.certfile` and `ssl_options.keyfile` must be set, too.
     ssl: Listeners = Listeners::none(), keys = ["listeners.ssl.$name", "listeners.ssl"];
 
     /// Whether every connection begins with a header of the PROXY protocol (versions 1 and 2), which
     /// names the client behind a proxy.
     ///
-    /// The header is believed: nobody but the proxy must be able to reach the port.
+    /// The broker believes the header, so only the proxy may be able to reach the port.
     proxy_protocol: bool = false, keys = ["proxy_protocol"];
 
     /// Connections that may wait to be accepted.
@@ -86,7 +87,7 @@ options! {
     /// Send small packets at once (TCP_NODELAY).
     nodelay: bool = true, keys = ["tcp_listen_options.nodelay"];
 
-    /// Probe idle connections by TCP. Heartbeats do this better.
+    /// Probe idle connections by TCP. Heartbeats are better.
     keepalive: bool = false, keys = ["tcp_listen_options.keepalive"];
 
     /// Size of the kernel's send buffer per connection. Not set: the kernel's choice.
@@ -110,7 +111,7 @@ options! {
 
     /// Heartbeat interval proposed to clients, in seconds. 0 leaves the choice to the client.
     ///
-    /// A peer that is silent for two intervals is closed.
+    /// The connection of a client that is silent for two intervals is closed.
     heartbeat: Seconds = Seconds(60), keys = ["heartbeat"], env = ["RABBITMQ_HEARTBEAT" => "heartbeat"],
         range = Seconds(0)..=Seconds(65_535);
 
@@ -136,18 +137,19 @@ options! {
 
     /// Largest body of a message; a larger one closes the publisher's channel.
     ///
-    /// The default is that of the version of RabbitMQ that is claimed; from 4.0 on it is 16 MiB there.
+    /// The default is that of RabbitMQ 3.13; from 4.0 on it is 16 MiB there.
     max_message_size: ByteSize = ByteSize::mib(128), keys = ["max_message_size"],
         range = ByteSize(1)..=ByteSize::mib(512);
 
-    /// Time in which a body that is being received has to move by 1 KiB for each second of it.
+    /// Time after which a connection is closed if a body, or a frame, stands still: if it brings less than 1 KiB for
+    /// each second of this time.
     ///
-    /// A connection with a body, or a frame, that stands still for as long is closed. While others wait for the
-    /// memory that the body takes it has to be 16 KiB a second, and a tenth of the body in this time.
+    /// While other connections wait for the memory that the body takes, the limits are 16 KiB for each second, and a tenth
+    /// of the body in this time.
     unfinished_timeout: Millis = Millis::seconds(60), keys = ["unfinished_timeout"],
         range = Millis(100)..=Millis::seconds(86_400);
 
-    /// Time a consumer may keep a delivery unacknowledged before its channel is closed.
+    /// Time that a consumer has to ack a delivery before its channel is closed.
     consumer_timeout: Millis = Millis::seconds(1800), keys = ["consumer_timeout"],
         range = Millis(1)..=Millis(u64::MAX / 2);
 }
@@ -156,10 +158,10 @@ options! {
     /// Who may log in, and what exists on the first start.
     AccessOptions, "Users and definitions";
 
-    /// Type of queues that are declared without one, in vhosts that are made from now on without a type of their own:
-    /// `classic` or `quorum`. Not set: `classic`.
+    /// Type of queues that are declared without a type: `classic` or `quorum`. Not set: `classic`.
     ///
-    /// As with RabbitMQ, a vhost keeps the type that it was made with. Queues that cannot be of it are classic.
+    /// It holds for new vhosts without a type of their own. As in RabbitMQ, a vhost keeps the type that it was made with.
+    /// Queues that cannot have this type are classic.
     default_queue_type: Option<QueueType> = None, keys = ["default_queue_type"];
 
     /// User made on the first start.
@@ -188,106 +190,109 @@ options! {
 
     /// Users that can log in only from the node's own machine.
     ///
-    /// The first key replaces the default; `loopback_users = none` lets every user in from
-    /// anywhere, which is dangerous while `guest` has its default password.
+    /// The first key replaces the default. `loopback_users = none` admits every user from
+    /// anywhere: a danger while `guest` has its default password.
     loopback_users: NameSet = NameSet::of("guest"), keys = ["loopback_users.$user", "loopback_users"];
 
-    /// Authentication mechanisms offered, in the order of the words that name them.
+    /// Authentication mechanisms that clients are offered, in the order of the last words of the keys.
     auth_mechanisms: Mechanisms = Mechanisms::default(), keys = ["auth_mechanisms.$name"];
 
-    /// User that a client becomes by the mechanism ANONYMOUS; `none` turns it away.
+    /// User of clients that log in by the mechanism ANONYMOUS; `none` refuses them.
     anonymous_login_user: String = "guest".to_owned(), keys = ["anonymous_login_user"];
 
     /// Password of that user. The default is `guest`.
     anonymous_login_pass: Secret = Secret::new("guest"), keys = ["anonymous_login_pass"];
 
-    /// How passwords of new users, and new passwords, are hashed.
+    /// How new passwords are hashed.
     ///
-    /// Definitions with hashes of `leveret_password_hashing_argon2id` cannot go back to RabbitMQ.
+    /// RabbitMQ refuses definitions with hashes of `leveret_password_hashing_argon2id`.
     password_hashing: PasswordHashing = PasswordHashing::Sha256, keys = ["password_hashing_module"];
 
-    /// Refused logins from one address after which its next ones are answered later and later. 0: never.
+    /// Refused logins from one address after which its next logins are delayed. 0: never.
     ///
-    /// Each further one doubles the delay. Ten seconds without any take one of them back.
+    /// Each further refusal doubles the delay. The count falls by one every ten seconds without a refusal.
     throttle_threshold: u32 = 10, keys = ["login_throttle.threshold"], range = 0..=1_000_000;
 
-    /// The longest that a login waits for its answer after too many refused ones.
+    /// The longest delay of a login after too many refusals.
     throttle_delay_max: Millis = Millis::seconds(5), keys = ["login_throttle.delay_max"],
         range = Millis(0)..=Millis::seconds(60);
 
-    /// Whether the system may write the broker's memory to a core file when it fails.
+    /// Whether the system may write a core file when the broker fails.
     ///
-    /// A core holds messages, and may hold passwords and keys.
+    /// A core file holds messages, and may hold passwords and keys.
     core_dumps: bool = false, keys = ["core_dumps"];
 
     /// A definitions file, or a directory of them, imported at every start.
     ///
-    /// The format is that of RabbitMQ's `export_definitions`. While it is set, the default user,
+    /// The format is that of RabbitMQ's `export_definitions`. With this option the default user,
     /// virtual host and permissions are not made.
     load_definitions: Option<String> = None, keys = ["load_definitions"],
         aliases = ["management.load_definitions", "definitions.local.path"];
 
-    /// Whether what cannot be here is left out of these definitions, with a warning for each: streams, what belongs to plugins that
-    /// are not there, and what needs something that is neither here nor in the file.
+    /// Whether unsupported entries of these definitions are left out, with a warning for each: streams, entries of
+    /// plugins that are not there, and entries that need something that is neither here nor in the file.
     ///
-    /// Without it such a file keeps the broker from starting, as it does RabbitMQ.
+    /// Otherwise such a file keeps the broker from starting, as in RabbitMQ.
     skip_unsupported_definitions: bool = false, keys = ["definitions.skip_unsupported"];
 }
 
 options! {
-    /// When the node says that it has enough.
+    /// When alarms block publishers, and how messages are stored.
     ResourceOptions, "Memory and disk";
 
-    /// Memory use at which publishers are blocked that publish into what is full (10 % above it all
-    /// publishers are): a part of the machine's memory
-    /// (`relative`), or a number of bytes (`absolute`), which counts if both are set.
+    /// Memory use that raises the memory alarm: a part of the machine's memory (`relative`), or a number of bytes
+    /// (`absolute`), which holds if both are set.
+    ///
+    /// The alarm blocks connections that publish into long queues; 10 % above the watermark, all that publish.
     memory_high_watermark: Threshold = Threshold::part(0.6),
         keys = ["vm_memory_high_watermark.relative", "vm_memory_high_watermark.absolute"],
         aliases = ["vm_memory_high_watermark"],
         env = ["RABBITMQ_VM_MEMORY_HIGH_WATERMARK" => "vm_memory_high_watermark"];
 
-    /// Memory of the machine, in place of what the operating system tells.
+    /// Memory of the machine, in place of the operating system's figure.
     total_memory: Option<ByteSize> = None, keys = ["total_memory_available_override_value"],
         env = [
             "RABBITMQ_TOTAL_MEMORY_AVAILABLE_OVERRIDE_VALUE" => "total_memory_available_override_value"
         ];
 
-    /// Part of the watermark that transient messages may take before new ones are written to the disk, too;
-    /// each shard has its share of it. 1 turns this off: publishers are blocked at the watermark.
+    /// Part of the watermark that transient messages may take before new ones are written to the disk, too.
+    ///
+    /// The part is divided among the shards. 1 means that they are not written: publishers are blocked at the watermark.
     paging_ratio: Fraction = Fraction(0.5), keys = ["vm_memory_high_watermark_paging_ratio"],
         range = Fraction(0.0)..=Fraction(1.0);
 
-    /// Free disk space under which publishers are blocked whose messages are to be written (under half
-    /// of it all publishers are): a number of bytes (`absolute`), which
-    /// counts if both are set, or a part of the machine's memory (`relative`).
+    /// Free disk space below which the disk alarm is raised: a number of bytes (`absolute`), which holds if both are
+    /// set, or a part of the machine's memory (`relative`).
+    ///
+    /// The alarm blocks connections that publish to the disk; below half of the limit, all that publish.
     disk_free_limit: Threshold = Threshold::bytes(50_000_000),
         keys = ["disk_free_limit.absolute", "disk_free_limit.relative"], aliases = ["disk_free_limit"];
 
-    /// What a start does when a file of stored messages is damaged.
+    /// What a start does when a file of messages is damaged.
     ///
-    /// `aside`: it goes on with every message that is whole, keeps the file as it was under a name with
-    /// `.damaged`, and an ERROR names file, position, what was lost, from which queues, and what can be done.
-    /// `refuse`: it ends there and changes nothing, so that nobody publishes or consumes before somebody has
-    /// looked. A damaged log of names, or a format that is too new, is always refused.
+    /// `aside`: the start goes on with every whole message and keeps the damaged file under a name with `.damaged`.
+    /// An ERROR names the file, the position, the loss, the queues, and what to do. `refuse`: the start ends and
+    /// changes nothing, so that nobody publishes or consumes before an operator has looked. A damaged log of names, or
+    /// a format that is too new, is always refused.
     damaged_files: DamagedFiles = DamagedFiles::Aside, keys = ["storage.damaged_files"];
 
-    /// Size from which on a file of stored messages is full and the next one is begun, at most.
+    /// Largest size of a file of messages. A file of this size is full, and the next one begins.
     ///
-    /// Files have a quarter of it while little is in the queues, and get longer with a long backlog. For each shard the disk
-    /// may hold about as much as this more than 1.3 times what is in the queues. Smaller files give that back sooner, and there
-    /// are more of them to open at a start.
+    /// With short queues files have a quarter of this size; they get longer with a long backlog. The disk holds at most
+    /// about 1.3 times the contents of the queues, and for each shard this size. Smaller files free space sooner, but
+    /// a start has to open more of them.
     segment_size: ByteSize = ByteSize::mib(64), keys = ["storage.segment_size"],
         range = ByteSize::mib(1)..=ByteSize::mib(1024);
 
-    /// Size from which on a message that is routed to several queues is stored only once.
+    /// Size from which on a message for queues of several shards is stored only once.
     ///
-    /// Names, properties and body count. Of a shorter one each shard that has a queue for it keeps a copy, which is
-    /// quicker to write and to read.
+    /// The size is that of names, properties and body. Of a smaller message each shard keeps a copy, which is quicker to
+    /// write and to read.
     embed_msgs_below: ByteSize = ByteSize::kib(4), keys = ["queue_index_embed_msgs_below"];
 }
 
 options! {
-    /// What is logged, how and where.
+    /// What the broker logs, how and where.
     LogOptions, "Logs and statistics";
 
     /// Log to an output stream.
@@ -295,10 +300,10 @@ options! {
     /// RabbitMQ logs to a file unless told otherwise; Leveret to the console.
     console: bool = true, keys = ["log.console"];
 
-    /// Least level logged to the console, whatever a category says. Not set: as the categories say.
+    /// Lowest level that is logged to the console, whatever the categories have. Not set: the levels of the categories.
     console_level: Option<Level> = None, keys = ["log.console.level"];
 
-    /// Shape of entries on the console.
+    /// Format of lines on the console.
     console_format: LogFormat = LogFormat::Plaintext, keys = ["log.console.formatter"];
 
     /// Which stream the console is.
@@ -307,23 +312,23 @@ options! {
     /// File to log to, relative to `log.dir`; `false` for none.
     file: LogFile = LogFile(None), keys = ["log.file"], env = ["RABBITMQ_LOGS" => "log.file"];
 
-    /// Least level logged to the file, whatever a category says. Not set: as the categories say.
+    /// Lowest level that is logged to the file, whatever the categories have. Not set: the levels of the categories.
     file_level: Option<Level> = None, keys = ["log.file.level"];
 
-    /// Shape of entries in the file.
+    /// Format of lines in the file.
     file_format: LogFormat = LogFormat::Plaintext, keys = ["log.file.formatter"];
 
     /// Size at which the file is rotated. 0 means never.
     file_rotation_size: ByteSize = ByteSize(0), keys = ["log.file.rotation.size"];
 
-    /// Rotated files that are kept.
+    /// Number of rotated files that are kept.
     file_rotation_count: u32 = 10, keys = ["log.file.rotation.count"], range = 0..=10_000;
 
     /// Directory of log files. Not set: `log` in the data directory.
     dir: Option<String> = None, keys = ["log.dir"], env = ["RABBITMQ_LOG_BASE" => "log.dir"],
         check = own_path;
 
-    /// Least level by category: default, connection, channel, queue, federation, upgrade, user, audit.
+    /// Lowest level by category: default, connection, channel, queue, federation, upgrade, user, audit.
     ///
     /// A category that is not set has the level of `default`, which is `info`.
     levels: CategoryLevels = CategoryLevels::default(), keys = ["log.$category.level"],
@@ -331,39 +336,37 @@ options! {
         env = ["LEVERET_LOG_LEVEL" => "log.level"],
         flags = ["log-level" => "log.level"];
 
-    /// Interval at which statistics are collected and emitted.
+    /// Interval at which statistics are sampled.
     statistics_interval: Millis = Millis::seconds(5), keys = ["collect_statistics_interval"],
         range = Millis(100)..=Millis::seconds(86_400);
 }
 
 options! {
-    /// What clients and tools are told about the product.
+    /// The names and versions that clients and tools see.
     IdentityOptions, "Identity";
 
-    /// Who the broker says it is, to clients (`product`), in the API and in metrics (`product_name`): `RabbitMQ`, by which
-    /// many of them decide, or `Leveret`.
+    /// Name of the broker for clients (`product`), in the API and in metrics (`product_name`): `RabbitMQ`, because many
+    /// clients decide by it, or `Leveret`.
     ///
-    /// Clients are told the same version of RabbitMQ in both cases. Leveret's own is always beside it, as `leveret_version`.
+    /// Both names have the same version of RabbitMQ. Leveret's own version is always beside it, as `leveret_version`.
     product: Product = Product::RabbitMq, keys = ["server_properties.product"];
 
-    /// Product name in the API and in metrics, in place of that.
+    /// Product name in the API and in metrics, in place of `server_properties.product`.
     product_name: Option<String> = None, keys = ["product.name"],
         env = ["RABBITMQ_PRODUCT_NAME" => "product.name"];
 
-    /// Product version in the API and in metrics, in place of its own.
+    /// Product version in the API and in metrics, in place of the default.
     product_version: Option<String> = None, keys = ["product.version"],
         env = ["RABBITMQ_PRODUCT_VERSION" => "product.version"];
 }
 
 options! {
-    /// Who is told what happens on the node.
+    /// Events of the node.
     EventOptions, "Events";
 
-    /// The vhost that has the exchange `amq.rabbitmq.event`, see the page about events. Not set:
-    /// `default_vhost`.
+    /// The vhost of the exchange `amq.rabbitmq.event`, see the page about events. Not set: `default_vhost`.
     ///
-    /// RabbitMQ asks for its plugin to be enabled; here the exchange is always there, and costs nothing
-    /// while nothing is bound to it.
+    /// The exchange is always there; no plugin has to be enabled. Without a binding it costs nothing.
     vhost: Option<String> = None, keys = ["event_exchange.vhost"];
 }
 
@@ -371,9 +374,7 @@ options! {
     /// The HTTP API and the page for people.
     ManagementOptions, "Management";
 
-    /// Whether the HTTP API is there at all.
-    ///
-    /// RabbitMQ asks for its plugin to be enabled; here it is a part of the broker.
+    /// Whether the HTTP API and the page are there. No plugin has to be enabled.
     enabled: bool = true, keys = ["management.enabled"];
 
     /// Port of the HTTP API and the page. 0 lets the operating system choose one.
@@ -384,8 +385,8 @@ options! {
 
     /// Port of the HTTP API and the page over TLS; 15671 is the usual one. Not set: there is none.
     ///
-    /// It needs `management.ssl.certfile` and `management.ssl.keyfile`. The port without TLS stays, unless
-    /// its `ip` is one that nobody else reaches.
+    /// `management.ssl.certfile` and `management.ssl.keyfile` must be set, too. The port without TLS stays open: bind it
+    /// to an address that only this machine reaches (`management.tcp.ip = 127.0.0.1`).
     ssl_port: Option<u16> = None, keys = ["management.ssl.port"];
 
     /// Address of the HTTP API over TLS. Not set: all addresses, IPv6 and IPv4.
@@ -403,7 +404,7 @@ options! {
     cors_origins: Texts = Texts::none(),
         keys = ["management.cors.allow_origins.$name", "management.cors.allow_origins"];
 
-    /// Seconds for which a browser may remember what another site may do.
+    /// Seconds for which a browser may remember the permissions of another site.
     cors_max_age: Seconds = Seconds(1800), keys = ["management.cors.max_age"],
         range = Seconds(0)..=Seconds(86_400);
 
@@ -438,9 +439,7 @@ options! {
     /// Metrics for Prometheus.
     PrometheusOptions, "Metrics";
 
-    /// Whether metrics are served at all.
-    ///
-    /// RabbitMQ asks for its plugin to be enabled; here it is a part of the broker.
+    /// Whether metrics are served. No plugin has to be enabled.
     enabled: bool = true, keys = ["prometheus.enabled"];
 
     /// Port of the metrics. 0 lets the operating system choose one.
@@ -455,15 +454,15 @@ options! {
     /// Address of the metrics over TLS. Not set: all addresses, IPv6 and IPv4.
     ssl_ip: Option<String> = None, keys = ["prometheus.ssl.ip"];
 
-    /// Where the metrics are; those of each object are under it.
+    /// Path of the metrics. Pages such as `per-object` are below it.
     path: String = "/metrics".to_owned(), keys = ["prometheus.path"], check = metrics_path;
 
-    /// Whether the plain path shows each object, as `/metrics/per-object` does.
+    /// Whether the page at `prometheus.path` shows each object, as `per-object` does.
     return_per_object_metrics: bool = false, keys = ["prometheus.return_per_object_metrics"];
 
-    /// Whether metrics are for users with the tag `monitoring` only, who show name and password or a token.
+    /// Whether metrics need the password or token of a user with the tag `monitoring`.
     ///
-    /// Without it whoever reaches the port sees the names of vhosts, queues and connections.
+    /// Otherwise whoever reaches the port sees the names of vhosts, queues and connections.
     asks_password: bool = false, keys = ["prometheus.authentication.enabled"];
 }
 

@@ -44,8 +44,8 @@ const HEAD: &str = "\
 <!-- Made by `cargo xtask codegen` from crates/config/src/options.rs. -->
 # Configuration
 
-The broker starts without any configuration. What is to differ is said in a file, in the
-environment or by flags; of several, the later in this list wins:
+The broker starts without any configuration. Options are set in a file, in the environment or
+by flags. A later place of this list takes precedence over an earlier one:
 
 1. the defaults below;
 2. the file of `--config`, else of `LEVERET_CONFIG_FILE`, `RABBITMQ_CONFIG_FILE` or
@@ -65,9 +65,10 @@ default_vhost = $(VHOST)          # a key set elsewhere, or an environment varia
 include conf.d/*.conf
 ```
 
-The last setting of a key wins; of one that files set more than once the broker tells which line counts and
-which do not. A key that neither Leveret nor RabbitMQ knows, or a value that cannot be read, keeps the
-broker from starting; it tells all such places at once (of very many the first hundred), with file and line.
+The last setting of a key holds. If files set a key more than once, the log names the line that holds and the
+others. A key that neither Leveret nor RabbitMQ knows, or a value that cannot be read, keeps the broker from
+starting. The errors name all such places at once (at most a hundred), with file and line.
+
 Values: BYTES such as `131072`, `512MiB` (1024) or `2GB` (1000); MILLISECONDS and SECONDS also as `250ms`,
 `30s`, `5m`, `1h30m`; FRACTION such as `0.6` or `60%`.
 ";

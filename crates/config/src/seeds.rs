@@ -143,13 +143,12 @@ impl Setting for Secrets {
 }
 
 options! {
-    /// What new virtual hosts have from the beginning, and what new passwords have to be like.
+    /// What new virtual hosts have from the beginning, and rules for new passwords.
     SeedOptions, "New virtual hosts and new passwords";
 
     /// Users that get permissions in each new virtual host whose name `vhost_pattern` (`.*`) matches.
     ///
-    /// One that is not there yet is made, with `tags` (`a,b`) and its password. `configure`, `write` and `read` are `.*`
-    /// unless they are set.
+    /// A missing user is made, with `tags` (`a,b`) and its password. `configure`, `write` and `read` are `.*` by default.
     users: Seeds = Seeds::default(), keys = [
         "default_users.$name.vhost_pattern",
         "default_users.$name.configure",
@@ -158,7 +157,7 @@ options! {
         "default_users.$name.tags"
     ];
 
-    /// Their passwords. Without one a user cannot log in by a password.
+    /// Passwords of these users. A user without one cannot log in by password.
     passwords: Secrets = Secrets::default(), keys = ["default_users.$name.password"];
 
     /// Operator policies of each new virtual host whose name `vhost_pattern` (`.*`) matches, under the name in the key,
@@ -177,20 +176,20 @@ options! {
         "default_policies.operator.$id.classic_queues.queue_version"
     ];
 
-    /// Limits of each new virtual host whose name `pattern` (`.*`) matches; the first that matches holds.
+    /// Limits of each new virtual host whose name `pattern` (`.*`) matches. The first match holds.
     vhost_limits: Seeds = Seeds::default(), keys = [
         "default_limits.vhosts.$id.pattern",
         "default_limits.vhosts.$id.max_connections",
         "default_limits.vhosts.$id.max_queues"
     ];
 
-    /// What a new password of a user has to be like. Hashes are taken as they are.
+    /// Rule for new passwords of users. Hashes are accepted without a check.
     validator: Validator = Validator::AcceptEverything, keys = ["credential_validator.validation_backend"];
 
-    /// Bytes that it has at least, if the validator is that of the length.
+    /// Least number of bytes of a password, for the validator `rabbit_credential_validator_min_password_length`.
     min_length: u32 = 5, keys = ["credential_validator.min_length"];
 
-    /// Pattern that has to match it, if the validator is that of the pattern, which needs one.
+    /// Pattern that a password must match, for the validator `rabbit_credential_validator_password_regexp`, which needs it.
     regexp: Option<String> = None, keys = ["credential_validator.regexp"];
 }
 

@@ -102,7 +102,7 @@ options! {
     /// Whether the page lets people sign in by OAuth 2, at the providers of `auth_oauth2`.
     enabled: bool = false, keys = ["management.oauth_enabled"];
 
-    /// What the page is called at the provider: a public client, which has no secret.
+    /// Name of the page at the provider: a public client, which has no secret.
     client_id: Option<String> = None, keys = ["management.oauth_client_id"];
 
     /// Scopes that the page asks for, divided by spaces.
@@ -111,20 +111,20 @@ options! {
     /// Address of the provider for browsers, if it is another one than `auth_oauth2.issuer`.
     provider_url: Option<String> = None, keys = ["management.oauth_provider_url"];
 
-    /// Where the provider tells browsers what its addresses are. Not set: where the issuer does.
+    /// Address at which browsers find the provider's addresses. Not set: that of the issuer.
     metadata_url: Option<String> = None, keys = ["management.oauth_metadata_url"];
 
-    /// Whether the page offers nothing else: no name and password.
+    /// Whether the page offers OAuth 2 only, without name and password.
     disable_basic_auth: bool = true, keys = ["management.oauth_disable_basic_auth"];
 
-    /// What else is added to the address that the page goes to.
+    /// Further parameters of the address that the page sends the browser to.
     authorization_params: Named = Named::default(),
         keys = ["management.oauth_authorization_endpoint_params.$name"];
 
-    /// What else the page sends for a token.
+    /// Further parameters of the page's request for a token.
     token_params: Named = Named::default(), keys = ["management.oauth_token_endpoint_params.$name"];
 
-    /// The same for each resource server of `auth_oauth2.resource_servers`, by its name or id.
+    /// These options for each resource server of `auth_oauth2.resource_servers`, by its name or id.
     servers: PageServers = PageServers::default(), keys = [
         "management.oauth_resource_servers.$name.id",
         "management.oauth_resource_servers.$name.label",
@@ -136,8 +136,8 @@ options! {
         "management.oauth_resource_servers.$name.oauth_initiated_logon_type"
     ];
 
-    /// Who begins to sign a user in. `idp_initiated`: the page leads to `management.oauth_provider_url`, from where people
-    /// come back with a token, as a form that is posted to `/api/login`.
+    /// Where signing in begins. `idp_initiated`: at `management.oauth_provider_url`, which sends people back with a
+    /// token, as a form that is posted to `/api/login`.
     initiated_by: InitiatedBy = InitiatedBy::Page, keys = ["management.oauth_initiated_logon_type"];
 
     /// What the provider sends the user back with.

@@ -128,14 +128,13 @@ macro_rules! tls_options {
             $(#[doc = $about])*
             $group, $title;
 
-            /// File of the authorities whose certificates clients may show, in PEM.
+            /// File of the authorities that may have signed clients' certificates, in PEM.
             cacertfile: Option<String> = None, keys = [concat!($prefix, ".cacertfile")];
 
-            /// File of the server's certificate, followed by those that lead to its authority, in PEM.
+            /// File of the server's certificate and, behind it, those that lead to its authority, in PEM.
             ///
-            /// It is read again while the broker runs: on SIGHUP, by `leveret ctl reload_certificates`,
-            /// and by itself when a file has changed. Files that do not fit are refused, with an error in
-            /// the log, and what was there before stays.
+            /// The running broker reads the file again on SIGHUP, by `leveret ctl reload_certificates`, and when the
+            /// file has changed. It refuses files that do not fit, with an error in the log; the old ones stay in use.
             certfile: Option<String> = None, keys = [concat!($prefix, ".certfile")];
 
             /// File of the certificate's private key, in PEM (PKCS #8, PKCS #1 or SEC 1).
@@ -144,22 +143,22 @@ macro_rules! tls_options {
             /// Password of the key file, if that is encrypted (PKCS #8).
             password: Option<Secret> = None, keys = [concat!($prefix, ".password")];
 
-            /// Whether clients are asked for a certificate. One that is given has to be good.
+            /// Whether clients are asked for a certificate. A certificate that a client shows must be valid.
             verify: Verify = Verify::None, keys = [concat!($prefix, ".verify")];
 
-            /// With `verify_peer`: turn clients away that have no certificate.
+            /// With `verify_peer`: refuse clients without a certificate.
             fail_if_no_peer_cert: bool = false, keys = [concat!($prefix, ".fail_if_no_peer_cert")];
 
-            /// Versions of TLS. Older ones than 1.2 are not spoken.
+            /// Versions of TLS. Versions before 1.2 are not supported.
             versions: TlsVersions = TlsVersions::default(), keys = [concat!($prefix, ".versions.$version")];
 
-            /// Cipher suites by their OpenSSL or IANA names, most preferred first. Unsafe ones are not there.
+            /// Cipher suites by their OpenSSL or IANA names, most preferred first. Unsafe suites are not supported.
             ciphers: CipherNames = CipherNames::default(), keys = [concat!($prefix, ".ciphers.$cipher")];
 
-            /// How many certificates may stand between a client's certificate and its authority.
+            /// Largest number of certificates between a client's certificate and its authority.
             depth: u32 = 10, keys = [concat!($prefix, ".depth")], range = 0..=100;
 
-            /// Choose the cipher suite by our order, not by the client's.
+            /// Choose the cipher suite by the broker's order, not by the client's.
             honor_cipher_order: bool = false, keys = [concat!($prefix, ".honor_cipher_order")];
         }
 
@@ -203,14 +202,14 @@ options! {
     /// Who a client is by its certificate.
     CertificateOptions, "Login by certificate";
 
-    /// The part of a client's certificate that is its user's name, for the mechanism EXTERNAL.
+    /// The part of a client's certificate that is the user's name, for the mechanism EXTERNAL.
     ///
-    /// It needs `ssl_options.verify = verify_peer`.
+    /// `ssl_options.verify = verify_peer` must be set, too.
     from: CertificateLogin = CertificateLogin::DistinguishedName, keys = ["ssl_cert_login_from"];
 
-    /// The kind of alternative name that is taken, if `ssl_cert_login_from` says so.
+    /// The type of alternative name, with `ssl_cert_login_from = subject_alternative_name`.
     san_type: AlternativeNameKind = AlternativeNameKind::Dns, keys = ["ssl_cert_login_san_type"];
 
-    /// Which of the alternative names of that kind, counted from 0.
+    /// The number of the alternative name of that type, counted from 0.
     san_index: u32 = 0, keys = ["ssl_cert_login_san_index"], range = 0..=1000;
 }
