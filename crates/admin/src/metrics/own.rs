@@ -9,10 +9,10 @@ use super::text::{Kind, Text, label, labels};
 use crate::stats::Snapshot;
 use Kind::{Counter, Gauge};
 
-/// Age of what a queue gives out next.
+/// Age of the message that a queue delivers next.
 pub(super) const QUEUE_AGE: (&str, &str) =
-    ("leveret_queue_oldest_message_age_seconds", "Age of the message that a queue gives out next");
-/// Age of what a channel has not acked.
+    ("leveret_queue_oldest_message_age_seconds", "Age of the message that a queue delivers next");
+/// Age of the oldest delivery that a channel has not acked.
 pub(super) const CHANNEL_AGE: (&str, &str) = (
     "leveret_channel_oldest_unacked_age_seconds",
     "How long the oldest delivery of a channel has waited for its ack",
@@ -53,24 +53,24 @@ pub(super) fn channel_age_ms(channel: &ChannelFacts, now: Time) -> Option<u64> {
 
 fn stalls(snapshot: &Snapshot, text: &mut Text) {
     let (count, seconds) = snapshot.overview.stalls;
-    let help = "Turns, locks and threads that took longer than a second";
+    let help = "Turns, locks and threads that took longer than a second; disks and checks of passwords that took longer than ten";
     text.one("leveret_watchdog_stalls_total", Counter, help, count);
-    let help = "How long the longest of them has taken up to now; 0 if there is none";
+    let help = "How long the longest stall has lasted up to now; 0 if there is none";
     text.one("leveret_watchdog_stall_seconds", Gauge, help, seconds);
 }
 
 fn waits(snapshot: &Snapshot, text: &mut Text) {
     let totals = &snapshot.overview.sums.session;
-    let help = "How long delivered messages had been in the broker";
+    let help = "Time of a message from publish to delivery";
     // Place n is below 2^n ms.
     let bounds_us = (0..Times::PLACES - 1).map(|place| 1000_u64 << place);
     let Times { counts, ms } = totals.in_broker;
     times("leveret_message_time_in_broker_seconds", help, bounds_us, &counts, ms * 1000, text);
-    let help = "How long confirms took, of one message per channel at a time";
+    let help = "Time from publish to confirm, of one message per channel at a time";
     let (bounds_us, confirm) = (CONFIRM_BOUNDS_US.into_iter(), &totals.confirm);
     times("leveret_confirm_latency_seconds", help, bounds_us, &confirm.counts, confirm.us, text);
     let name = "leveret_connections_waiting";
-    text.family(name, Gauge, "Connections that are not read, by what they wait for");
+    text.family(name, Gauge, "Connections that the broker does not read, by what they wait for");
     for (what, count) in snapshot.overview.now.waits.rows() {
         text.sample(name, &label("for", what), count);
     }
@@ -98,7 +98,7 @@ fn times(
 fn messages(snapshot: &Snapshot, text: &mut Text) {
     let overview = &snapshot.overview;
     let name = "leveret_messages_confirmed_total";
-    text.family(name, Counter, "Messages confirmed to publishers, by what made it true");
+    text.family(name, Counter, "Messages confirmed at once, by the disk or by a consumer's ack");
     let sum = |of: fn(&leveret_broker::shard::Confirmed) -> u64| -> u64 {
         overview.shards.iter().map(|shard| of(&shard.confirmed)).sum()
     };
@@ -106,15 +106,16 @@ fn messages(snapshot: &Snapshot, text: &mut Text) {
     text.sample(name, &label("by", "disk"), sum(|it| it.durable));
     text.sample(name, &label("by", "consumer"), sum(|it| it.acked));
     let nacked = overview.sums.session.channels.nack;
-    text.one("leveret_messages_nacked_total", Counter, "Messages nacked to publishers", nacked);
+    let help = "Messages whose publishers got basic.nack";
+    text.one("leveret_messages_nacked_total", Counter, help, nacked);
     let name = "leveret_nacks_total";
-    text.family(name, Counter, "Messages nacked to publishers, by reason");
+    text.family(name, Counter, "Messages whose publishers got basic.nack, by reason");
     for reason in NackReason::ALL {
         let count = overview.shards.iter().map(|shard| shard.nacked.of(reason)).sum::<u64>();
         text.sample(name, &label("reason", reason.name()), count);
     }
     let name = "leveret_messages_refused_total";
-    text.family(name, Counter, "Messages that a full queue refused");
+    text.family(name, Counter, "Messages that a full queue refused (reject-publish)");
     let by_type = |of: fn(&leveret_queue::Totals) -> u64| {
         let all = overview.queues.iter();
         all.map(move |((kind, safe), totals)| (kind.module(), *safe, of(totals)))
@@ -131,7 +132,11 @@ fn messages(snapshot: &Snapshot, text: &mut Text) {
         text.sample(name, &labels, count);
     }
     let name = "leveret_messages_dropped_total";
-    text.family(name, Counter, "Messages that left without an ack and were not dead-lettered");
+    text.family(
+        name,
+        Counter,
+        "Messages that left without an ack and without a dead-letter exchange, by reason",
+    );
     let reasons = [Reason::Expired, Reason::Maxlen, Reason::Rejected, Reason::DeliveryLimit];
     for reason in reasons {
         let count = overview.queues.values().map(|it| it.dropped.get(reason)).sum::<u64>();
@@ -142,7 +147,7 @@ fn messages(snapshot: &Snapshot, text: &mut Text) {
     let copies = overview.shards.iter().map(|shard| shard.counters.copies_left_out).sum::<u64>();
     text.sample(name, &label("reason", "alarm"), copies);
     let unreadable = overview.shards.iter().map(|shard| shard.counters.unreadable).sum::<u64>();
-    let help = "Messages that the disk did not give back; they are set aside in their queues";
+    let help = "Messages set aside because the disk could not read them";
     text.one("leveret_messages_unreadable_total", Counter, help, unreadable);
     let moved = overview.queues.values().map(|it| it.moved).sum::<u64>();
     let help = "Messages that an operator moved to another queue";
@@ -157,12 +162,16 @@ fn log(snapshot: &Snapshot, text: &mut Text) {
         ("live_bytes", "Bytes of messages that a queue holds", live),
         (
             "memory_bytes",
-            "Memory that messages take; less than live_bytes when they are paged out",
+            "Bytes of messages in memory; less than live_bytes when they are paged out",
             held,
         ),
         ("disk_bytes", "Bytes of files", disk),
         ("unwritten_bytes", "Bytes that wait for the disk", sum(|shard| shard.log.unwritten_bytes)),
-        ("records", "Messages that a queue holds, once each", sum(|shard| shard.log.records)),
+        (
+            "records",
+            "Number of messages that a queue holds, once each",
+            sum(|shard| shard.log.records),
+        ),
     ] {
         text.one(&format!("leveret_log_{name}"), Gauge, help, bytes);
     }
@@ -178,15 +187,16 @@ fn log(snapshot: &Snapshot, text: &mut Text) {
 fn alarms(snapshot: &Snapshot, text: &mut Text) {
     let node = &snapshot.overview.node;
     let name = "leveret_alarm";
-    text.family(name, Gauge, "Whether publishers are blocked, by the resource that is short");
+    text.family(name, Gauge, "1 while an alarm blocks publishers, by resource");
     text.sample(name, &label("resource", "memory"), u64::from(node.mem_alarm));
     text.sample(name, &label("resource", "disk"), u64::from(node.disk_free_alarm));
     let name = "leveret_alarms_raised_total";
-    text.family(name, Counter, "How often publishers were blocked, by the resource that was short");
+    text.family(name, Counter, "Alarms that were raised, by resource");
     text.sample(name, &label("resource", "memory"), node.mem_alarms);
     text.sample(name, &label("resource", "disk"), node.disk_free_alarms);
-    let help = "Connections that were not let in, as the limit of open files was reached";
+    let help = "Connections that were closed because the limit of open files was reached";
     text.one("leveret_connections_refused_total", Counter, help, node.fd_refused);
-    let help = "Memory that messages take, which is compared with the watermark";
+    let help =
+        "Memory of messages, names, connections and requests. The watermark is compared with it";
     text.one("leveret_memory_held_bytes", Gauge, help, node.mem_held);
 }
