@@ -72,8 +72,13 @@ impl Logs {
     }
 
     /// Waits until all is written that was said before, not longer than that.
-    pub fn flush(&self, patience: Duration) {
+    pub(crate) fn flush(&self, patience: Duration) {
         self.console.iter().for_each(|console| console.flush(patience));
+        self.flush_file(patience);
+    }
+
+    /// The same for the log file alone.
+    pub fn flush_file(&self, patience: Duration) {
         self.file.iter().for_each(|file| file.flush(patience));
     }
 
@@ -208,6 +213,9 @@ fn level(level: Level) -> LevelFilter {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -257,6 +265,24 @@ mod tests {
                 .any(|file| crates.join(file).exists());
             assert!(is_there, "{target}: no {path}");
         }
+    }
+
+    #[test]
+    fn who_reads_the_log_file_does_not_wait_for_who_reads_the_console() {
+        let (_reader, writer) = io::pipe().expect("a pipe");
+        let console = Console::new(writer).expect("a copy");
+        let console = Output::start("the console".to_owned(), console).expect("a thread");
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("log");
+        let file = LogFile::open(path.clone(), u64::MAX, 1).expect("a file");
+        let file = Output::start("the file".to_owned(), file).expect("a thread");
+        (&console).write_all(&[b'x'; 200_000]).expect("more than a pipe holds");
+        (&file).write_all(b"said\n").expect("room for it");
+        let logs = Logs { file: Some(file), console: Some(console), ..Logs::default() };
+        let (began, patience) = (Instant::now(), Duration::from_secs(60));
+        logs.flush_file(patience);
+        assert!(began.elapsed() < patience);
+        assert_eq!(std::fs::read(path).expect("a file"), b"said\n");
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(super) async fn tail(call: Call) -> Result<Answer, Fault> {
     let (logs, path) = (call.app.ops.about.logs.clone(), PathBuf::from(file));
     // A disk that hangs takes this thread from nobody.
     let read = move || {
-        logs.flush(PATIENCE);
+        logs.flush_file(PATIENCE);
         match from {
             Some(from) => system::after(&path, from, PART_BYTES),
             None => system::tail(&path, PART_BYTES),
