@@ -15,6 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use crate::doors::Stream;
 use crate::front::Ended;
 use crate::places::{self, Place};
+use crate::unread;
 
 /// How long a client may take to send the head of its first request. A place costs it nothing.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
@@ -33,15 +34,17 @@ pub(crate) async fn converse<F, R>(
     answer: F,
     mut ended: Ended,
 ) where
-    F: Fn(Request<Incoming>) -> R,
+    F: Fn(Request<Body>) -> R,
     R: Future<Output = Response<Body>>,
 {
     let has_asked = Arc::new(AtomicBool::new(false));
     let asks = Arc::clone(&has_asked);
-    let service = service_fn(move |request| {
+    let service = service_fn(move |request: Request<Incoming>| {
         asks.store(true, Ordering::Relaxed);
-        let answer = answer(request);
-        async move { Ok::<_, Infallible>(answer.await) }
+        let (head, body) = request.into_parts();
+        let (body, unread) = unread::lend(&head.headers, body);
+        let answer = answer(Request::from_parts(head, body));
+        async move { Ok::<_, Infallible>(unread.after(answer.await)) }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);

@@ -25,6 +25,7 @@ mod places;
 mod room;
 mod signin;
 pub mod stats;
+mod unread;
 mod watched;
 
 pub use front::front;

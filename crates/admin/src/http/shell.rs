@@ -18,7 +18,6 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use foldhash::fast::FixedState;
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use serde_json::json;
 use tokio::time::timeout;
 use tower::ServiceExt as _;
@@ -74,9 +73,8 @@ pub(super) async fn answer(
     router: Router,
     peer: Peer,
     place: Option<Arc<Place>>,
-    request: Request<Incoming>,
+    mut request: Request<Body>,
 ) -> Response<Body> {
-    let mut request = request.map(Body::new);
     let who = Who::default();
     let asked = request.headers().clone();
     let method = request.method().clone();

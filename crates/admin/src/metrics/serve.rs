@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use hyper::body::Incoming;
 use leveret_config::options::PrometheusOptions;
 use leveret_server::locks::{Rank, Ranked};
 
@@ -98,7 +97,7 @@ async fn answer(
     metrics: Arc<Metrics>,
     peer: SocketAddr,
     place: &Place,
-    request: Request<Incoming>,
+    request: Request<Body>,
 ) -> Response {
     if metrics.options.asks_password {
         let login = Login::of(request.headers(), metrics.stats.node(), Peer::Network(peer)).await;

@@ -156,8 +156,8 @@ impl Node {
         }
         head.push_str("\r\n");
         socket.write_all(head.as_bytes()).unwrap();
-        // One whose body is refused may close before it has read it.
-        let _ = socket.write_all(body);
+        // Also one that is refused is read, or thrown away.
+        socket.write_all(body).unwrap();
         let mut all = Vec::new();
         let _ = socket.read_to_end(&mut all);
         Got::read(&all)

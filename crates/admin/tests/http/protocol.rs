@@ -1,8 +1,9 @@
 //! What holds for every path: authentication, methods, compression, ETags, other sites, prefixes.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 
-use crate::node::Node;
+use crate::node::{Node, PATIENCE};
 
 #[test]
 fn authentication() {
@@ -111,6 +112,72 @@ fn a_prefix_and_a_small_limit() {
     let body = format!(r#"{{"arguments": {{"x": "{}"}}}}"#, "y".repeat(100));
     let got = node.must("PUT", "/rabbit/api/queues/%2F/q", &body, 413);
     assert!(got.text().contains("management.http.max_body_size"), "{}", got.text());
+}
+
+/// What comes back until the connection ends, after all of this was sent.
+#[track_caller]
+fn answered(node: &Node, parts: &[&[u8]]) -> String {
+    let mut socket = TcpStream::connect(node.http).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_write_timeout(Some(PATIENCE)).unwrap();
+    parts.iter().for_each(|part| socket.write_all(part).unwrap());
+    let mut all = String::new();
+    socket.read_to_string(&mut all).unwrap();
+    all
+}
+
+/// A client that sends all of its body before it reads gets an answer, and no broken connection.
+#[test]
+fn who_is_refused_in_the_middle_of_a_long_body_hears_why() {
+    let node = Node::start();
+    let body = vec![b' '; 30 << 20];
+    let guest = "Authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n";
+    let foreign = "Origin: https://bad.example\r\n";
+    #[rustfmt::skip] // a table
+    let rows = [
+        ("PUT /api/vhosts/v",   "",      401),
+        ("PUT /api/vhosts/v",   foreign, 403),
+        ("PUT /api/nowhere",    guest,   404),
+        ("PATCH /api/vhosts/v", guest,   405),
+        ("PUT /api/vhosts/v",   guest,   413),
+    ];
+    for (line, header, status) in rows {
+        let len = body.len();
+        let head = format!("{line} HTTP/1.1\r\nHost: x\r\n{header}Content-Length: {len}\r\n\r\n");
+        let got = answered(&node, &[head.as_bytes(), &body]).to_lowercase();
+        assert!(got.starts_with(&format!("http/1.1 {status} ")), "{line}: {got}");
+        assert!(got.contains("\r\nconnection: close\r\n"), "{line}: {got}");
+        let head =
+            format!("{line} HTTP/1.1\r\nHost: x\r\n{header}Transfer-Encoding: chunked\r\n\r\n");
+        let chunk = [format!("{len:x}\r\n").as_bytes(), &body, b"\r\n0\r\n\r\n"].concat();
+        let got = answered(&node, &[head.as_bytes(), &chunk]);
+        assert!(got.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {got}");
+    }
+}
+
+/// After a short body the connection goes on, read or not; with one that is not sent before it is asked for it ends.
+#[test]
+fn a_refused_request_with_a_short_body_leaves_the_connection() {
+    let node = Node::start();
+    let refused = b"PUT /api/vhosts/v HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n";
+    let body = vec![b' '; 60_000];
+    let last = b"GET /api/nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let got = answered(&node, &[refused, &body, refused, &body, last]);
+    let answers = got.split("HTTP/1.1 ").skip(1);
+    let statuses: Vec<&str> = answers.map(|answer| &answer[..3]).collect();
+    assert_eq!(statuses, ["401", "401", "404"], "{got}");
+    let waits = b"PUT /api/vhosts/v HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n";
+    let mut socket = TcpStream::connect(node.http).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.write_all(waits).unwrap();
+    let mut got = String::new();
+    while !got.contains("\r\n\r\n") {
+        let mut byte = [0];
+        socket.read_exact(&mut byte).unwrap();
+        got.push(byte[0].into());
+    }
+    assert!(got.starts_with("HTTP/1.1 401 ") && !got.contains("100 Continue"), "{got}");
+    assert!(got.contains("connection: close\r\n"), "{got}");
 }
 
 /// Nonsense gets an answer, and the next one is served.
