@@ -3,7 +3,7 @@
 //!
 //! A body takes its whole length when its header comes, before its bytes do. A connection whose body does
 //! not fit stands in line and is not read any further until others have finished theirs. A body that is longer than all of the
-//! room gets the room when it is empty. So a body that has begun can end, and a body that waits has its turn.
+//! room gets the room when nobody else has any. So a body that has begun can end, and a body that waits has its turn.
 //!
 //! Users have shares. A user who holds room gets more of it while that makes no more than [`SHARE`] times what is left for others. So
 //! a user alone has two thirds of all, which is the limit, and who holds nothing finds a third of what others left, whether those who
@@ -64,7 +64,6 @@ const fn excess(limit: u64) -> u64 {
 pub struct BodyRoom {
     /// A connection with no more than this needs none.
     free: u64,
-    has_shares: bool,
     limit: AtomicU64,
     /// Mirror of [`Inner::taken`].
     taken: AtomicU64,
@@ -105,13 +104,6 @@ struct User {
 /// A turn, and who came when. In each turn one of each user is served: of those who waited when it began, and of those who came
 /// meanwhile.
 type Place = (u64, u64);
-
-/// What may be taken.
-#[derive(Clone, Copy, Debug)]
-struct Bounds {
-    all: u64,
-    has_shares: bool,
-}
 
 /// What becomes of one that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,18 +176,12 @@ impl BodyRoom {
     pub fn new(free: u64) -> Self {
         Self {
             free,
-            has_shares: true,
             limit: AtomicU64::new(u64::MAX),
             taken: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             frames_waiting: AtomicU64::new(0),
             inner: Mutex::default(),
         }
-    }
-
-    /// Without a limit, and without shares: who asks has one elsewhere.
-    pub fn without_shares() -> Self {
-        Self { has_shares: false, ..Self::default() }
     }
 
     /// Bytes of unfinished bodies, and of an unfinished frame, for which a connection needs no room.
@@ -259,7 +245,9 @@ impl BodyRoom {
         let Question { connection, number, user, holds } = question;
         let mut inner = self.lock();
         let name = inner.name_of(user);
-        if inner.is_next(kind) && inner.judge(&name, kind, wants, self.bounds()) == Verdict::Fits {
+        if inner.is_next(kind)
+            && inner.judge(&name, kind, (holds, wants), self.all()) == Verdict::Fits
+        {
             inner.take(&name, kind, wants);
             self.show(&inner);
             return RoomAnswer::Granted;
@@ -274,7 +262,8 @@ impl BodyRoom {
         let mut inner = self.lock();
         let name = inner.name_of(user);
         let is_there = inner.is_next(Kind::Body)
-            && inner.judge(&name, Kind::Body, bytes, self.bounds()) == Verdict::Fits;
+            && inner.judge(&name, Kind::Body, (Kinds::default(), bytes), self.all())
+                == Verdict::Fits;
         if is_there {
             inner.take(&name, Kind::Body, bytes);
             self.show(&inner);
@@ -310,10 +299,10 @@ impl BodyRoom {
         self.serve(&mut inner, outbox);
     }
 
-    fn bounds(&self) -> Bounds {
+    /// What all users together may take.
+    fn all(&self) -> u64 {
         let limit = self.limit();
-        let all = if self.has_shares { limit.saturating_add(excess(limit)) } else { limit };
-        Bounds { all, has_shares: self.has_shares }
+        limit.saturating_add(excess(limit))
     }
 
     fn serve(&self, inner: &mut Inner, outbox: &mut Outbox) {
@@ -332,21 +321,19 @@ impl BodyRoom {
 
     /// Who is answered next: the user, the kind, the connection's place among those of the user, and whether it gets room.
     fn next(&self, inner: &mut Inner) -> Option<(Arc<str>, Kind, usize, bool)> {
-        let mut bounds = self.bounds();
+        let all = self.all();
         for kind in KINDS {
-            if let Some((place, name)) = inner.first(kind, bounds, false) {
+            if let Some((place, name)) = inner.first(kind, all, false) {
                 let round = &mut inner.rounds[kind as usize];
                 *round = place.0.max(*round);
                 return Some((name, kind, 0, true));
             }
         }
-        let limit = self.limit();
-        bounds.all = limit.saturating_add(excess(limit));
         // Where a connection that holds room goes on, what it gives back will do.
         let goes_on = inner.goes_on();
         let is_stuck = |kind: &Kind| !goes_on[*kind as usize] && !inner.is_next(*kind);
         KINDS.into_iter().filter(is_stuck).find_map(|kind| {
-            if let Some((_, name)) = inner.first(kind, bounds, true) {
+            if let Some((_, name)) = inner.first(kind, all, true) {
                 return Some((name, kind, 0, true));
             }
             let (name, line, at) = inner.last_with_room(kind)?;
@@ -411,15 +398,15 @@ impl Inner {
         })
     }
 
-    /// Whether there is room for so many bytes. Where there is nothing there is room for any.
-    fn judge(&self, name: &str, kind: Kind, wants: u64, bounds: Bounds) -> Verdict {
+    /// Whether there is room for so many bytes more than a connection holds. Where there is nothing else there is room for any.
+    fn judge(&self, name: &str, kind: Kind, (holds, wants): (Kinds, u64), all: u64) -> Verdict {
         let at = kind as usize;
-        if self.taken[at] == 0 {
+        if self.taken[at] <= holds[at] {
             return Verdict::Fits;
         }
-        let all = if kind == Kind::Body { bounds.all } else { bounds.all / OTHERS };
+        let all = if kind == Kind::Body { all } else { all / OTHERS };
         let left = all.checked_sub(self.taken[at].saturating_add(wants));
-        match self.users.get(name).filter(|user| bounds.has_shares && user.held[at] > 0) {
+        match self.users.get(name).filter(|user| user.held[at] > 0) {
             Some(user) => {
                 let share = if user.all_wait(kind) { SHARE_IF_ALL_WAIT } else { SHARE };
                 let would_have = user.held[at].saturating_add(wants);
@@ -432,11 +419,11 @@ impl Inner {
     }
 
     /// The first that gets room. Nobody passes one for whom there is none, unless nobody goes on.
-    fn first(&self, kind: Kind, bounds: Bounds, nobody_goes_on: bool) -> Option<(Place, Arc<str>)> {
+    fn first(&self, kind: Kind, all: u64, nobody_goes_on: bool) -> Option<(Place, Arc<str>)> {
         for (&place, name) in &self.lines[kind as usize] {
             let first = self.users.get(name).and_then(|user| user.waiting[kind as usize].front());
             let Some(waiter) = first else { continue };
-            match self.judge(name, kind, waiter.wants, bounds) {
+            match self.judge(name, kind, (waiter.holds, waiter.wants), all) {
                 Verdict::Fits => return Some((place, Arc::clone(name))),
                 Verdict::NoRoom if !nobody_goes_on => return None,
                 Verdict::NoRoom | Verdict::OverShare => {}

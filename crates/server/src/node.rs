@@ -146,7 +146,7 @@ impl Node {
             recipients: RankedRw::new(Rank::Recipients, HashMap::default()),
             connection_count: AtomicUsize::new(0),
             next_connection: AtomicU64::new(1),
-            requests: BodyRoom::without_shares(),
+            requests: BodyRoom::default(),
             connection_bytes: AtomicU64::new(0),
             unread: Unread::default(),
             request_bytes: AtomicU64::new(0),
@@ -318,8 +318,8 @@ impl Node {
     pub fn set_memory_limit(&self, limit: u64) -> Option<AlarmChange> {
         self.alarms.set_memory_limit(limit);
         self.settings.bodies.set_watermark(limit);
-        // Half of what bodies have.
-        self.requests.set_watermark(limit / 2);
+        // A third of what bodies have.
+        self.requests.set_watermark(limit / 3);
         self.topology_mut().set_weight_max(limit.max(NAMES_LEAST));
         if self.is_filled() {
             self.limit_spills();

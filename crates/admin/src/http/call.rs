@@ -88,16 +88,15 @@ impl FromRequest<Arc<App>> for Call {
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let params = params.iter().map(owned).collect();
         let query = parse_query(parts.uri.query().unwrap_or_default());
-        let share = app.requests.share(&login.name, &app.ops.node);
         let (body, held) = {
             // What has no body is answered whatever else its user sends.
             let has_body = !body.is_end_stream();
             let _one = has_body.then(|| app.requests.enter(&login.name)).transpose()?;
-            let held = Held::nothing(&app.ops.node, Some(Arc::clone(&share)));
+            let held = Held::nothing(&app.ops.node, &login.name);
             body::read(app, &parts.headers, body, held).await?
         };
         let (app, headers) = (Arc::clone(app), parts.headers);
-        let answer = Held::nothing(&app.ops.node, Some(share));
+        let answer = Held::nothing(&app.ops.node, &login.name);
         let pairs = query.iter().map(|(name, value)| (&**name, &**value));
         let ranges = Ranges::of_query(pairs, wall(now()).ms());
         if ranges.are_fine() {

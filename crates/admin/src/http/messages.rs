@@ -208,7 +208,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let mut direct = direct(&call, &vhost).await?;
     let mut rows = vec![b'['];
     let mut tags = Vec::new();
-    let mut held = Held::nothing(call.node(), None);
+    let mut held = Held::nothing(call.node(), &call.login.name);
     // Held until all are there: one that is put back would come again at once.
     for _ in 0..wanted.count {
         let Some((tag, row)) = take(&mut direct, call.param("queue"), &wanted).await? else {

@@ -1,16 +1,12 @@
-//! How many requests are under way whose bodies are not whole, how many read queues, and what those of a user share.
-
-use std::sync::{Arc, Weak};
+//! How many requests are under way whose bodies are not whole, and how many read queues.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_server::locks::{Rank, Ranked};
-use leveret_server::node::Node;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::answer::Fault;
 use super::health::Service;
-use crate::room::Share;
 
 /// Bodies of one user that are being received at a time.
 const OF_USER_MAX: usize = 32;
@@ -22,8 +18,6 @@ const GETS_MAX: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Requests {
     of_users: Ranked<HashMap<String, usize, FixedState>>,
-    /// Of users who have requests under way, and of some who had.
-    shares: Ranked<HashMap<String, Weak<Share>, FixedState>>,
     gets: Semaphore,
     pub(super) service: Service,
 }
@@ -31,8 +25,7 @@ pub(crate) struct Requests {
 impl Default for Requests {
     fn default() -> Self {
         let of_users = Ranked::new(Rank::Above, HashMap::default());
-        let shares = Ranked::new(Rank::Above, HashMap::default());
-        Self { of_users, shares, gets: Semaphore::new(GETS_MAX), service: Service::default() }
+        Self { of_users, gets: Semaphore::new(GETS_MAX), service: Service::default() }
     }
 }
 
@@ -55,18 +48,6 @@ impl Requests {
         }
         *count += 1;
         Ok(One { all: self, user })
-    }
-
-    /// What all requests of this user together take their room from.
-    pub(super) fn share(&self, user: &str, node: &Node) -> Arc<Share> {
-        let mut shares = self.shares.lock();
-        if let Some(share) = shares.get(user).and_then(Weak::upgrade) {
-            return share;
-        }
-        shares.retain(|_, share| share.strong_count() > 0);
-        let share = Arc::new(Share::new(node));
-        shares.insert(user.to_owned(), Arc::downgrade(&share));
-        share
     }
 
     /// Waits until few enough read queues.

@@ -118,7 +118,7 @@ async fn answer(
         Ok(filter) => filter,
         Err(text) => return (StatusCode::BAD_REQUEST, text).into_response(),
     };
-    let mut held = Held::nothing(metrics.stats.node(), None);
+    let mut held = Held::nothing(metrics.stats.node(), "");
     let line = match endpoint.is_of_each() {
         false => None,
         true => match metrics.lines.enter(peer.ip()).await {
