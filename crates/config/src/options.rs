@@ -265,6 +265,7 @@ options! {
     /// set, or a part of the machine's memory (`relative`).
     ///
     /// The alarm blocks connections that publish to the disk; below half of the limit, all that publish.
+    /// Less than 2 MiB counts as 2 MiB; 0 blocks nobody.
     disk_free_limit: Threshold = Threshold::bytes(50_000_000),
         keys = ["disk_free_limit.absolute", "disk_free_limit.relative"], aliases = ["disk_free_limit"];
 

@@ -20,11 +20,14 @@ use self::words::History;
 use crate::clock::now;
 use crate::locks::{Rank, Ranked};
 use crate::node::Node;
-use crate::room::Room;
+use crate::room::{KEPT_BYTES, Room};
 use crate::runner::with_runner;
 
 pub(crate) use self::words::{say, say_flaps};
 pub use crate::room::free_bytes;
+
+/// The least limit of free disk space that is one.
+const DISK_LIMIT_MIN: u64 = 2 * KEPT_BYTES;
 
 /// Two bits each, a [`Level`].
 const MEMORY: u8 = 0;
@@ -182,10 +185,19 @@ impl Alarms {
         self.disk_limit.store(limit, Ordering::Relaxed);
     }
 
+    /// The limit that is compared: messages are refused for want of room below the least one, and those who publish are to
+    /// be stopped before.
+    fn disk_limit_at_work(&self) -> u64 {
+        match self.disk_limit() {
+            0 => 0,
+            limit => limit.max(DISK_LIMIT_MIN),
+        }
+    }
+
     /// So much is free now.
     pub(crate) fn update_disk(&self, free: u64, now: Time) -> Option<AlarmChange> {
         self.disk_free.store(free, Ordering::Relaxed);
-        let limit = self.disk_limit();
+        let limit = self.disk_limit_at_work();
         let before = self.level(Resource::Disk);
         let history = self.history(Resource::Disk);
         let is_over = free >= limit.saturating_add(limit / 10) || history.lasts_ms(now) >= ALARM_MS;
@@ -254,7 +266,7 @@ pub async fn watch_disk(node: Arc<Node>, room: Arc<Room>) {
                 }
             }
         }
-        room.pause(node.alarms.disk_limit()).await;
+        room.pause(node.alarms.disk_limit_at_work()).await;
     }
 }
 
@@ -269,41 +281,56 @@ pub fn look(node: &Arc<Node>, free: u64) {
 mod tests {
     use super::*;
 
+    const MB: u64 = 1_000_000;
+
+    /// What the log keeps for itself is more than this limit.
+    #[test]
+    fn a_low_limit_comes_before_refusals() {
+        let alarms = Alarms::new(1000);
+        alarms.set_disk_limit(1);
+        assert_eq!(alarms.update_disk(DISK_LIMIT_MIN, Time::from_ms(0)), None);
+        let raised = alarms.update_disk(DISK_LIMIT_MIN - 1, Time::from_ms(1));
+        assert_eq!((raised, alarms.disk_limit()), (Some(AlarmChange::Raised), 1));
+        let off = Alarms::new(1000);
+        off.set_disk_limit(0);
+        assert_eq!(off.update_disk(0, Time::from_ms(0)), None);
+    }
+
     #[test]
     fn the_reason_names_what_is_short() {
         let at = Time::from_ms;
         let alarms = Alarms::new(1000);
-        alarms.set_disk_limit(50);
+        alarms.set_disk_limit(50 * MB);
         assert_eq!(alarms.alarm().reason(), None);
-        assert_eq!(alarms.update_disk(49, at(0)), Some(AlarmChange::Raised));
+        assert_eq!(alarms.update_disk(49 * MB, at(0)), Some(AlarmChange::Raised));
         assert!(!alarms.alarm().stops_all);
-        assert_eq!(alarms.update_disk(10, at(1)), Some(AlarmChange::Moved));
+        assert_eq!(alarms.update_disk(10 * MB, at(1)), Some(AlarmChange::Moved));
         assert!(alarms.alarm().stops_all);
-        assert_eq!(alarms.update_disk(26, at(2)), Some(AlarmChange::Moved));
+        assert_eq!(alarms.update_disk(26 * MB, at(2)), Some(AlarmChange::Moved));
         assert_eq!(alarms.alarm().reason(), Some("low on disk"));
         assert_eq!(alarms.update_memory(|| 1001, at(2)), Some(AlarmChange::Raised));
         assert_eq!(alarms.alarm().reason(), Some("low on memory & disk"));
         assert_eq!(alarms.raised(), [Resource::Memory, Resource::Disk]);
-        assert_eq!(alarms.update_disk(55, at(3)), Some(AlarmChange::Cleared));
+        assert_eq!(alarms.update_disk(55 * MB, at(3)), Some(AlarmChange::Cleared));
         assert_eq!(alarms.alarm().reason(), Some("low on memory"));
         assert_eq!(alarms.update_memory(|| 0, at(3)), Some(AlarmChange::Cleared));
         assert!(!alarms.any());
         // A write found no room, though there is enough by the system's count.
         alarms.disk_refused.store(true, Ordering::Relaxed);
-        assert_eq!(alarms.update_disk(1000, at(4)), Some(AlarmChange::Raised));
+        assert_eq!(alarms.update_disk(1000 * MB, at(4)), Some(AlarmChange::Raised));
         assert!(alarms.alarm().stops_all);
         alarms.disk_refused.store(false, Ordering::Relaxed);
-        assert_eq!(alarms.update_disk(1000, at(5)), Some(AlarmChange::Cleared));
+        assert_eq!(alarms.update_disk(1000 * MB, at(5)), Some(AlarmChange::Cleared));
     }
 
     /// Files come and go while the disk is at its limit: publishers are not stopped and let in each time.
     #[test]
     fn an_alarm_of_the_disk_lasts() {
         let alarms = Alarms::new(1000);
-        alarms.set_disk_limit(100);
+        alarms.set_disk_limit(100 * MB);
         let changes = (0..100).filter(|&n| {
             let free = if n % 2 == 0 { 99 } else { 101 };
-            alarms.update_disk(free, Time::from_ms(n * 100)).is_some()
+            alarms.update_disk(free * MB, Time::from_ms(n * 100)).is_some()
         });
         assert!(changes.count() <= 8, "four alarms in ten seconds");
     }

@@ -46,9 +46,9 @@ impl SmallDisk {
         (line == "mounted\n").then_some(disk)
     }
 
-    /// A node whose data directory is on it.
+    /// A node whose data directory is on it, and whose publishers nothing stops.
     fn broker(&self) -> Broker {
-        self.broker_with_limit("1KB")
+        self.broker_with_limit("0")
     }
 
     fn broker_with_limit(&self, limit: &str) -> Broker {
@@ -268,7 +268,7 @@ fn names_on_a_disk_without_a_byte() {
         eprintln!("skipped: this system lets nobody mount");
         return;
     };
-    let broker = disk.broker();
+    let broker = disk.broker_with_limit("1KB");
     let (mut client, channel) = broker.channel();
     declare(&mut client, channel);
     let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
@@ -316,7 +316,7 @@ fn names_on_a_disk_without_a_byte() {
     assert!(refused.contains("506") && refused.contains("is full"), "{refused}");
     assert_eq!(definitions(&broker), before);
     drop((client, deletes, broker));
-    let broker = disk.broker();
+    let broker = disk.broker_with_limit("1KB");
     broker.log.wait_for("written when there is room");
     broker.log.wait_for("disk resource limit alarm set on node");
     assert_eq!(definitions(&broker), before);
@@ -331,7 +331,7 @@ fn names_on_a_disk_without_a_byte() {
     client.queue_delete(channel, "other").unwrap();
     let then = definitions(&broker);
     drop((client, broker));
-    assert_eq!(definitions(&disk.broker()), then);
+    assert_eq!(definitions(&disk.broker_with_limit("1KB")), then);
 }
 
 /// The disk fills within a second, and the alarm comes before it is full.
