@@ -31,6 +31,8 @@ mod listing;
 mod look;
 mod moving;
 mod numbers;
+mod outside;
+mod pieces;
 mod poison;
 mod ports;
 mod progress;
@@ -39,37 +41,31 @@ mod queues;
 mod recover;
 mod settle;
 mod store;
-mod stuck;
 mod transactions;
 
-use std::collections::BTreeMap;
-
 use foldhash::fast::FixedState;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use leveret_log::{Log, ReadError, Usage};
-use leveret_queue::{Left, Offset, Queue, Time};
+use leveret_queue::{Queue, Time};
 use leveret_topology::{GroupId, QueueId, Topology};
 
 use crate::flow::Alarm;
 use crate::held::Place;
 use crate::message::{ConnectionId, Outbox, Reply, ToSession, ToShard};
-use crate::work::Work;
 use confirms::Confirms;
-use dead_letter::{Awaited, Origin};
 use ending::Ending;
 use exits::Exits;
 use history::Histories;
-use jobs::{Job, Line};
+use jobs::Jobs;
 use lifecycle::Asked;
 use listing::Listing;
-use moving::Moving;
 use numbers::Sampling;
+use outside::Outside;
 use ports::Ports;
 use queues::{Hosted, Queues};
 pub use recover::{Restored, queue_of};
 use settle::Pays;
 use store::{Store, queue_offset};
-use stuck::Retries;
 use transactions::Transactions;
 
 pub use confirms::{Confirmed, NackReason, Nacked};
@@ -77,52 +73,28 @@ pub use store::{LAZY_MAX_MS, LAZY_MS};
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 
-/// Queues, their log, and what a turn needs. Generic over the log so that no call to it is dynamic.
+/// Queues, their log, and what a turn needs: parts that know nothing of each other, and that a turn lets work together.
+/// Generic over the log so that no call to it is dynamic.
 #[derive(Debug)]
 pub struct Shard<L> {
     group: GroupId,
-    store: Store<L>,
     queues: Queues,
+    store: Store<L>,
+    confirms: Confirms,
+    exits: Exits,
     ports: Ports,
-    /// Connections whose gates opened, and shards that are told when this one has dispatched.
-    resumed: Vec<(ConnectionId, Vec<GroupId>)>,
-    /// Sum of [`Hosted::letters`].
-    letters_waiting: u64,
-    /// What does not fit a turn.
-    work: Work<Line, Job>,
-    /// Units of work that were done since somebody began to count: see [`jobs`].
-    used: u64,
-    /// Memory that jobs take.
-    waiting_bytes: u64,
-    /// Connections that are not read from because of what they have waiting here.
-    paused: HashSet<ConnectionId, FixedState>,
+    jobs: Jobs,
+    transactions: Transactions,
+    histories: Histories,
     /// Consumers of deleted queues that are not told yet.
     ending: Ending,
-    histories: Histories,
-    /// Dead letters that wait for their targets (at-least-once strategy).
-    awaited: BTreeMap<(QueueId, Offset), Awaited>,
-    /// Those that found no target, or no room there, and are tried again.
-    retries: Retries,
-    /// Messages that an operator moves, by who waits for it.
-    moves: Map<ConnectionId, Moving>,
+    outside: Outside,
     counters: Counters,
-    exits: Exits,
-    confirms: Confirms,
-    transactions: Transactions,
-    alarm: Alarm,
-    /// When it was last said that copies for the firehose are left out.
-    left_out_at: Option<Time>,
-    /// Messages of queues that are not known are not let go.
-    keeps_orphans: bool,
-    /// How far the system's clock is from what turns are told.
-    clock_step_ms: i64,
-    /// The time of a turn in microseconds, if that is told.
-    micros: u64,
-    /// Processors are short.
-    is_pressed: bool,
+    sampling: Sampling,
     /// Set aside in this turn, and not told yet.
     unreadable: Vec<(QueueId, ReadError)>,
-    sampling: Sampling,
+    /// Messages of queues that are not known are not let go.
+    keeps_orphans: bool,
 }
 
 /// Totals since the start, for metrics. Plain integers: published by whoever asks, once per turn.
@@ -158,32 +130,20 @@ impl<L: Log> Shard<L> {
     pub fn new(group: GroupId, log: L) -> Self {
         Self {
             group,
-            store: Store::new(log),
             queues: Queues::default(),
-            ports: Ports::default(),
-            resumed: Vec::new(),
-            letters_waiting: 0,
-            work: Work::new(jobs::LIMITS),
-            used: 0,
-            waiting_bytes: 0,
-            paused: HashSet::default(),
-            ending: Ending::default(),
-            histories: Histories::default(),
-            awaited: BTreeMap::new(),
-            retries: Retries::default(),
-            moves: Map::default(),
-            counters: Counters::default(),
-            exits: Exits::default(),
+            store: Store::new(log),
             confirms: Confirms::default(),
+            exits: Exits::default(),
+            ports: Ports::default(),
+            jobs: Jobs::default(),
             transactions: Transactions::default(),
-            keeps_orphans: false,
-            alarm: Alarm::default(),
-            left_out_at: None,
-            clock_step_ms: 0,
-            micros: 0,
-            is_pressed: false,
-            unreadable: Vec::new(),
+            histories: Histories::default(),
+            ending: Ending::default(),
+            outside: Outside::default(),
+            counters: Counters::default(),
             sampling: Sampling::default(),
+            unreadable: Vec::new(),
+            keeps_orphans: false,
         }
     }
 
@@ -197,8 +157,8 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) -> bool {
         let start = Place::end_of(out);
-        self.store.begins(now, self.micros, self.is_pressed);
-        self.work.begin();
+        self.store.begins(now, self.outside.micros, self.outside.is_pressed);
+        self.jobs.begin();
         for letter in letters.drain(..) {
             self.letter(letter, topology, now, out);
         }
@@ -208,11 +168,11 @@ impl<L: Log> Shard<L> {
 
     /// Does what a letter wants, whatever it costs.
     fn do_now(&mut self, letter: ToShard, topology: &Topology, now: Time, out: &mut Outbox) {
-        self.used += jobs::cost::LETTER;
+        self.jobs.pay(jobs::cost::LETTER);
         match letter {
             ToShard::Publish { from, messages } => {
                 // What it makes leave full queues may cost much more than was known.
-                let allowed = self.work.limits().turn;
+                let allowed = self.jobs.limits().turn;
                 let done = self.publish(from, &messages, allowed, topology, now, out);
                 if done < messages.len() {
                     self.publish_rest(from, messages, done, out);
@@ -235,7 +195,7 @@ impl<L: Log> Shard<L> {
             }
             ToShard::Resume { connection, others } => {
                 self.resume(connection);
-                self.resumed.push((connection, others));
+                self.ports.resumed(connection, others);
             }
             ToShard::Count { reply, queue } => self.count(reply, queue, topology, now, out),
             ToShard::Purge { reply, queue, max } => {
@@ -294,19 +254,15 @@ impl<L: Log> Shard<L> {
     /// Ends a turn: works off what left, dispatches, until neither brings more; then hands out what
     /// connections get.
     fn finish(&mut self, start: Place, topology: &Topology, now: Time, out: &mut Outbox) -> bool {
-        self.used = 0;
+        self.jobs.count();
         self.work_off_left(Pays::Nobody, topology, now, out);
-        self.work.spend(self.used);
+        self.jobs.spend();
         self.work_on(topology, now, out);
-        if !self.resumed.is_empty() {
+        if self.ports.has_resumed() {
             self.queues.order_touched();
         }
         self.dispatch_touched(topology, now, out);
-        for (connection, mut others) in self.resumed.drain(..) {
-            if let Some(next) = others.pop() {
-                out.shard(next, ToShard::Resume { connection, others });
-            }
-        }
+        self.ports.pass_on_resumed(out);
         let has_letters = self.dead_letter_parked(topology, now, out);
         self.ports.hand_out(out);
         self.confirms.flush(out);
@@ -321,24 +277,24 @@ impl<L: Log> Shard<L> {
         self.queues.end_turn(topology);
         self.store.watch_spares(now);
         // What is due still, or again, had more to do than one turn may.
-        let is_due = self.queues.are_due(now) || self.retries.is_due(now);
-        has_letters || is_due || self.queues.are_touched() || !self.work.is_empty()
+        let is_due = self.queues.are_due(now) || self.exits.are_due(now);
+        has_letters || is_due || self.queues.are_touched() || !self.jobs.is_empty()
     }
 
     /// Dispatches touched queues, one after the other, for as long as the turn lasts: half of one at least. What is left
     /// is first in the next turn.
     fn dispatch_touched(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
-        let mut left = self.work.left().max(self.work.limits().turn / 2).max(1);
+        let mut left = self.jobs.left().max(self.jobs.half_turn());
         while left > 0
             && let Some(id) = self.queues.next_touched()
         {
-            self.used = 0;
+            self.jobs.count();
             if self.dispatch_some(id, left, now) {
                 self.queues.touch(id);
             }
             self.work_off_left(Pays::Nobody, topology, now, out);
-            left = left.saturating_sub(self.used);
-            self.work.spend(self.used);
+            left = left.saturating_sub(self.jobs.used());
+            self.jobs.spend();
         }
     }
 
@@ -367,15 +323,15 @@ impl<L: Log> Shard<L> {
 
     /// When the shard must run although nobody wrote to it.
     pub fn next_timeout(&self) -> Option<Time> {
-        let (queues, stuck) = (self.queues.next_timeout(), self.retries.next_timeout());
+        let (queues, stuck) = (self.queues.next_timeout(), self.exits.next_timeout());
         let waiting = [queues, stuck, self.confirms.next_timeout(), self.store.next_timeout()];
         waiting.into_iter().flatten().min()
     }
 
     /// Runs the queues whose time has come: expiry of messages, of unused queues.
     fn fire_timers(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
-        self.used = 0;
-        while self.used < (self.work.limits().turn / 2).max(1)
+        self.jobs.count();
+        while self.jobs.used() < self.jobs.half_turn()
             && let Some((at, id)) = self.queues.next_due(now)
         {
             let Some(hosted) = self.queues.get(id) else { continue };
@@ -384,8 +340,8 @@ impl<L: Log> Shard<L> {
                 self.delete_for_good(id, Asked::default(), topology, now, out);
                 continue;
             }
-            self.used += jobs::cost::DISPATCH;
-            if !hosted.letters.is_empty() {
+            self.jobs.pay(jobs::cost::DISPATCH);
+            if self.exits.has_line(id) {
                 // First these: more would only wait. It is looked at again after the last one.
                 continue;
             }
@@ -395,7 +351,7 @@ impl<L: Log> Shard<L> {
             }
             self.work_off_left(Pays::Nobody, topology, now, out);
         }
-        self.work.spend(self.used);
+        self.jobs.spend();
         self.retry_dead_letters(topology, now, out);
         self.queues.relax(now);
         self.store.relax(now);
@@ -410,30 +366,25 @@ impl<L: Log> Shard<L> {
 
     /// What is short now: to be said before a turn.
     pub fn set_alarm(&mut self, alarm: Alarm) {
-        self.alarm = alarm;
+        self.outside.alarm = alarm;
     }
 
     /// How far the system's clock has been set away from the time that turns are told, in ms: to be said before
     /// a turn. What is stamped for others, or for another process, is stamped by the system's clock.
     pub fn set_clock_step(&mut self, ms: i64) {
-        self.clock_step_ms = ms;
+        self.outside.clock_step_ms = ms;
     }
 
     /// The time of the next turn, in microseconds: to be said before it. What is over within a millisecond is measured by
     /// it; without it times are whole milliseconds.
     pub fn set_micros(&mut self, us: u64) {
-        self.micros = us;
+        self.outside.micros = us;
     }
 
     /// Whether processors are short: to be said before a turn. Messages and acks are on their way for long then, and
     /// what is written takes from all. Without it they are not.
     pub fn set_pressed(&mut self, is_pressed: bool) {
-        self.is_pressed = is_pressed;
-    }
-
-    /// What the system's clock shows.
-    fn wall(&self, now: Time) -> Time {
-        Time::from_ms(now.ms().saturating_add_signed(self.clock_step_ms))
+        self.outside.is_pressed = is_pressed;
     }
 
     /// Memory and records of the log.
@@ -461,8 +412,7 @@ impl<L: Log> Shard<L> {
     pub fn held_bytes(&self) -> u64 {
         self.store.usage().held_bytes
             + self.queues.bytes()
-            + self.waiting_bytes
-            + self.letters_waiting * size_of::<Left>() as u64
+            + self.jobs.bytes()
             + self.exits.bytes()
             + self.histories.bytes()
             + self.confirms.bytes()
@@ -486,9 +436,7 @@ impl<L: Log> Shard<L> {
 
     /// Dead letters that left their queue and whose record stays until their targets are safe.
     pub fn departing(&self) -> u64 {
-        let departed =
-            self.awaited.values().filter(|it| matches!(it.origin, Origin::Departed { .. }));
-        departed.count() as u64
+        self.exits.departing()
     }
 
     /// Records of transactions that are in no queue: what is not decided, and what is noted of it.

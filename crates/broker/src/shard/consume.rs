@@ -117,7 +117,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) -> Option<Consumer> {
-        self.used += cost::CONSUMER;
+        self.jobs.pay(cost::CONSUMER);
         let consumer = self.ports.consumer(key)?;
         // What the queue meant for it already is handed out, not taken back. But what is handed out to a
         // channel that closes only comes back if it is to be acked: otherwise nobody would ever see it.
@@ -172,7 +172,7 @@ impl<L: Log> Shard<L> {
         self.ports.flush(connection, out);
         self.ports.forget(connection);
         self.store.forget(connection);
-        self.forget_pause(connection);
+        self.jobs.forget_pause(connection);
         if let Some(reply) = reply {
             out.reply(reply, Reply::Done);
         }
@@ -251,7 +251,7 @@ impl<L: Log> Shard<L> {
     fn get_later(&mut self, reply: ReplyTo, queue: QueueId, no_ack: bool, out: &mut Outbox) {
         let letter = Box::new(ToShard::Get { reply, queue, no_ack });
         let line = Line::Connection(reply.connection);
-        self.wait_in(line, Job::Letter(letter), cost::LETTER, out);
+        self.jobs.wait_in(line, Job::Letter(letter), cost::LETTER, out);
     }
 
     /// Whether the message that `basic.get` takes next can be read. One that is damaged is set aside.
@@ -328,7 +328,7 @@ impl<L: Log> Shard<L> {
         let dispatched = queues.dispatch(id, allowed, now, &mut to);
         let Some((hosted, dispatched)) = dispatched else { return false };
         let damaged = to.damaged;
-        self.used += cost::DISPATCH + cost::DELIVER * u64::from(dispatched.delivered);
+        self.jobs.pay(cost::DISPATCH + cost::DELIVER * u64::from(dispatched.delivered));
         if store.is_awaited_in(hosted.awaited_in)
             && hosted.queue.has_ready()
             && !dispatched.more

@@ -3,7 +3,7 @@
 //!
 //! There are two strategies, as in RabbitMQ. *At most once* takes the message out of its queue as it routes it.
 //! *At least once* keeps it there until every target has taken it, and tries again when there is no target: see
-//! [`stuck`](super::stuck).
+//! [`stuck`](super::exits).
 //!
 //! Under both strategies the message's record stays on disk until the targets have the dead letter on theirs: after a crash
 //! the message is in one of them, perhaps in two. A message whose record cannot be read stays in its queue, set aside. A
@@ -15,53 +15,26 @@ use bytes::Bytes;
 use leveret_amqp::content::{RawProperties, Rewrite};
 use leveret_amqp::table::{RawArray, RawTable, RawValue, Table, Value};
 use leveret_log::{Log, ReadError};
-use leveret_queue::{Offset, Reason, Time, UnackedId};
+use leveret_queue::{Offset, Reason, Time};
 use leveret_topology::{Exchange, HashProperties, QueueId, Routable, Route, Topology};
 use smallvec::SmallVec;
 
 use super::Shard;
 use super::confirms::Way;
+use super::exits::{Origin, Sent, Stuck};
 use super::jobs::cost;
-use super::recover::{mark_of_left, marked};
+use super::recover::marked;
 use super::store::{Parked, Waiter};
-use super::stuck::Stuck;
 use crate::message::{
-    ConnectionId, DeadLetterFrom, Homed, Message, Outbox, Publish, Taken, Targets, ToShard,
-    add_by_home,
+    DeadLetterFrom, Homed, Message, Outbox, Publish, Taken, Targets, ToShard, add_by_home,
 };
 use crate::record::{View, join_names};
 
-/// A message that waits for its targets' answers.
-#[derive(Debug)]
-pub(super) struct Awaited {
-    pub(super) answers: u32,
-    pub(super) origin: Origin,
-    /// Targets that have it, from this try and earlier ones.
-    pub(super) taken: Vec<QueueId>,
-    pub(super) is_refused: bool,
-    /// A target had no room on its disk.
-    pub(super) is_unstored: bool,
-}
+/// Dead letters that are asked for at once.
+const LETTERS_ASKED: usize = 64;
 
-/// Where a message is while its targets take it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// The queue holds it: the at-least-once strategy.
-    Held(Reason),
-    /// It has left, but for its record.
-    Departed {
-        reason: Reason,
-        /// For the log, should the process stop before the targets have it.
-        mark: u8,
-    },
-    /// An operator moves it: it is unacked, and nobody's.
-    Moved {
-        /// The queue's name for it.
-        id: UnackedId,
-        /// Who waits for it.
-        by: ConnectionId,
-    },
-}
+/// Dead letters that may wait for their targets' answers before more are read.
+const LETTERS_UNDER_WAY: usize = 256;
 
 /// A message that is to be dead-lettered.
 #[derive(Clone, Copy, Debug)]
@@ -96,9 +69,11 @@ impl<L: Log> Shard<L> {
             Ok(record) => record.bytes,
             Err(error) => return self.set_dead_letter_aside(dead, error),
         };
-        self.used += cost::rewrite(&record);
+        self.jobs.pay(cost::rewrite(&record));
         let mut way = Way::Lost;
-        if let Some((letter, targets)) = make_dead_letter(dead, &record, topology, self.wall(now)) {
+        if let Some((letter, targets)) =
+            make_dead_letter(dead, &record, topology, self.outside.wall(now))
+        {
             if self.survives_crash(&letter, id) && !targets.is_empty() {
                 self.send_dead_letter(dead, Vec::new(), (letter, targets), topology, out);
                 return;
@@ -137,13 +112,13 @@ impl<L: Log> Shard<L> {
             Ok(record) => record.bytes,
             Err(error) => return self.set_dead_letter_aside(dead, error),
         };
-        self.used += cost::rewrite(&record);
-        let made = make_dead_letter(dead, &record, topology, self.wall(now));
+        self.jobs.pay(cost::rewrite(&record));
+        let made = make_dead_letter(dead, &record, topology, self.outside.wall(now));
         let Some((letter, mut targets)) = made.filter(|(_, targets)| !targets.is_empty()) else {
             if self.gives_up(id) {
                 self.let_held_go(id, offset, Way::Lost);
             } else {
-                self.retries.add(id, Stuck { offset, reason, taken }, now);
+                self.exits.try_later(id, Stuck { offset, reason, taken }, now);
             }
             return;
         };
@@ -206,8 +181,7 @@ impl<L: Log> Shard<L> {
             let message = Publish { targets: Targets::from_slice(&[target]), ..letter.clone() };
             out.shard(topology.home(target), ToShard::DeadLetter { from, message });
         }
-        let awaited = Awaited { answers, origin, taken, is_refused: false, is_unstored: false };
-        self.awaited.insert((queue, offset), awaited);
+        self.exits.sent(queue, offset, origin, taken, answers);
     }
 
     /// A dead letter for queues here.
@@ -220,7 +194,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let must_keep = from.is_some();
-        self.used += cost::carried(message);
+        self.jobs.pay(cost::carried(message));
         let put = self.enqueue(message, None, must_keep, topology, now);
         let (Some(from), Some(&target)) = (from, message.targets.first()) else { return };
         match put.until {
@@ -242,33 +216,22 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        let key = (from.queue, from.offset);
-        let Some(awaited) = self.awaited.get_mut(&key) else { return };
-        match taken {
-            Taken::Yes => awaited.taken.push(target),
-            Taken::Refused => awaited.is_refused = true,
-            Taken::NotStored => (awaited.is_refused, awaited.is_unstored) = (true, true),
-        }
-        awaited.answers -= 1;
-        if awaited.answers > 0 {
-            return;
-        }
-        let Some(awaited) = self.awaited.remove(&key) else { return };
-        let Awaited { origin, taken, is_refused, is_unstored, .. } = awaited;
-        let (queue, offset) = key;
+        let DeadLetterFrom { queue, offset, .. } = from;
+        let Some(sent) = self.exits.answered((queue, offset), target, taken) else { return };
+        let Sent { origin, taken, is_refused, is_unstored, .. } = sent;
         match origin {
             Origin::Departed { reason, mark } if is_unstored => {
                 // It is safe where it is: that there is no room elsewhere is no reason to lose it.
                 let Some(hosted) = self.queues.get_mut(queue) else { return };
                 let (seen, delivery_count) = marked(mark);
                 hosted.queue.hold_dead_letter(offset, seen, delivery_count);
-                self.retries.add(queue, Stuck { offset, reason, taken }, now);
+                self.exits.try_later(queue, Stuck { offset, reason, taken }, now);
             }
             Origin::Departed { .. } => {
                 self.gone(offset, queue, way_of(&taken));
             }
             Origin::Held(reason) if is_unstored || is_refused && !self.gives_up(queue) => {
-                self.retries.add(queue, Stuck { offset, reason, taken }, now);
+                self.exits.try_later(queue, Stuck { offset, reason, taken }, now);
             }
             Origin::Held(_) => self.let_held_go(queue, offset, way_of(&taken)),
             Origin::Moved { id, by } => {
@@ -290,7 +253,7 @@ impl<L: Log> Shard<L> {
         {
             self.gone(offset, queue, way);
             self.queues.touch(queue);
-            self.retries.went(queue);
+            self.exits.went(queue);
         }
     }
 
@@ -299,9 +262,9 @@ impl<L: Log> Shard<L> {
     /// come back to their queues, though a target may have them already), transactions that are not
     /// decided, and turns whose answers are held.
     pub fn under_way(&self) -> u64 {
-        let sent = self.awaited.len() as u64;
+        let sent = self.exits.sent_len() as u64;
         sent + self.parked()
-            + self.work.units()
+            + self.jobs.units()
             + self.store.parked_retries()
             + self.transactions.undecided()
             + self.held_turns() as u64
@@ -309,30 +272,74 @@ impl<L: Log> Shard<L> {
 
     /// Whether more turns get on with what is under way, without waiting for anything.
     pub fn has_work(&self) -> bool {
-        self.work.units() > 0
+        self.jobs.units() > 0
     }
 
     /// The process stops: writes down of dead letters that are not where they go what the next one is to
     /// know of them, as they come back to their queues.
     pub(super) fn close_dead_letters(&mut self) {
-        let sent = self.awaited.iter().filter_map(|(&(queue, offset), awaited)| {
-            let Origin::Departed { mark, .. } = awaited.origin else { return None };
-            Some((queue, offset, mark))
-        });
-        let waiting = self.queues.iter().flat_map(|(id, hosted)| {
-            hosted.letters.iter().filter_map(move |&left| mark_of_left(id, left))
-        });
-        let back: Vec<_> = sent.chain(waiting).chain(self.exits.marks()).collect();
-        for (queue, offset, mark) in back {
-            self.mark_left(queue, offset, mark);
+        for (queue, offset, mark) in self.exits.marks().filter(|&(.., mark)| mark != 0) {
+            self.store.mark(offset, queue, mark);
         }
     }
 
-    /// Notes what is to be known of a message that left its queue, but for its record.
-    pub(super) fn mark_left(&mut self, queue: QueueId, offset: Offset, mark: u8) {
-        if mark != 0 {
-            self.store.mark(offset, queue, mark);
+    /// Lets dead letters go on that have to be read, in order, up to one that is to come, which is asked for together with
+    /// some behind it. True when there are more than one turn takes.
+    pub(super) fn dead_letter_parked(
+        &mut self,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) -> bool {
+        self.jobs.count();
+        for _ in self.exits.sent_len()..LETTERS_UNDER_WAY {
+            if self.jobs.used() >= self.jobs.limits().share {
+                return true;
+            }
+            let Some(&(id, left)) = self.exits.parked().next() else { return false };
+            let at = left.offset();
+            if self.store.is_to_come(at) {
+                let count = if self.store.is_asked(at) { 1 } else { LETTERS_ASKED };
+                self.store.fetch(self.exits.parked().take(count).map(|(_, left)| left.offset()));
+                return false;
+            }
+            self.exits.unpark();
+            self.work_off(id, left, topology, now, out);
         }
+        // The others go on when these have their answers; those of transient ones nobody waits for.
+        self.exits.parked().next().is_some() && self.exits.sent_len() < LETTERS_UNDER_WAY
+    }
+
+    /// Tries dead letters again whose pause is over, or whose target has room again: for half of a turn at most.
+    pub(super) fn retry_dead_letters(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+        self.jobs.count();
+        while self.exits.are_due(now) && self.jobs.used() < self.jobs.half_turn() {
+            for (queue, letter) in self.exits.take_due(now) {
+                self.jobs.pay(cost::DEAD_LETTER);
+                self.try_again(queue, letter, topology, now, out);
+            }
+        }
+        self.jobs.spend();
+    }
+
+    /// Tries a dead letter again, if its queue holds it still.
+    pub(super) fn try_again(
+        &mut self,
+        queue: QueueId,
+        letter: Stuck,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        if self.queues.get(queue).is_some_and(|hosted| hosted.queue.holds(letter.offset)) {
+            self.try_dead_letter(queue, letter, topology, now, out);
+        }
+    }
+
+    /// Messages that left their queue and are to be dead-lettered, but have to be read from the disk first, or
+    /// wait for a turn with room for them.
+    pub fn parked(&self) -> u64 {
+        self.exits.waiting() + self.jobs.leaving()
     }
 }
 

@@ -68,7 +68,7 @@ impl<L: Log> Shard<L> {
     pub(super) fn cancel_rest(&mut self, id: QueueId, out: &mut Outbox) {
         let left = self.ending_left(id);
         if left > 0 {
-            self.wait_in(Line::Cancelling, Job::CancelRest(id), left, out);
+            self.jobs.wait_in(Line::Cancelling, Job::CancelRest(id), left, out);
         }
     }
 
@@ -80,7 +80,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) -> u64 {
-        while self.used < allowed
+        while self.jobs.used() < allowed
             && let Some((connection, slot)) = self.next_ending(id, now, out)
         {
             out.session(connection, ToSession::ConsumerGone { slot });
@@ -98,7 +98,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) -> Option<(ConnectionId, ConsumerSlot)> {
-        self.used += cost::CONSUMER;
+        self.jobs.pay(cost::CONSUMER);
         let key = self.ending.0.get(&id)?.consumers.first()?;
         self.remove_from_ending(key, id, now, out)
     }

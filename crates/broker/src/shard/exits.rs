@@ -1,81 +1,219 @@
-//! Dead letters that have to be read first. There may be millions of them: they wait in a line of their own, only the first ones
-//! are read, and only as many are on their way to their targets as a turn or two take.
+//! Messages on their way from one queue to others: dead letters, and what operators move.
+//!
+//! ```text
+//!   left --> in the line of their queue --> parked --> sent ---> gone
+//!             until a turn has room         until they | ^
+//!                                           are read   v |
+//!                                                     stuck
+//! ```
+//!
+//! There may be millions of dead letters to read: they wait in one line, only the first ones are read, and only as many are on
+//! their way to their targets as a turn or two take.
 
-use std::collections::VecDeque;
+mod moves;
+mod stuck;
 
-use leveret_log::Log;
-use leveret_queue::{Left, Offset, Time};
-use leveret_topology::{QueueId, Topology};
+use std::collections::{BTreeMap, VecDeque};
 
-use super::Shard;
+use leveret_queue::{Left, Offset, Reason, Time, UnackedId};
+use leveret_topology::QueueId;
+
+use super::Map;
 use super::recover::mark_of_left;
-use crate::message::Outbox;
+use crate::message::{ConnectionId, Taken};
+use stuck::Retries;
 
-/// Dead letters that are asked for at once.
-const LETTERS_ASKED: usize = 64;
+pub(super) use moves::Moving;
+pub(super) use stuck::Stuck;
 
-/// Dead letters that may wait for their targets' answers before more are read.
-const LETTERS_UNDER_WAY: usize = 256;
+/// Where a message is while its targets take it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The queue holds it: the at-least-once strategy.
+    Held(Reason),
+    /// It has left, but for its record.
+    Departed {
+        reason: Reason,
+        /// For the log, should the process stop before the targets have it.
+        mark: u8,
+    },
+    /// An operator moves it: it is unacked, and nobody's.
+    Moved {
+        /// The queue's name for it.
+        id: UnackedId,
+        /// Who waits for it.
+        by: ConnectionId,
+    },
+}
 
-/// Messages that left their queues and wait to be dead-lettered, in order.
+/// A message that was sent to its targets.
+#[derive(Debug)]
+pub(super) struct Sent {
+    /// Those who have not answered.
+    pub(super) answers: u32,
+    pub(super) origin: Origin,
+    /// Targets that have it, from this try and earlier ones.
+    pub(super) taken: Vec<QueueId>,
+    pub(super) is_refused: bool,
+    /// A target had no room on its disk.
+    pub(super) is_unstored: bool,
+}
+
+/// All of a shard.
 #[derive(Debug, Default)]
 pub(super) struct Exits {
-    left: VecDeque<(QueueId, Left)>,
+    /// Dead letters that wait for a turn with room for them. No line is empty.
+    lines: Map<QueueId, VecDeque<Left>>,
+    /// How many that are.
+    in_lines: u64,
+    /// Dead letters whose records have to be read, in order.
+    parked: VecDeque<(QueueId, Left)>,
+    sent: BTreeMap<(QueueId, Offset), Sent>,
+    /// Those that found no target, or no room there, and are tried again.
+    retries: Retries,
+    /// What operators move, by who waits for it.
+    moves: Map<ConnectionId, Moving>,
 }
 
 impl Exits {
     /// About how many bytes it takes.
     pub(super) fn bytes(&self) -> u64 {
-        (self.left.len() * size_of::<(QueueId, Left)>()) as u64
+        self.in_lines * size_of::<Left>() as u64
+            + (self.parked.len() * size_of::<(QueueId, Left)>()) as u64
     }
 
-    pub(super) fn len(&self) -> u64 {
-        self.left.len() as u64
+    /// Dead letters that are not sent yet.
+    pub(super) fn waiting(&self) -> u64 {
+        self.in_lines + self.parked.len() as u64
+    }
+
+    /// Whether dead letters of the queue wait for a turn.
+    pub(super) fn has_line(&self, queue: QueueId) -> bool {
+        self.lines.contains_key(&queue)
+    }
+
+    /// How many of them.
+    pub(super) fn line_len(&self, queue: QueueId) -> u64 {
+        self.lines.get(&queue).map_or(0, |line| line.len() as u64)
+    }
+
+    /// A dead letter waits for a turn.
+    pub(super) fn line_up(&mut self, queue: QueueId, left: Left) {
+        self.lines.entry(queue).or_default().push_back(left);
+        self.in_lines += 1;
+    }
+
+    /// The dead letter of the queue that waits longest.
+    pub(super) fn next_in_line(&mut self, queue: QueueId) -> Option<Left> {
+        let line = self.lines.get_mut(&queue)?;
+        let left = line.pop_front()?;
+        self.in_lines -= 1;
+        if line.is_empty() {
+            self.lines.remove(&queue);
+        }
+        Some(left)
     }
 
     /// A dead letter whose record is to come waits for those before it.
-    pub(super) fn park(&mut self, id: QueueId, left: Left) {
-        self.left.push_back((id, left));
+    pub(super) fn park(&mut self, queue: QueueId, left: Left) {
+        self.parked.push_back((queue, left));
     }
 
-    /// What the log is to know of each. Their queues tell of those that they hold.
-    pub(super) fn marks(&self) -> impl Iterator<Item = (QueueId, Offset, u8)> {
-        self.left.iter().filter_map(|&(id, left)| mark_of_left(id, left))
+    /// Those that wait to be read, the first one first.
+    pub(super) fn parked(&self) -> impl Iterator<Item = &(QueueId, Left)> {
+        self.parked.iter()
     }
-}
 
-impl<L: Log> Shard<L> {
-    /// Lets dead letters go on, in order, up to one that is to come, which is asked for together with some behind it.
-    /// True when there are more than one turn takes.
-    pub(super) fn dead_letter_parked(
+    /// The first one can be read.
+    pub(super) fn unpark(&mut self) {
+        self.parked.pop_front();
+    }
+
+    /// A message was sent to so many targets; others have it already.
+    pub(super) fn sent(
         &mut self,
-        topology: &Topology,
-        now: Time,
-        out: &mut Outbox,
-    ) -> bool {
-        self.used = 0;
-        for _ in self.awaited.len()..LETTERS_UNDER_WAY {
-            if self.used >= self.work.limits().share {
-                return true;
-            }
-            let Some(&(id, left)) = self.exits.left.front() else { return false };
-            let at = left.offset();
-            if self.store.is_to_come(at) {
-                let count = if self.store.is_asked(at) { 1 } else { LETTERS_ASKED };
-                let first = self.exits.left.iter().take(count);
-                self.store.fetch(first.map(|(_, left)| left.offset()));
-                return false;
-            }
-            self.exits.left.pop_front();
-            self.work_off(id, left, topology, now, out);
-        }
-        // The others go on when these have their answers; those of transient ones nobody waits for.
-        !self.exits.left.is_empty() && self.awaited.len() < LETTERS_UNDER_WAY
+        queue: QueueId,
+        offset: Offset,
+        origin: Origin,
+        taken: Vec<QueueId>,
+        answers: u32,
+    ) {
+        let sent = Sent { answers, origin, taken, is_refused: false, is_unstored: false };
+        self.sent.insert((queue, offset), sent);
     }
 
-    /// Messages that left their queue and are to be dead-lettered, but have to be read from the disk first, or
-    /// wait for a turn with room for them.
-    pub fn parked(&self) -> u64 {
-        self.exits.len() + self.letters_waiting + self.leaving()
+    /// Messages that wait for answers.
+    pub(super) fn sent_len(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// A target answered. Returns what all have answered for.
+    pub(super) fn answered(
+        &mut self,
+        (queue, offset): (QueueId, Offset),
+        target: QueueId,
+        taken: Taken,
+    ) -> Option<Sent> {
+        let sent = self.sent.get_mut(&(queue, offset))?;
+        match taken {
+            Taken::Yes => sent.taken.push(target),
+            Taken::Refused => sent.is_refused = true,
+            Taken::NotStored => (sent.is_refused, sent.is_unstored) = (true, true),
+        }
+        sent.answers -= 1;
+        if sent.answers > 0 {
+            return None;
+        }
+        self.sent.remove(&(queue, offset))
+    }
+
+    /// Dead letters that left their queue and whose record stays until their targets are safe.
+    pub(super) fn departing(&self) -> u64 {
+        let departed = self.sent.values().filter(|it| matches!(it.origin, Origin::Departed { .. }));
+        departed.count() as u64
+    }
+
+    /// The queue is gone: no answer to its messages matters any more. Returns those that were sent.
+    pub(super) fn forget(&mut self, queue: QueueId) -> Vec<(Offset, Origin)> {
+        self.retries.forget(queue);
+        let all = (queue, Offset::new(0))..=(queue, Offset::new(u64::MAX));
+        let sent = self.sent.extract_if(all, |_, _| true);
+        sent.map(|((_, offset), sent)| (offset, sent.origin)).collect()
+    }
+
+    /// A dead letter that no target took, or not all of them, is tried again.
+    pub(super) fn try_later(&mut self, queue: QueueId, letter: Stuck, now: Time) {
+        self.retries.add(queue, letter, now);
+    }
+
+    /// A dead letter of the queue got where it was to go: so may another one.
+    pub(super) fn went(&mut self, queue: QueueId) {
+        self.retries.went(queue);
+    }
+
+    /// Whether some are to be tried now.
+    pub(super) fn are_due(&self, now: Time) -> bool {
+        self.retries.is_due(now)
+    }
+
+    /// Those of one queue that are to be tried now.
+    pub(super) fn take_due(&mut self, now: Time) -> Vec<(QueueId, Stuck)> {
+        self.retries.take(now)
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.retries.next_timeout()
+    }
+
+    /// What the log is to know of dead letters that are not where they go. Their queues tell of those that they hold.
+    pub(super) fn marks(&self) -> impl Iterator<Item = (QueueId, Offset, u8)> {
+        let sent = self.sent.iter().filter_map(|(&(queue, offset), sent)| {
+            let Origin::Departed { mark, .. } = sent.origin else { return None };
+            Some((queue, offset, mark))
+        });
+        let lines =
+            self.lines.iter().flat_map(|(&queue, line)| line.iter().map(move |it| (queue, *it)));
+        let waiting = lines.chain(self.parked.iter().copied());
+        sent.chain(waiting.filter_map(|(queue, left)| mark_of_left(queue, left)))
     }
 }

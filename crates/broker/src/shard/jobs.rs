@@ -3,25 +3,21 @@
 //! Hot path: a letter that fits the turn costs a look at its length, and is done at once.
 //!
 //! All costs are in [`cost`], in units of about a tenth of a microsecond. Work is counted in
-//! [`Shard::used`] as it is done, whatever its origin. A piece ends between two messages, two settlements or two
+//! [`Jobs`] as it is done, whatever its origin. A piece ends between two messages, two settlements or two
 //! consumers. It never ends within one of them, nor within a transaction's part: the batch of the log that a crash takes or leaves
 //! whole ends where a turn ends. So the largest work that is done in one go is one message with all its queues here.
 //!
 //! A connection pays for the work that it makes others wait for: see [`flow`](crate::flow).
 
-use leveret_log::Log;
-use leveret_queue::{Backlog, Left, Time};
-use leveret_topology::{QueueId, Topology};
+use foldhash::fast::FixedState;
+use hashbrown::HashSet;
+use leveret_queue::Backlog;
+use leveret_topology::QueueId;
 
-use super::Shard;
-use super::confirms::Way;
 use super::listing::Listing;
-use super::settle::Pays;
 use crate::flow::{WAITING_BYTES_MAX, WAITING_UNITS_MAX};
-use crate::message::{
-    ConnectionId, Outbox, Publish, ReplyTo, Settle, Settlement, ToSession, ToShard,
-};
-use crate::work::{Limits, Piece};
+use crate::message::{ConnectionId, Outbox, Publish, ReplyTo, Settlement, ToSession, ToShard};
+use crate::work::{Limits, Piece, Work};
 
 /// Units that things cost, measured.
 pub(super) mod cost {
@@ -105,7 +101,7 @@ pub(super) enum Job {
 }
 
 impl Job {
-    fn of(letter: ToShard) -> Self {
+    pub(super) fn of(letter: ToShard) -> Self {
         match letter {
             ToShard::Publish { from, messages } => {
                 let each = |it: &Publish| it.message.len() + 8 * it.targets.len() as u64;
@@ -120,7 +116,7 @@ impl Job {
     }
 
     /// About how many bytes it takes.
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         match self {
             Self::Publish { bytes, .. } => *bytes,
             Self::Settle { settlements, .. } => {
@@ -141,81 +137,99 @@ impl Job {
 }
 
 /// What messages will cost.
-fn price_of(messages: &[Publish]) -> u64 {
+pub(super) fn price_of(messages: &[Publish]) -> u64 {
     let each = |it: &Publish| cost::APPEND + cost::PLACE * it.targets.len() as u64;
     messages.iter().map(each).sum()
 }
 
-impl<L: Log> Shard<L> {
-    /// Does what a letter wants, or has it wait for its turn.
+/// A shard's work: what was done of it in this turn, and what waits.
+#[derive(Debug)]
+pub(super) struct Jobs {
+    /// What does not fit a turn.
+    work: Work<Line, Job>,
+    /// Units of work that were done since somebody [began](Self::count) to count.
+    used: u64,
+    /// Memory that jobs take.
+    bytes: u64,
+    /// Connections that are not read from because of what they have waiting here.
+    paused: HashSet<ConnectionId, FixedState>,
+}
+
+impl Default for Jobs {
+    fn default() -> Self {
+        Self { work: Work::new(LIMITS), used: 0, bytes: 0, paused: HashSet::default() }
+    }
+}
+
+impl Jobs {
+    /// Work was done.
     #[inline]
-    pub(super) fn letter(
-        &mut self,
-        letter: ToShard,
-        topology: &Topology,
-        now: Time,
-        out: &mut Outbox,
-    ) {
-        self.used = 0;
-        let mut price = 0;
-        if let Some((line, units)) = self.price(&letter, topology) {
-            if !self.work.fits(line, units) {
-                self.wait_in(line, Job::of(letter), units, out);
-                return;
-            }
-            price = units;
-        }
-        self.do_now(letter, topology, now, out);
-        self.work.spend(self.used.saturating_sub(price));
+    pub(super) fn pay(&mut self, units: u64) {
+        self.used += units;
     }
 
-    /// In which line a letter stands if it has to wait, and what it will cost about. None for what never waits: answers
-    /// of others, and what the driver says.
+    /// Begins to count what is done.
     #[inline]
-    fn price(&self, letter: &ToShard, topology: &Topology) -> Option<(Line, u64)> {
-        let (who, units) = match letter {
-            ToShard::Publish { from, messages } => (*from, price_of(messages)),
-            ToShard::Settle { from, settlements } => {
-                (*from, cost::SETTLE * settlements.len() as u64)
-            }
-            ToShard::Commit { reply, messages, settlements }
-            | ToShard::Prepare { reply, messages, settlements, .. } => {
-                let settled = cost::SETTLE * settlements.len() as u64;
-                (reply.connection, cost::LETTER + price_of(messages) + settled)
-            }
-            ToShard::Consume { reply, .. } => (reply.connection, cost::CONSUMER),
-            ToShard::Cancel { connection, .. } => (*connection, cost::CONSUMER),
-            ToShard::Disconnected { connection, .. } => {
-                let consumers = self.ports.count_of(*connection);
-                (*connection, cost::LETTER + cost::CONSUMER * consumers)
-            }
-            ToShard::DeadLetter { message, .. } => {
-                let targets = message.targets.len() as u64;
-                let units = cost::APPEND + cost::PLACE * targets + cost::carried(message);
-                return Some((Line::DeadLetters, units));
-            }
-            ToShard::Create { reply: Some(reply), .. }
-            | ToShard::Get { reply, .. }
-            | ToShard::Count { reply, .. }
-            | ToShard::Purge { reply, .. } => (reply.connection, cost::LETTER),
-            ToShard::Look { reply, max, .. } => (reply.connection, cost::LETTER + *max as u64),
-            ToShard::Discard { reply, offsets, .. } => (reply.connection, offsets.len() as u64),
-            ToShard::Move { reply, offsets, .. } => {
-                (reply.connection, cost::DEAD_LETTER * offsets.len() as u64)
-            }
-            ToShard::List { reply, queues, consumers } => {
-                (reply.connection, self.price_of_list(queues, *consumers))
-            }
-            ToShard::Sample { reply, .. } => (reply.connection, cost::LETTER),
-            ToShard::Delete { reply: Some(reply), .. } => (reply.connection, cost::LETTER),
-            ToShard::Delete { queue, .. } => {
-                // What its connection wrote before it ended comes before its exclusive queues go.
-                let owner = topology.queue_by_id(*queue)?.exclusive_owner?;
-                (ConnectionId::new(owner), cost::LETTER)
-            }
-            _ => return None,
-        };
-        Some((Line::Connection(who), units))
+    pub(super) fn count(&mut self) {
+        self.used = 0;
+    }
+
+    /// What was done since then.
+    #[inline]
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Takes what was done from the turn, but for what was taken already.
+    #[inline]
+    pub(super) fn spend_beyond(&mut self, taken: u64) {
+        self.work.spend(self.used.saturating_sub(taken));
+    }
+
+    /// Takes what was done from the turn.
+    #[inline]
+    pub(super) fn spend(&mut self) {
+        self.work.spend(self.used);
+    }
+
+    /// A turn begins.
+    pub(super) fn begin(&mut self) {
+        self.work.begin();
+    }
+
+    /// Whether so much more of a line can be done at once: it is taken from the turn then.
+    #[inline]
+    pub(super) fn fits(&mut self, line: Line, units: u64) -> bool {
+        self.work.fits(line, units)
+    }
+
+    /// What remains of the turn.
+    pub(super) fn left(&self) -> u64 {
+        self.work.left()
+    }
+
+    /// Half of what a turn has.
+    #[inline]
+    pub(super) fn half_turn(&self) -> u64 {
+        (self.work.limits().turn / 2).max(1)
+    }
+
+    /// Whether so much was done in this turn.
+    pub(super) fn is_half_over(&self) -> bool {
+        self.work.spent() + self.used >= self.work.limits().turn / 2
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.work.is_empty()
+    }
+
+    /// What all that waits will cost.
+    pub(super) fn units(&self) -> u64 {
+        self.work.units()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Puts a job into a line. Who has brought more than others, when much waits, is not read from for a while.
@@ -228,10 +242,9 @@ impl<L: Log> Shard<L> {
             }
             job => job,
         };
-        self.waiting_bytes += job.bytes();
+        self.bytes += job.bytes();
         self.work.push(line, job, units);
-        let is_much =
-            self.work.units() > WAITING_UNITS_MAX || self.waiting_bytes > WAITING_BYTES_MAX;
+        let is_much = self.work.units() > WAITING_UNITS_MAX || self.bytes > WAITING_BYTES_MAX;
         if is_much
             && let Line::Connection(who) = line
             && who != ConnectionId::default()
@@ -243,21 +256,28 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// Messages of which the first ones were all that a turn has room for.
-    #[cold]
-    pub(super) fn publish_rest(
+    /// The next piece, if the turn has room for one. It is counted.
+    pub(super) fn next_piece(&mut self) -> Option<Piece<Line, Job>> {
+        let piece = self.work.next_piece()?;
+        self.used = 0;
+        Some(piece)
+    }
+
+    /// A piece is done of a job that took so many bytes: what remains of it, and what that will cost.
+    pub(super) fn piece_done(
         &mut self,
-        from: ConnectionId,
-        messages: Vec<Publish>,
-        count: usize,
+        line: Line,
+        before: u64,
+        rest: Option<(Job, u64)>,
         out: &mut Outbox,
     ) {
-        let units = price_of(messages.get(count..).unwrap_or_default());
-        let mut job = Job::of(ToShard::Publish { from, messages });
-        if let Job::Publish { done, .. } = &mut job {
-            *done = count;
+        let after = rest.as_ref().map_or(0, |(job, _)| job.bytes());
+        self.bytes = (self.bytes + after).saturating_sub(before);
+        match rest {
+            Some((job, units)) => self.work.go_on(line, job, self.used, units),
+            None => self.work.done(line, self.used),
         }
-        self.wait_in(Line::Connection(from), job, units, out);
+        self.resume_if_short(line, out);
     }
 
     /// A line got shorter: its connection may go on if it is not the one that others wait for.
@@ -271,135 +291,9 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// Does jobs for as long as the turn lasts.
-    pub(super) fn work_on(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
-        while let Some(Piece { origin, job, allowed }) = self.work.next_piece() {
-            self.used = 0;
-            let before = job.bytes();
-            let rest = self.piece(job, allowed, topology, now, out);
-            self.work_off_left(Pays::Nobody, topology, now, out);
-            let after = rest.as_ref().map_or(0, |(job, _)| job.bytes());
-            self.waiting_bytes = (self.waiting_bytes + after).saturating_sub(before);
-            match rest {
-                Some((job, units)) => self.work.go_on(origin, job, self.used, units),
-                None => self.work.done(origin, self.used),
-            }
-            self.resume_if_short(origin, out);
-        }
-        self.used = 0;
-    }
-
-    /// Does a piece of a job. What remains of it, and what that will cost.
-    fn piece(
-        &mut self,
-        job: Job,
-        allowed: u64,
-        topology: &Topology,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Option<(Job, u64)> {
-        match job {
-            Job::Publish { from, messages, mut done, bytes } => {
-                let next = messages.get(done..).unwrap_or_default();
-                done += self.publish(from, next, allowed, topology, now, out);
-                let units = price_of(messages.get(done..).unwrap_or_default());
-                let rest = Job::Publish { from, messages, done, bytes };
-                (units > 0).then_some((rest, units))
-            }
-            Job::Settle { settlements, mut done } => {
-                let count = usize::try_from(allowed).unwrap_or(usize::MAX);
-                let left = settlements.len() - done;
-                let end = done + count.min(left);
-                self.settle(settlements.get(done..end).unwrap_or_default(), now);
-                done = end;
-                let units = cost::SETTLE * (settlements.len() - done) as u64;
-                (units > 0).then_some((Job::Settle { settlements, done }, units))
-            }
-            Job::Disconnect { connection, reply } => {
-                while self.used < allowed
-                    && let Some(key) = self.ports.next_of_ended(connection)
-                {
-                    self.consumer_gone(connection, key, topology, now, out);
-                }
-                let units = cost::CONSUMER * self.ports.count_of(connection);
-                if units > 0 {
-                    return Some((Job::Disconnect { connection, reply }, units));
-                }
-                self.disconnected(connection, reply, out);
-                None
-            }
-            Job::CancelRest(id) => {
-                let units = self.cancel_some(id, allowed, now, out);
-                (units > 0).then_some((Job::CancelRest(id), units))
-            }
-            Job::Leave(id, mut backlog) => {
-                while self.used < allowed {
-                    let left = backlog.next()?;
-                    self.work_off(id, left, topology, now, out);
-                }
-                let units = cost::LEFT * backlog.len();
-                (units > 0).then_some((Job::Leave(id, backlog), units))
-            }
-            Job::DeadLetters(id) => {
-                while self.used < allowed {
-                    let left = self.next_letter(id)?;
-                    self.work_off(id, left, topology, now, out);
-                }
-                let waiting = self.queues.get(id).map_or(0, |hosted| hosted.letters.len() as u64);
-                let units = cost::DEAD_LETTER * waiting;
-                (units > 0).then_some((Job::DeadLetters(id), units))
-            }
-            Job::List(list) => {
-                let (rest, units) = self.list(*list, allowed, now, out)?;
-                Some((Job::List(Box::new(rest)), units))
-            }
-            Job::Letter(letter) => {
-                self.do_now(*letter, topology, now, out);
-                None
-            }
-        }
-    }
-
-    /// These left the queue and are to be released.
-    pub(super) fn let_go(&mut self, id: QueueId, backlog: Backlog, out: &mut Outbox) {
-        if !backlog.is_empty() {
-            let units = cost::LEFT * backlog.len();
-            self.wait_in(Line::Leaving, Job::Leave(id, backlog), units, out);
-        }
-    }
-
-    /// The process stops: releases what is to be released, and what was acked. What was not stored yet never was, as in
-    /// a crash, and what was rejected may have to go somewhere: it comes back.
-    pub(super) fn close_jobs(&mut self) {
-        for (_, job) in self.work.drain() {
-            match job {
-                Job::Leave(id, backlog) => {
-                    backlog.for_each(|left| self.gone(left.offset(), id, Way::Lost));
-                }
-                Job::Settle { mut settlements, done } => {
-                    settlements.drain(..done);
-                    settlements.retain(|it| it.how == Settle::Ack);
-                    // No consumer gets anything any more, so that the time of the last ack says nothing.
-                    self.settle(&settlements, Time::from_ms(0));
-                }
-                _ => {}
-            }
-        }
-        for (id, left) in self.queues.take_left() {
-            match left {
-                Left::Acked(offset) => self.gone(offset, id, Way::Acked),
-                Left::Lent(offset) => self.release(offset, id),
-                Left::Returned { offset, acked: true } => {
-                    self.confirms.left(offset.get(), id, Way::Acked);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Other limits than the usual ones: for tests, which cut everywhere.
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.work.set_limits(limits);
+    /// All jobs: the process stops.
+    pub(super) fn drain(&mut self) -> Vec<(Line, Job)> {
+        self.work.drain()
     }
 
     /// Messages that left their queues all at once, and are not let go of yet.
@@ -411,13 +305,17 @@ impl<L: Log> Shard<L> {
         jobs.sum()
     }
 
+    pub(super) fn set_limits(&mut self, limits: Limits) {
+        self.work.set_limits(limits);
+    }
+
     /// What a turn may cost.
-    pub fn limits(&self) -> Limits {
+    pub(super) fn limits(&self) -> Limits {
         self.work.limits()
     }
 
     /// Units that the last turn cost.
-    pub fn spent(&self) -> u64 {
+    pub(super) fn spent(&self) -> u64 {
         self.work.spent()
     }
 

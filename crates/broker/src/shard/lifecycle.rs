@@ -2,14 +2,14 @@
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
-use leveret_queue::{Backlog, Offset, Queue, Time};
+use leveret_queue::{Backlog, Queue, Time};
 use leveret_topology::{
     By, ConfirmOn, ConfirmOptions, Queue as NamedQueue, QueueId, Topology, connection_pid,
 };
 
 use super::confirms::Way;
 use super::consume::names;
-use super::dead_letter::Origin;
+use super::exits::Origin;
 use super::ports::Consumer;
 use super::settle::Pays;
 use super::store::Waiter;
@@ -225,18 +225,15 @@ impl<L: Log> Shard<L> {
 
     /// No answer to a dead letter of the queue matters any more.
     fn forget_awaited(&mut self, id: QueueId, out: &mut Outbox) {
-        self.retries.forget(id);
-        let all = (id, Offset::new(0))..=(id, Offset::new(u64::MAX));
-        let offsets: Vec<Offset> = self.awaited.range(all).map(|(&(_, at), _)| at).collect();
-        for offset in offsets {
-            match self.awaited.remove(&(id, offset)).map(|awaited| awaited.origin) {
-                Some(Origin::Departed { .. }) => self.gone(offset, id, Way::DeadLettered),
-                Some(Origin::Moved { by, .. }) => {
-                    if let Some(moving) = self.moves.remove(&by) {
+        for (offset, origin) in self.exits.forget(id) {
+            match origin {
+                Origin::Departed { .. } => self.gone(offset, id, Way::DeadLettered),
+                Origin::Moved { by, .. } => {
+                    if let Some(moving) = self.exits.give_up_move(by) {
                         out.reply(moving.reply, Reply::Gone);
                     }
                 }
-                Some(Origin::Held(_)) | None => {}
+                Origin::Held(_) => {}
             }
         }
     }

@@ -61,11 +61,11 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) -> Option<(Listing, u64)> {
-        while self.used < allowed {
+        while self.jobs.used() < allowed {
             if let Some(from) = list.from.take() {
                 list.from = self.name_some(&mut list, from);
             } else if let Some(id) = list.queues.next() {
-                self.used += cost::LISTED;
+                self.jobs.pay(cost::LISTED);
                 let facts = self.queues.get(id).and_then(|hosted| self.facts(id, hosted, now));
                 if let Some(facts) = facts {
                     list.facts.push(facts);
@@ -92,7 +92,7 @@ impl<L: Log> Shard<L> {
         let views = hosted.queue.consumers_between(from, to);
         facts.consumers.extend(views.filter_map(|view| self.named(&view, list.named)));
         let found = (facts.consumers.len() - before) as u64;
-        self.used += cost::LISTED + cost::NAMED * found;
+        self.jobs.pay(cost::LISTED + cost::NAMED * found);
         (to < hosted.queue.consumer_slots()).then_some(to)
     }
 

@@ -16,21 +16,13 @@ use leveret_topology::{QueueId, Topology};
 
 use super::Shard;
 use super::confirms::Way;
-use super::dead_letter::{Origin, string_list, targets};
+use super::dead_letter::{string_list, targets};
+use super::exits::{Moving, Origin};
 use super::store::Parked;
 use crate::message::{
     ConnectionId, Message, MoveTo, Moved, Outbox, Publish, Reply, ReplyTo, Targets, ToShard,
 };
 use crate::record::{View, join_names};
-
-/// Messages that are moved for somebody.
-#[derive(Debug)]
-pub(super) struct Moving {
-    pub(super) reply: ReplyTo,
-    /// Those that wait for their targets.
-    under_way: usize,
-    moved: Moved,
-}
 
 impl<L: Log> Shard<L> {
     /// Moves messages. Takes the whole letter, as it may have to wait for the disk.
@@ -78,7 +70,7 @@ impl<L: Log> Shard<L> {
             }
         }
         self.queues.touch(id);
-        self.moves.insert(reply.connection, moving);
+        self.exits.begin_move(moving);
         self.answer_move(reply.connection, out);
     }
 
@@ -138,10 +130,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        if let Some(moving) = self.moves.get_mut(&by) {
-            moving.under_way -= 1;
-            *if is_taken { &mut moving.moved.moved } else { &mut moving.moved.refused } += 1;
-        }
+        self.exits.moved(by, is_taken);
         if !is_taken {
             self.put_back(queue, (id, offset), true, now);
         } else if self.queues.get_mut(queue).is_some_and(|it| it.queue.moved(id, offset)) {
@@ -167,9 +156,7 @@ impl<L: Log> Shard<L> {
 
     /// Answers who moves messages, if none is on its way any more.
     fn answer_move(&mut self, by: ConnectionId, out: &mut Outbox) {
-        if self.moves.get(&by).is_some_and(|moving| moving.under_way == 0)
-            && let Some(moving) = self.moves.remove(&by)
-        {
+        if let Some(moving) = self.exits.end_move(by) {
             out.reply(moving.reply, Reply::Moved(moving.moved));
         }
     }

@@ -115,7 +115,7 @@ impl<L: Log> Shard<L> {
         let record = self.store.read(hosted.queue.head()?).ok()?;
         let view = View::of(&record.bytes)?;
         Some(HeadFacts {
-            published_ms: view.head.published_ms.saturating_add_signed(-self.clock_step_ms),
+            published_ms: view.head.published_ms.saturating_add_signed(-self.outside.clock_step_ms),
             timestamp_s: RawProperties::new(view.properties).timestamp(),
         })
     }

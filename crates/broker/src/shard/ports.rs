@@ -11,9 +11,9 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::table::Table;
 use leveret_queue::ConsumerId;
-use leveret_topology::QueueId;
+use leveret_topology::{GroupId, QueueId};
 
-use crate::message::{ChannelId, ConnectionId, ConsumerSlot, Delivery, Outbox, ToSession};
+use crate::message::{ChannelId, ConnectionId, ConsumerSlot, Delivery, Outbox, ToSession, ToShard};
 
 /// A consumer of a queue of this shard. Its index is the key the queue knows it by.
 #[derive(Debug)]
@@ -146,6 +146,8 @@ pub(super) struct Ports {
     by_slot: HashMap<(u32, ConsumerSlot), u32, FixedState>,
     /// Ports with deliveries of this turn.
     touched: Vec<u32>,
+    /// Connections whose gates opened, and shards that are told when this one has dispatched.
+    resumed: Vec<(ConnectionId, Vec<GroupId>)>,
 }
 
 impl Ports {
@@ -262,6 +264,25 @@ impl Ports {
             port.deliveries.reserve(port.delivered.min(ROOM_MAX));
         }
         port.deliveries.push(make(consumer.slot));
+    }
+
+    /// A gate of the connection opened; the others are told when this shard has dispatched.
+    pub(super) fn resumed(&mut self, connection: ConnectionId, others: Vec<GroupId>) {
+        self.resumed.push((connection, others));
+    }
+
+    /// Whether a gate opened in this turn.
+    pub(super) fn has_resumed(&self) -> bool {
+        !self.resumed.is_empty()
+    }
+
+    /// Tells the next shard of each connection whose gate opened.
+    pub(super) fn pass_on_resumed(&mut self, out: &mut Outbox) {
+        for (connection, mut others) in self.resumed.drain(..) {
+            if let Some(next) = others.pop() {
+                out.shard(next, ToShard::Resume { connection, others });
+            }
+        }
     }
 
     /// Sends a connection what it got so far, before a letter that must come after it.

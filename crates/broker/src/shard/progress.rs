@@ -61,7 +61,7 @@ impl<L: Log> Shard<L> {
             }
         }
         self.store.resume_publishers(out);
-        self.end_pauses(out);
+        self.jobs.end_pauses(out);
         out.failed = Some(error.to_string());
     }
 

@@ -66,9 +66,9 @@ impl<L: Log> Shard<L> {
         // Not its own: what others rejected.
         self.work_off_left(Pays::Nobody, topology, now, out);
         let (mut count, is_traced) = (0, topology.traces_any());
-        let is_short = self.alarm.is_raised();
+        let is_short = self.outside.alarm.is_raised();
         for message in messages {
-            if count > 0 && self.used >= allowed {
+            if count > 0 && self.jobs.used() >= allowed {
                 break;
             }
             count += 1;
@@ -89,7 +89,10 @@ impl<L: Log> Shard<L> {
         if self.store.pause_if_far_behind(from, out) {
             self.note_flow(messages);
         }
-        if self.alarm.is_raised() && !self.alarm.stops_all && self.is_into_full(messages) {
+        if self.outside.alarm.is_raised()
+            && !self.outside.alarm.stops_all
+            && self.is_into_full(messages)
+        {
             out.session(from, ToSession::Stopped);
         }
         count
@@ -141,7 +144,8 @@ impl<L: Log> Shard<L> {
         let is_written = message.persistent && hosted.is_durable && !waits;
         let counts = hosted.queue.counts();
         let bodies = counts.ready_bytes + counts.unacked_bytes;
-        (self.alarm.disk && is_written) || bodies + hosted.queue.message_bytes() > QUEUE_BYTES_MAX
+        (self.outside.alarm.disk && is_written)
+            || bodies + hosted.queue.message_bytes() > QUEUE_BYTES_MAX
     }
 
     /// While an alarm is on, a copy for the firehose stays out of queues that hold much. Nobody can be stopped for it: those
@@ -152,14 +156,9 @@ impl<L: Log> Shard<L> {
         let targets: Targets = targets.filter(|id| !self.keeps_alarm(copy, *id)).collect();
         let left_out = copy.targets.len() - targets.len();
         if left_out > 0 {
-            self.used += cost::APPEND;
+            self.jobs.pay(cost::APPEND);
             self.counters.copies_left_out += left_out as u64;
-            if self.left_out_at.is_none_or(|at| at.after_ms(1_000) <= now) {
-                self.left_out_at = Some(now);
-                tracing::warn!(
-                    "copies of messages for amq.rabbitmq.trace are left out of queues that hold much, as an alarm is on"
-                );
-            }
+            self.outside.say_left_out(now);
         }
         if !targets.is_empty() {
             let copy = Publish { targets, ..copy.clone() };
@@ -177,7 +176,7 @@ impl<L: Log> Shard<L> {
         topology: &Topology,
         now: Time,
     ) -> Put {
-        self.used += cost::APPEND + cost::PLACE * publish.targets.len() as u64;
+        self.jobs.pay(cost::APPEND + cost::PLACE * publish.targets.len() as u64);
         let mut wants = self.wants(publish, topology, now);
         match self.append(publish, &mut wants, must_keep, now) {
             Ok(at) => self.place(at, publish, from, wants, now),
@@ -244,7 +243,7 @@ impl<L: Log> Shard<L> {
         now: Time,
     ) -> Result<Offset, AppendError> {
         let is_durable = wants.slot.waits_for_disk() || (must_keep && wants.can_keep);
-        let at = self.store.append(publish, is_durable, self.wall(now), now)?;
+        let at = self.store.append(publish, is_durable, self.outside.wall(now), now)?;
         if is_durable {
             wants.defer_ms = None;
         }

@@ -45,8 +45,6 @@ pub(super) struct Hosted {
     pub(super) usage: Use,
     /// The last round of [`Sampling`](super::numbers::Sampling) that looked at it.
     pub(super) seen_in: u32,
-    /// Dead letters that wait for a turn with room for them.
-    pub(super) letters: VecDeque<Left>,
     /// When [`Queues::timers`] has it.
     timer: Option<Time>,
     is_touched: bool,
@@ -71,7 +69,6 @@ impl Hosted {
             kind: named.kind,
             usage: Use::new(now),
             seen_in: 0,
-            letters: VecDeque::new(),
             timer: None,
             is_touched: false,
             rest: Rest::default(),

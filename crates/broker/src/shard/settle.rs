@@ -2,8 +2,6 @@
 //!
 //! Hot path: an index into the queue's unacked messages and one release; no allocation.
 
-use std::collections::VecDeque;
-
 use leveret_log::Log;
 use leveret_queue::{Left, Offset, Reason, Settled, Time};
 use leveret_topology::{QueueId, Topology};
@@ -27,7 +25,7 @@ pub(super) enum Pays {
 impl<L: Log> Shard<L> {
     /// Applies a connection's settlements. Those of queues deleted meanwhile mean nothing any more.
     pub(super) fn settle(&mut self, settlements: &[Settlement], now: Time) {
-        self.used += cost::SETTLE * settlements.len() as u64;
+        self.jobs.pay(cost::SETTLE * settlements.len() as u64);
         for settlement in settlements {
             let how = match settlement.how {
                 Settle::Ack => leveret_queue::Settle::Ack,
@@ -83,30 +81,25 @@ impl<L: Log> Shard<L> {
     /// A dead letter waits for its turn behind others of its queue, or because half of this turn is used up. Which
     /// one is to go now: that of who pays for it goes, or the one that waits longest in its place.
     fn in_line(&mut self, id: QueueId, left: Left, pays: Pays, out: &mut Outbox) -> Option<Left> {
-        let is_full = self.work.spent() + self.used >= self.work.limits().turn / 2;
-        let Some(hosted) = self.queues.get_mut(id) else { return Some(left) };
-        let is_first = hosted.letters.is_empty();
-        if is_first && (pays == Pays::Cause || !is_full) {
+        let is_first = !self.exits.has_line(id);
+        let goes_now = pays == Pays::Cause || !self.jobs.is_half_over();
+        if self.queues.get(id).is_none() || is_first && goes_now {
             return Some(left);
         }
-        hosted.letters.push_back(left);
+        self.exits.line_up(id, left);
         if pays == Pays::Cause {
-            return hosted.letters.pop_front();
+            return self.exits.next_in_line(id);
         }
-        self.letters_waiting += 1;
         if is_first {
-            self.wait_in(Line::DeadLetters, Job::DeadLetters(id), cost::DEAD_LETTER, out);
+            self.jobs.wait_in(Line::DeadLetters, Job::DeadLetters(id), cost::DEAD_LETTER, out);
         }
         None
     }
 
     /// The next dead letter of a queue that waits for a turn with room. With the last one the queue's time goes on.
     pub(super) fn next_letter(&mut self, id: QueueId) -> Option<Left> {
-        let hosted = self.queues.get_mut(id)?;
-        let left = hosted.letters.pop_front()?;
-        self.letters_waiting -= 1;
-        if hosted.letters.is_empty() {
-            hosted.letters = VecDeque::new();
+        let left = self.exits.next_in_line(id)?;
+        if !self.exits.has_line(id) {
             self.queues.touch(id);
         }
         Some(left)
@@ -122,7 +115,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        self.used += cost::LEFT;
+        self.jobs.pay(cost::LEFT);
         match left {
             Left::Acked(offset) => {
                 self.counters.acked += 1;
@@ -148,7 +141,7 @@ impl<L: Log> Shard<L> {
                 self.exits.park(id, left);
             }
             Left::DeadLetter { offset, reason, held, delivery_count, seen } => {
-                self.used += cost::DEAD_LETTER;
+                self.jobs.pay(cost::DEAD_LETTER);
                 self.counters.dead_lettered += 1;
                 if reason == Reason::DeliveryLimit {
                     self.say_poison(id, offset, topology);

@@ -14,7 +14,7 @@ use leveret_log::Log;
 use leveret_queue::{Offset, Queue};
 use leveret_topology::QueueId;
 
-use super::super::stuck::Stuck;
+use super::super::exits::Stuck;
 use super::{Store, log_offset};
 use crate::message::ToShard;
 

@@ -7,13 +7,10 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use leveret_log::Log;
 use leveret_queue::{Offset, Reason, Time};
-use leveret_topology::{QueueId, Topology};
+use leveret_topology::QueueId;
 
-use super::jobs::cost;
-use super::{Map, Shard};
-use crate::message::Outbox;
+use super::Map;
 
 /// Pause before dead letters of a queue are tried again, in ms.
 const RETRY_MS: u64 = 1_000;
@@ -23,11 +20,11 @@ const TRIES: usize = 32;
 
 /// One of them.
 #[derive(Clone, Debug)]
-pub(super) struct Stuck {
-    pub(super) offset: Offset,
-    pub(super) reason: Reason,
+pub(in super::super) struct Stuck {
+    pub(in super::super) offset: Offset,
+    pub(in super::super) reason: Reason,
     /// Targets that have it already and do not get it again.
-    pub(super) taken: Vec<QueueId>,
+    pub(in super::super) taken: Vec<QueueId>,
 }
 
 /// All of a shard.
@@ -83,7 +80,7 @@ impl Retries {
     }
 
     /// Those of one queue that are to be tried now.
-    fn take(&mut self, now: Time) -> Vec<(QueueId, Stuck)> {
+    pub(super) fn take(&mut self, now: Time) -> Vec<(QueueId, Stuck)> {
         let mut taken = Vec::new();
         if let Some(queue) = self.went.pop() {
             self.take_of(queue, 1, &mut taken);
@@ -107,34 +104,6 @@ impl Retries {
         taken.extend(waiting.letters.drain(..count).map(|letter| (queue, letter)));
         if waiting.letters.is_empty() {
             self.forget(queue);
-        }
-    }
-}
-
-impl<L: Log> Shard<L> {
-    /// Tries dead letters again whose pause is over, or whose target has room again: for half of a turn at most.
-    pub(super) fn retry_dead_letters(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
-        self.used = 0;
-        while self.retries.is_due(now) && self.used < (self.work.limits().turn / 2).max(1) {
-            for (queue, letter) in self.retries.take(now) {
-                self.used += cost::DEAD_LETTER;
-                self.try_again(queue, letter, topology, now, out);
-            }
-        }
-        self.work.spend(self.used);
-    }
-
-    /// Tries a dead letter again, if its queue holds it still.
-    pub(super) fn try_again(
-        &mut self,
-        queue: QueueId,
-        letter: Stuck,
-        topology: &Topology,
-        now: Time,
-        out: &mut Outbox,
-    ) {
-        if self.queues.get(queue).is_some_and(|hosted| hosted.queue.holds(letter.offset)) {
-            self.try_dead_letter(queue, letter, topology, now, out);
         }
     }
 }

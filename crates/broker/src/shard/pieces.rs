@@ -1,0 +1,237 @@
+//! What letters want is done: at once if it fits the turn, or else in pieces.
+//!
+//! Hot path: a letter that fits costs a look at its length.
+
+use leveret_log::Log;
+use leveret_queue::{Backlog, Left, Time};
+use leveret_topology::{QueueId, Topology};
+
+use super::Shard;
+use super::confirms::Way;
+use super::jobs::{Job, Line, cost, price_of};
+use super::settle::Pays;
+use crate::message::{ConnectionId, Outbox, Publish, Settle, ToShard};
+use crate::work::{Limits, Piece};
+
+impl<L: Log> Shard<L> {
+    /// Does what a letter wants, or has it wait for its turn.
+    #[inline]
+    pub(super) fn letter(
+        &mut self,
+        letter: ToShard,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        self.jobs.count();
+        let mut price = 0;
+        if let Some((line, units)) = self.price(&letter, topology) {
+            if !self.jobs.fits(line, units) {
+                self.jobs.wait_in(line, Job::of(letter), units, out);
+                return;
+            }
+            price = units;
+        }
+        self.do_now(letter, topology, now, out);
+        self.jobs.spend_beyond(price);
+    }
+
+    /// In which line a letter stands if it has to wait, and what it will cost about. None for what never waits: answers
+    /// of others, and what the driver says.
+    #[inline]
+    fn price(&self, letter: &ToShard, topology: &Topology) -> Option<(Line, u64)> {
+        let (who, units) = match letter {
+            ToShard::Publish { from, messages } => (*from, price_of(messages)),
+            ToShard::Settle { from, settlements } => {
+                (*from, cost::SETTLE * settlements.len() as u64)
+            }
+            ToShard::Commit { reply, messages, settlements }
+            | ToShard::Prepare { reply, messages, settlements, .. } => {
+                let settled = cost::SETTLE * settlements.len() as u64;
+                (reply.connection, cost::LETTER + price_of(messages) + settled)
+            }
+            ToShard::Consume { reply, .. } => (reply.connection, cost::CONSUMER),
+            ToShard::Cancel { connection, .. } => (*connection, cost::CONSUMER),
+            ToShard::Disconnected { connection, .. } => {
+                let consumers = self.ports.count_of(*connection);
+                (*connection, cost::LETTER + cost::CONSUMER * consumers)
+            }
+            ToShard::DeadLetter { message, .. } => {
+                let targets = message.targets.len() as u64;
+                let units = cost::APPEND + cost::PLACE * targets + cost::carried(message);
+                return Some((Line::DeadLetters, units));
+            }
+            ToShard::Create { reply: Some(reply), .. }
+            | ToShard::Get { reply, .. }
+            | ToShard::Count { reply, .. }
+            | ToShard::Purge { reply, .. } => (reply.connection, cost::LETTER),
+            ToShard::Look { reply, max, .. } => (reply.connection, cost::LETTER + *max as u64),
+            ToShard::Discard { reply, offsets, .. } => (reply.connection, offsets.len() as u64),
+            ToShard::Move { reply, offsets, .. } => {
+                (reply.connection, cost::DEAD_LETTER * offsets.len() as u64)
+            }
+            ToShard::List { reply, queues, consumers } => {
+                (reply.connection, self.price_of_list(queues, *consumers))
+            }
+            ToShard::Sample { reply, .. } => (reply.connection, cost::LETTER),
+            ToShard::Delete { reply: Some(reply), .. } => (reply.connection, cost::LETTER),
+            ToShard::Delete { queue, .. } => {
+                // What its connection wrote before it ended comes before its exclusive queues go.
+                let owner = topology.queue_by_id(*queue)?.exclusive_owner?;
+                (ConnectionId::new(owner), cost::LETTER)
+            }
+            _ => return None,
+        };
+        Some((Line::Connection(who), units))
+    }
+
+    /// Messages of which the first ones were all that a turn has room for.
+    #[cold]
+    pub(super) fn publish_rest(
+        &mut self,
+        from: ConnectionId,
+        messages: Vec<Publish>,
+        count: usize,
+        out: &mut Outbox,
+    ) {
+        let units = price_of(messages.get(count..).unwrap_or_default());
+        let mut job = Job::of(ToShard::Publish { from, messages });
+        if let Job::Publish { done, .. } = &mut job {
+            *done = count;
+        }
+        self.jobs.wait_in(Line::Connection(from), job, units, out);
+    }
+
+    /// Does jobs for as long as the turn lasts.
+    pub(super) fn work_on(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+        while let Some(Piece { origin, job, allowed }) = self.jobs.next_piece() {
+            let before = job.bytes();
+            let rest = self.piece(job, allowed, topology, now, out);
+            self.work_off_left(Pays::Nobody, topology, now, out);
+            self.jobs.piece_done(origin, before, rest, out);
+        }
+        self.jobs.count();
+    }
+
+    /// Does a piece of a job. What remains of it, and what that will cost.
+    fn piece(
+        &mut self,
+        job: Job,
+        allowed: u64,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Option<(Job, u64)> {
+        match job {
+            Job::Publish { from, messages, mut done, bytes } => {
+                let next = messages.get(done..).unwrap_or_default();
+                done += self.publish(from, next, allowed, topology, now, out);
+                let units = price_of(messages.get(done..).unwrap_or_default());
+                let rest = Job::Publish { from, messages, done, bytes };
+                (units > 0).then_some((rest, units))
+            }
+            Job::Settle { settlements, mut done } => {
+                let count = usize::try_from(allowed).unwrap_or(usize::MAX);
+                let left = settlements.len() - done;
+                let end = done + count.min(left);
+                self.settle(settlements.get(done..end).unwrap_or_default(), now);
+                done = end;
+                let units = cost::SETTLE * (settlements.len() - done) as u64;
+                (units > 0).then_some((Job::Settle { settlements, done }, units))
+            }
+            Job::Disconnect { connection, reply } => {
+                while self.jobs.used() < allowed
+                    && let Some(key) = self.ports.next_of_ended(connection)
+                {
+                    self.consumer_gone(connection, key, topology, now, out);
+                }
+                let units = cost::CONSUMER * self.ports.count_of(connection);
+                if units > 0 {
+                    return Some((Job::Disconnect { connection, reply }, units));
+                }
+                self.disconnected(connection, reply, out);
+                None
+            }
+            Job::CancelRest(id) => {
+                let units = self.cancel_some(id, allowed, now, out);
+                (units > 0).then_some((Job::CancelRest(id), units))
+            }
+            Job::Leave(id, mut backlog) => {
+                while self.jobs.used() < allowed {
+                    let left = backlog.next()?;
+                    self.work_off(id, left, topology, now, out);
+                }
+                let units = cost::LEFT * backlog.len();
+                (units > 0).then_some((Job::Leave(id, backlog), units))
+            }
+            Job::DeadLetters(id) => {
+                while self.jobs.used() < allowed {
+                    let left = self.next_letter(id)?;
+                    self.work_off(id, left, topology, now, out);
+                }
+                let units = cost::DEAD_LETTER * self.exits.line_len(id);
+                (units > 0).then_some((Job::DeadLetters(id), units))
+            }
+            Job::List(list) => {
+                let (rest, units) = self.list(*list, allowed, now, out)?;
+                Some((Job::List(Box::new(rest)), units))
+            }
+            Job::Letter(letter) => {
+                self.do_now(*letter, topology, now, out);
+                None
+            }
+        }
+    }
+
+    /// These left the queue and are to be released.
+    pub(super) fn let_go(&mut self, id: QueueId, backlog: Backlog, out: &mut Outbox) {
+        if !backlog.is_empty() {
+            let units = cost::LEFT * backlog.len();
+            self.jobs.wait_in(Line::Leaving, Job::Leave(id, backlog), units, out);
+        }
+    }
+
+    /// The process stops: releases what is to be released, and what was acked. What was not stored yet never was, as in
+    /// a crash, and what was rejected may have to go somewhere: it comes back.
+    pub(super) fn close_jobs(&mut self) {
+        for (_, job) in self.jobs.drain() {
+            match job {
+                Job::Leave(id, backlog) => {
+                    backlog.for_each(|left| self.gone(left.offset(), id, Way::Lost));
+                }
+                Job::Settle { mut settlements, done } => {
+                    settlements.drain(..done);
+                    settlements.retain(|it| it.how == Settle::Ack);
+                    // No consumer gets anything any more, so that the time of the last ack says nothing.
+                    self.settle(&settlements, Time::from_ms(0));
+                }
+                _ => {}
+            }
+        }
+        for (id, left) in self.queues.take_left() {
+            match left {
+                Left::Acked(offset) => self.gone(offset, id, Way::Acked),
+                Left::Lent(offset) => self.release(offset, id),
+                Left::Returned { offset, acked: true } => {
+                    self.confirms.left(offset.get(), id, Way::Acked);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Other limits than the usual ones: for tests, which cut everywhere.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.jobs.set_limits(limits);
+    }
+
+    /// What a turn may cost.
+    pub fn limits(&self) -> Limits {
+        self.jobs.limits()
+    }
+
+    /// Units that the last turn cost.
+    pub fn spent(&self) -> u64 {
+        self.jobs.spent()
+    }
+}
