@@ -15,14 +15,14 @@
 //! Everything that a turn finds in the inbox is applied first; then each touched queue is dispatched
 //! once, and each touched connection gets one letter; then it is decided what the disk gets.
 //!
-//! Where to go next: [`publish`], [`settle`], [`consume`],
-//! [`dead_letter`], [`lifecycle`], [`confirms`], [`store`].
+//! The shard's parts are [`queues`], [`store`], [`confirms`], [`exits`], [`ports`] and [`jobs`]. Each has its fields for itself,
+//! and calls no other part. What letters do with them is in [`publish`], [`settle`], [`consume`], [`dead_letter`],
+//! [`lifecycle`]; what follows from the log's progress is in [`progress`].
 
 mod aside;
 mod confirms;
 mod consume;
 mod dead_letter;
-mod ending;
 mod exits;
 mod history;
 mod jobs;
@@ -51,9 +51,8 @@ use leveret_topology::{GroupId, QueueId, Topology};
 
 use crate::flow::Alarm;
 use crate::held::Place;
-use crate::message::{ConnectionId, Outbox, Reply, ToSession, ToShard};
+use crate::message::{Outbox, Reply, ToSession, ToShard};
 use confirms::Confirms;
-use ending::Ending;
 use exits::Exits;
 use history::Histories;
 use jobs::Jobs;
@@ -86,8 +85,6 @@ pub struct Shard<L> {
     jobs: Jobs,
     transactions: Transactions,
     histories: Histories,
-    /// Consumers of deleted queues that are not told yet.
-    ending: Ending,
     outside: Outside,
     counters: Counters,
     sampling: Sampling,
@@ -138,7 +135,6 @@ impl<L: Log> Shard<L> {
             jobs: Jobs::default(),
             transactions: Transactions::default(),
             histories: Histories::default(),
-            ending: Ending::default(),
             outside: Outside::default(),
             counters: Counters::default(),
             sampling: Sampling::default(),

@@ -126,7 +126,7 @@ impl<L: Log> Shard<L> {
         }
         let queue = self.ports.consumer(key)?.queue;
         let Some(hosted) = self.queues.get_mut(queue) else {
-            self.remove_from_ending(key, queue, now, out);
+            self.ports.end(key, queue, now, out);
             return None;
         };
         let consumer = self.ports.remove(key, &mut hosted.consumers)?;

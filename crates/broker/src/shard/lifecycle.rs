@@ -10,11 +10,12 @@ use leveret_topology::{
 use super::confirms::Way;
 use super::consume::names;
 use super::exits::Origin;
+use super::jobs::{Job, Line, cost};
 use super::ports::Consumer;
 use super::settle::Pays;
 use super::store::Waiter;
 use super::{Shard, describe};
-use crate::message::{Outbox, Reply, ReplyTo, ToMeta};
+use crate::message::{ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToSession};
 use crate::meta::{DELETION_ROOM, no_room};
 
 /// Who had a queue deleted: nobody in particular, if it is not given.
@@ -23,6 +24,9 @@ pub(super) struct Asked {
     pub(super) by: Box<By>,
     pub(super) reply: Option<ReplyTo>,
 }
+
+/// Consumers that are told in one go with whoever deleted the queue.
+const TOLD_AT_ONCE: usize = 64;
 
 impl<L: Log> Shard<L> {
     /// From Meta: the queue was declared.
@@ -212,15 +216,57 @@ impl<L: Log> Shard<L> {
         self.let_go(id, backlog, out);
         self.forget_awaited(id, out);
         let waits = waits_for_consumers(&hosted.confirm);
-        let by = (names(id, topology), &*asked.by.user);
-        let (consumers, more) =
-            self.end_consumers(id, hosted.queue, hosted.consumers, by, now, out);
+        let names = names(id, topology);
+        self.ports.end_queue(id, hosted.queue, hosted.consumers, names, &asked.by.user);
+        let (consumers, more) = self.end_first_consumers(id, now, out);
         if waits {
             self.confirms.queue_gone(id);
         }
         let Asked { by, reply } = asked;
         let reply = reply.map(|reply| (reply, ready));
         out.meta.push(ToMeta::QueueGone { by, queue: id, reply, consumers, more });
+    }
+
+    /// The queue is deleted. Names its first consumers, and tells whether there are more.
+    fn end_first_consumers(
+        &mut self,
+        id: QueueId,
+        now: Time,
+        out: &mut Outbox,
+    ) -> (Vec<(ConnectionId, ConsumerSlot)>, bool) {
+        let mut first = Vec::new();
+        while first.len() < TOLD_AT_ONCE
+            && let Some(gone) = self.ports.end_next(id, now, out)
+        {
+            self.jobs.pay(cost::CONSUMER);
+            first.push(gone);
+        }
+        (first, self.ports.count_of_ended(id) > 0)
+    }
+
+    /// The name is gone: those are told who have not been yet.
+    pub(super) fn cancel_rest(&mut self, id: QueueId, out: &mut Outbox) {
+        let units = cost::CONSUMER * self.ports.count_of_ended(id);
+        if units > 0 {
+            self.jobs.wait_in(Line::Cancelling, Job::CancelRest(id), units, out);
+        }
+    }
+
+    /// Tells some of them. What the others will cost.
+    pub(super) fn cancel_some(
+        &mut self,
+        id: QueueId,
+        allowed: u64,
+        now: Time,
+        out: &mut Outbox,
+    ) -> u64 {
+        while self.jobs.used() < allowed
+            && let Some((connection, slot)) = self.ports.end_next(id, now, out)
+        {
+            self.jobs.pay(cost::CONSUMER);
+            out.session(connection, ToSession::ConsumerGone { slot });
+        }
+        cost::CONSUMER * self.ports.count_of_ended(id)
     }
 
     /// No answer to a dead letter of the queue matters any more.

@@ -5,6 +5,8 @@
 //! A consumer is in two chains, that of its connection and that of its queue, and knows its place in both: it comes and goes
 //! at the same cost, however many others there are.
 
+mod ending;
+
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -14,6 +16,7 @@ use leveret_queue::ConsumerId;
 use leveret_topology::{GroupId, QueueId};
 
 use crate::message::{ChannelId, ConnectionId, ConsumerSlot, Delivery, Outbox, ToSession, ToShard};
+use ending::Ending;
 
 /// A consumer of a queue of this shard. Its index is the key the queue knows it by.
 #[derive(Debug)]
@@ -148,6 +151,7 @@ pub(super) struct Ports {
     touched: Vec<u32>,
     /// Connections whose gates opened, and shards that are told when this one has dispatched.
     resumed: Vec<(ConnectionId, Vec<GroupId>)>,
+    ending: Ending,
 }
 
 impl Ports {
