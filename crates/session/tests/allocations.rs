@@ -200,8 +200,9 @@ fn an_idle_session_is_small() {
     let link = node.accept(true);
     node.bytes(link, b"AMQP\x00\x00\x09\x01");
     let idle = node.client();
+    let link = node.links.remove(idle);
     let before = live_bytes();
-    drop(node.links.remove(idle).session);
+    drop(link.session);
     let heap = before - live_bytes();
     let all = heap + size_of::<Session>() as i64;
     assert!(all < 4096, "{heap} bytes of heap and {} of its own", size_of::<Session>());

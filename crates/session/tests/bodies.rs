@@ -40,7 +40,7 @@ fn connect_none(node: &mut Node) -> usize {
 
 /// All that the sessions keep, input that they were given and did not take among it.
 fn held(node: &Node) -> usize {
-    node.links.iter().map(|link| link.session.kept_bytes() as usize + link.left).sum()
+    node.links.iter().map(|link| link.session.kept_bytes() as usize + link.left.len()).sum()
 }
 
 fn ready(node: &mut Node, link: usize) -> String {
@@ -519,9 +519,9 @@ fn frames_to_a_connection_that_is_closed() {
     let close = ToSession::Close { code: ReplyCode::ConnectionForced, text: "go".into() };
     node.letter(link, close);
     node.bytes(link, &[0; 60]);
-    assert_eq!((node.links[link].left, node.settings.bodies.taken()), (1, 0));
+    assert_eq!((node.links[link].left.len(), node.settings.bodies.taken()), (1, 0));
     node.bytes(link, &[b"\xce", &frame[..]].concat());
-    assert_eq!(node.links[link].left, 0);
+    assert_eq!(node.links[link].left.len(), 0);
     node.bytes(link, &[&[0; 60][..], b"\xce", b"\x01\0\0\0\0\0\x04\0\x0a\0\x33\xce"].concat());
     assert!(node.ended(link).is_some());
 }
@@ -535,7 +535,7 @@ fn little_is_read_during_an_alarm() {
     let one = publish_bytes(1, "", "q", b"x", &Properties::default(), false);
     node.bytes(link, &one.repeat(10_000));
     assert!(!node.links[link].session.wants_input());
-    assert!(node.links[link].left <= 16 << 10, "{}", node.links[link].left);
+    assert!(node.links[link].left.len() <= 16 << 10, "{}", node.links[link].left.len());
 }
 
 /// A transaction that an alarm stops cannot be committed, and its memory may be what keeps the alarm up: it ends, if the

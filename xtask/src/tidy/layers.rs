@@ -37,6 +37,9 @@ const LAYERS: &[(&str, &[&str])] = &[
 /// Ours that only tests depend on, those of any crate.
 const FOR_TESTS: &str = "counting";
 
+/// What drives a node is above these crates, and drives their tests too.
+const DRIVEN_IN_TESTS: (&str, [&str; 1]) = ("node", ["session"]);
+
 /// Crates of others that reach for the world; a crate that does no input or output needs none.
 const WORLDLY: [&str; 7] =
     ["tokio", "rand", "rustix", "socket2", "mimalloc", "tracing-subscriber", "tempfile"];
@@ -69,7 +72,10 @@ fn breaches_of(name: &str, manifest: &str) -> Vec<String> {
     let mut breaches = Vec::new();
     for Dependency { name: target, for_tests } in dependencies(manifest) {
         let ours = target.strip_prefix("leveret-");
-        let is_allowed = |ours: &str| allowed.contains(&ours) || for_tests && ours == FOR_TESTS;
+        let (driver, driven) = DRIVEN_IN_TESTS;
+        let is_for_tests =
+            |ours: &str| ours == FOR_TESTS || ours == driver && driven.contains(&name);
+        let is_allowed = |ours: &str| allowed.contains(&ours) || for_tests && is_for_tests(ours);
         if ours.is_some_and(|ours| !is_allowed(ours)) {
             breaches.push(format!("crates/{name} must not depend on {target}"));
         }
@@ -120,6 +126,8 @@ mod tests {
         check("broker", "[dependencies]\nleveret-log.workspace = true",           "");
         check("broker", "[dependencies.tokio]\nversion = \"1\"",                  "crates/broker does no input or output: no tokio");
         check("queue",  "[dev-dependencies]\nleveret-counting.workspace = true",  "");
+        check("session", "[dev-dependencies]\nleveret-node.workspace = true",     "");
+        check("session", "[dependencies]\nleveret-node.workspace = true",         "crates/session must not depend on leveret-node");
         check("queue",  "[dependencies]\nleveret-counting.workspace = true",      "crates/queue must not depend on leveret-counting");
         check("log",    "[dev-dependencies]\ntempfile.workspace = true",          "");
         check("ctl",    "[dependencies]\nleveret-broker.workspace = true",        "crates/ctl must not depend on leveret-broker");

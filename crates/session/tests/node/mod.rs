@@ -2,7 +2,9 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+use std::io;
 use std::sync::Arc;
+use std::vec::Drain;
 
 use bytes::Bytes;
 use leveret_amqp::content::{ContentHeader, Properties};
@@ -10,9 +12,12 @@ use leveret_amqp::frame::{Decoder, Event};
 use leveret_amqp::method::{Encode, Method, basic, channel, connection, queue};
 use leveret_amqp::outbuf::OutBuf;
 use leveret_amqp::table::{RawTable, Table, Value};
+use leveret_broker::login::{Asked, Login};
 use leveret_broker::message::*;
 use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
+use leveret_node::connection::{self as driven, Read, Written};
+use leveret_node::{Inboxes, Run};
 use leveret_queue::Time;
 use leveret_session::{AwaitedBody, Context, End, Peer, Session, Settings};
 use leveret_topology::{Bootstrap, GroupId, Homes, PasswordHash, Topology};
@@ -23,10 +28,11 @@ pub(crate) const SHARDS: usize = 2;
 pub(crate) struct Link {
     pub(crate) session: Session,
     pub(crate) out: OutBuf,
-    /// Bytes the session left or was not given yet.
-    input: Vec<u8>,
-    /// Bytes the session left in its last turn.
-    pub(crate) left: usize,
+    inbox: Vec<ToSession>,
+    /// Bytes that were read and that the session left.
+    pub(crate) left: Bytes,
+    /// Bytes that the client sent and that were not read.
+    sent: Vec<u8>,
     /// How many bodies were read into memory of their own.
     pub(crate) bodies: usize,
     /// Queues that the messages of one turn went to, at most.
@@ -37,11 +43,14 @@ pub(crate) struct Link {
     /// The client reads nothing.
     pub(crate) is_stuck: bool,
     is_gone: bool,
+    /// How the socket was closed.
+    end: Option<End>,
 }
 
 pub(crate) struct Node {
     pub(crate) topology: Topology,
     meta: Meta<MemoryLog>,
+    to_meta: Vec<ToMeta>,
     pub(crate) shards: Vec<Shard<MemoryLog>>,
     pub(crate) now: Time,
     /// Microseconds of the millisecond that `now` is.
@@ -50,8 +59,89 @@ pub(crate) struct Node {
     pub(crate) settings: Settings,
     /// Largest read of a socket, in bytes.
     pub(crate) read_max: usize,
-    /// What waits for shards that are held back.
-    held: [Option<Vec<ToShard>>; SHARDS],
+    to_shards: [Vec<ToShard>; SHARDS],
+    /// Shards that have no turns.
+    are_held: [bool; SHARDS],
+}
+
+/// What a client sent, to be read.
+struct Source<'a> {
+    sent: &'a mut Vec<u8>,
+    read_max: usize,
+    bodies: &'a mut usize,
+}
+
+impl driven::Source for Source<'_> {
+    fn may_have_bytes(&self) -> bool {
+        !self.sent.is_empty()
+    }
+
+    fn read(&mut self, session: &mut Session, input: &mut Bytes, cx: &mut Context<'_>) -> Read {
+        let awaited = session.awaited_body();
+        let is_whole = |body: &AwaitedBody| input.is_empty() && body.rest <= self.sent.len();
+        if let Some(AwaitedBody { front, rest }) = awaited.filter(is_whole) {
+            let mut record = vec![0; front];
+            session.write_front(&mut record, cx.wall);
+            record.extend(self.sent.drain(..rest));
+            session.input_body(&record.into(), front, cx);
+            *self.bodies += 1;
+        }
+        let count = self.sent.len().min(session.read_max().min(self.read_max));
+        let mut bytes = input.to_vec();
+        bytes.extend(self.sent.drain(..count));
+        *input = bytes.into();
+        Read::Some
+    }
+
+    fn goes_on(&mut self, _: &mut Session, _: &Context<'_>) -> bool {
+        false
+    }
+}
+
+/// Where a client reads.
+struct Sink<'a> {
+    got: &'a mut Vec<u8>,
+    is_stuck: bool,
+}
+
+impl driven::Sink for Sink<'_> {
+    fn write(&mut self, out: &mut OutBuf) -> io::Result<()> {
+        if !self.is_stuck {
+            self.got.extend(out.take_rest());
+        }
+        Ok(())
+    }
+}
+
+impl Link {
+    /// The session takes its letters, and reads.
+    fn read(&mut self, read_max: usize, cx: &mut Context<'_>) {
+        let Self { session, inbox, left, sent, bodies, .. } = self;
+        inbox.drain(..).for_each(|letter| session.receive(letter, cx));
+        let mut source = Source { sent, read_max, bodies };
+        self.is_gone = !driven::read(session, left, &mut source, cx);
+        let queues = cx.outbox.shards.iter().map(|(_, letter)| match letter {
+            ToShard::Publish { messages, .. } => {
+                messages.iter().map(|message| message.targets.len()).sum()
+            }
+            _ => 0,
+        });
+        self.most_queues = self.most_queues.max(queues.sum());
+    }
+
+    /// The client reads what was written, unless it is stuck.
+    fn write(&mut self, out: &mut OutBuf, cx: &mut Context<'_>) {
+        let mut sink = Sink { got: &mut self.partial, is_stuck: self.is_stuck };
+        let written = driven::write(&mut self.session, &mut sink, out, cx);
+        if let Written::Over { end } = written {
+            (self.is_gone, self.end) = (true, end);
+        }
+    }
+
+    /// Changes whenever a turn does something.
+    fn waiting(&self) -> [usize; 4] {
+        [self.inbox.len(), self.left.len(), self.sent.len(), self.out.len()]
+    }
 }
 
 fn context<'a>(
@@ -87,26 +177,26 @@ impl Node {
             links: Vec::new(),
             settings: Settings::default(),
             read_max: 64 * 1024,
-            held: Default::default(),
+            to_meta: Vec::new(),
+            to_shards: Default::default(),
+            are_held: [false; SHARDS],
         }
     }
 
     /// Letters to this shard wait from now on.
     pub(crate) fn hold(&mut self, shard: usize) {
-        self.held[shard] = Some(Vec::new());
+        self.are_held[shard] = true;
     }
 
     /// What waits for a shard that is held back.
     pub(crate) fn held(&self, shard: usize) -> &[ToShard] {
-        self.held[shard].as_deref().unwrap_or_default()
+        &self.to_shards[shard]
     }
 
     /// A shard that was held back gets its letters.
     pub(crate) fn release(&mut self, shard: usize) {
-        let mut outbox = Outbox::default();
-        let letters = self.held[shard].take().unwrap_or_default();
-        letters.into_iter().for_each(|letter| outbox.shard(GroupId::at(shard), letter));
-        self.run(outbox);
+        self.are_held[shard] = false;
+        self.run(Outbox::default());
     }
 
     /// A socket was accepted.
@@ -122,14 +212,16 @@ impl Node {
         self.links.push(Link {
             session: Session::new(id, settings, peer, 42 + id.get(), self.now),
             out: OutBuf::new(),
-            input: Vec::new(),
-            left: 0,
+            inbox: Vec::new(),
+            left: Bytes::new(),
+            sent: Vec::new(),
             bodies: 0,
             most_queues: 0,
             partial: Vec::new(),
             decoder: Decoder::new(0),
             is_stuck: false,
             is_gone: false,
+            end: None,
         });
         self.links.len() - 1
     }
@@ -208,7 +300,7 @@ impl Node {
 
     /// The client sends bytes; gives what it is answered.
     pub(crate) fn bytes(&mut self, link: usize, bytes: &[u8]) -> String {
-        self.links[link].input.extend_from_slice(bytes);
+        self.links[link].sent.extend_from_slice(bytes);
         self.run(Outbox::default());
         self.read(link)
     }
@@ -274,18 +366,20 @@ impl Node {
     }
 
     pub(crate) fn ended(&self, link: usize) -> Option<End> {
-        self.links[link].session.end()
+        let link = &self.links[link];
+        link.end.or_else(|| link.session.end())
     }
 
     /// Time passes; timers run when they are due.
     pub(crate) fn later(&mut self, ms: u64) {
         let end = self.now.after_ms(ms);
         loop {
-            let next = self.links.iter().filter_map(|link| link.session.next_timeout()).min();
+            let open = self.links.iter().filter(|link| !link.is_gone);
+            let next = open.filter_map(|link| link.session.next_timeout()).min();
             let Some(next) = next.filter(|&next| next <= end) else { break };
             self.now = self.now.max(next);
             let mut outbox = Outbox::default();
-            for link in &mut self.links {
+            for link in self.links.iter_mut().filter(|link| !link.is_gone) {
                 if link.session.next_timeout().is_some_and(|due| due <= self.now) {
                     let Link { session, out, .. } = link;
                     let (now, us) = (self.now, self.us);
@@ -304,88 +398,115 @@ impl Node {
     }
 
     /// Runs everybody until nobody has anything to do.
-    pub(crate) fn run(&mut self, mut outbox: Outbox) {
+    pub(crate) fn run(&mut self, outbox: Outbox) {
+        self.post(outbox);
         loop {
-            let mut moved = false;
-            // Nobody asks for the ways of messages here.
-            outbox.steps.clear();
-            let Self { topology, now, us, links, meta, shards, read_max, held, .. } = self;
-            let mut meta_letters = std::mem::take(&mut outbox.meta);
-            moved |= !meta_letters.is_empty();
-            meta.turn(&mut meta_letters, topology, &mut outbox);
-            for (index, shard) in shards.iter_mut().enumerate() {
-                let (mine, others) = std::mem::take(&mut outbox.shards)
-                    .into_iter()
-                    .partition::<Vec<_>, _>(|(to, _)| to.index() == index);
-                outbox.shards = others;
-                let mut letters: Vec<ToShard> = mine.into_iter().map(|(_, l)| l).collect();
-                if let Some(held) = &mut held[index] {
-                    held.append(&mut letters);
-                }
-                if !letters.is_empty() {
-                    moved = true;
-                    if shard.turn(&mut letters, topology, *now, &mut outbox) {
-                        outbox.shard(GroupId::at(index), ToShard::Continue);
-                    }
-                }
+            let mut moves = self.run_meta();
+            for shard in 0..SHARDS {
+                moves |= self.run_shard(shard);
             }
-            for login in std::mem::take(&mut outbox.logins) {
-                outbox.session(login.connection, login.answer(topology));
+            for link in 0..self.links.len() {
+                moves |= self.run_link(link);
             }
-            for (to, letter) in std::mem::take(&mut outbox.sessions) {
-                moved = true;
-                let Some(Link { session, out, .. }) = links.get_mut(to.get() as usize) else {
-                    continue;
-                };
-                let mut cx = context(topology, *now, *us, out, &mut outbox);
-                session.receive(letter, &mut cx);
-            }
-            for link in links.iter_mut() {
-                let Link { session, out, input, left, bodies, most_queues, .. } = link;
-                let (partial, is_stuck, is_gone) =
-                    (&mut link.partial, &link.is_stuck, &link.is_gone);
-                let mut cx = context(topology, *now, *us, out, &mut outbox);
-                if !*is_gone && !input.is_empty() && session.wants_input() {
-                    if let Some(AwaitedBody { front, rest }) =
-                        session.awaited_body().filter(|body| *left == 0 && body.rest <= input.len())
-                    {
-                        let mut record = vec![0; front];
-                        session.write_front(&mut record, *now);
-                        record.extend(input.drain(..rest));
-                        session.input_body(&record.into(), front, &mut cx);
-                        *bodies += 1;
-                    }
-                    // As a socket does: at most one read, and what the last one left.
-                    let given = input.len().min(session.read_max().min(*read_max) + *left);
-                    let mut bytes = Bytes::copy_from_slice(&input[..given]);
-                    session.input(&mut bytes, &mut cx);
-                    let queues = cx.outbox.shards.iter().map(|(_, letter)| match letter {
-                        ToShard::Publish { messages, .. } => {
-                            messages.iter().map(|message| message.targets.len()).sum()
-                        }
-                        _ => 0,
-                    });
-                    *most_queues = (*most_queues).max(queues.sum());
-                    let used = given - bytes.len();
-                    input.drain(..used);
-                    *left = given - used;
-                    moved |= used > 0 || given < input.len();
-                }
-                if *is_stuck {
-                    session.flushed(cx.out.len(), false, &mut cx);
-                } else {
-                    let wrote = !cx.out.is_empty();
-                    let rest = cx.out.take_rest();
-                    if !*is_gone {
-                        partial.extend_from_slice(&rest);
-                    }
-                    session.flushed(0, wrote, &mut cx);
-                }
-            }
-            if !moved && outbox.is_empty() {
+            if !moves {
                 return;
             }
         }
+    }
+
+    fn post(&mut self, mut outbox: Outbox) {
+        leveret_node::post(&mut outbox, self);
+    }
+
+    fn run_meta(&mut self) -> bool {
+        let mut letters = std::mem::take(&mut self.to_meta);
+        let mut outbox = Outbox::default();
+        let moves = !letters.is_empty();
+        if moves {
+            self.meta.turn(&mut letters, &mut self.topology, &mut outbox);
+        }
+        self.post(outbox);
+        moves
+    }
+
+    fn run_shard(&mut self, index: usize) -> bool {
+        if self.are_held[index] || self.to_shards[index].is_empty() {
+            return false;
+        }
+        let mut letters = std::mem::take(&mut self.to_shards[index]);
+        let mut outbox = Outbox::default();
+        if self.shards[index].turn(&mut letters, &self.topology, self.now, &mut outbox) {
+            outbox.shard(GroupId::at(index), ToShard::Continue);
+        }
+        self.post(outbox);
+        true
+    }
+
+    fn run_link(&mut self, index: usize) -> bool {
+        let Self { topology, now, us, links, read_max, .. } = self;
+        let link = &mut links[index];
+        let before = link.waiting();
+        let mut outbox = Outbox::default();
+        if link.is_gone {
+            driven::undelivered(link.inbox.drain(..), &mut outbox.shards);
+        } else {
+            let mut out = std::mem::take(&mut link.out);
+            link.read(*read_max, &mut context(topology, *now, *us, &mut out, &mut outbox));
+            link.out = out;
+        }
+        let mut moves = !outbox.is_empty();
+        self.post(outbox);
+        let Self { topology, now, us, links, .. } = self;
+        let link = &mut links[index];
+        let mut outbox = Outbox::default();
+        if !link.is_gone {
+            let (mut out, mut none) = (std::mem::take(&mut link.out), OutBuf::new());
+            link.write(&mut out, &mut context(topology, *now, *us, &mut none, &mut outbox));
+            link.out = out;
+        }
+        moves |= !outbox.is_empty() || link.waiting() != before;
+        self.post(outbox);
+        moves
+    }
+}
+
+impl Inboxes for Node {
+    fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
+        let inbox = &mut self.to_shards[group.index()];
+        inbox.push(letter);
+        inbox.len()
+    }
+
+    fn to_meta(&mut self, letters: Drain<'_, ToMeta>) {
+        self.to_meta.extend(letters);
+    }
+
+    fn to_session(&mut self, id: ConnectionId, letters: &mut Run<'_, '_>) {
+        let link = self.links.get_mut(id.get() as usize).filter(|link| !link.is_gone);
+        if let Some(link) = link {
+            link.inbox.extend(letters);
+        }
+    }
+
+    fn login(&mut self, login: Login, outbox: &mut Outbox) {
+        outbox.session(login.connection, login.answer(&self.topology));
+    }
+
+    fn asked(&mut self, asked: Asked) {
+        unreachable!("no user is known elsewhere: {asked:?}");
+    }
+
+    fn events(&mut self, outbox: &mut Outbox) {
+        // Nobody consumes them here.
+        outbox.events.clear();
+    }
+
+    fn steps(&mut self, steps: &mut Vec<Step>) {
+        steps.clear();
+    }
+
+    fn failed(&mut self, why: String) {
+        panic!("the log failed: {why}");
     }
 }
 
