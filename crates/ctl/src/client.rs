@@ -71,6 +71,8 @@ impl Reply {
         let reason = reason.strip_prefix("credential_validation_failed: ").unwrap_or(&reason);
         let code = match self.status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Code::NoPermission,
+            // RabbitMQ's tools call the service unavailable.
+            _ if INVALID.iter().any(|begin| reason.starts_with(begin)) => Code::Unavailable,
             StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND => Code::Data,
             StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
             _ => Code::Software,
@@ -78,6 +80,9 @@ impl Reply {
         Fault::new(code, reason)
     }
 }
+
+/// Beginnings of answers about a definition or a pattern that is not valid.
+const INVALID: [&str; 2] = ["Validation failed", "invalid regular expression"];
 
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 

@@ -188,7 +188,7 @@ fn looks() {
 #[rustfmt::skip] // a table
 fn refusals() {
     refused("rotate_logs", &[("POST /api/leveret/log/rotate null", 404, NONE)], Code::Unavailable, "logs to no file");
-    refused("set_log_level loud", &[], Code::Usage, "level loud is not supported");
+    refused("set_log_level loud", &[], Code::Unavailable, "level loud is not supported");
     refused("encode <<\"x\">> secret --cipher rot13", &[], Code::Usage, "cipher is not supported");
     refused("encode <<\"x\">> secret --hash md5", &[], Code::Usage, "hash is not supported");
     refused("encode <<\"x\">> secret --iterations 0", &[], Code::Usage, "number of iterations");
@@ -217,6 +217,17 @@ fn refusals() {
           (r#"PUT /api/users/bob {"password":"x","tags":""}"#, 400, r#"{"error":"bad_request","reason":"credential_validation_failed: minimum required password length is 5"}"#)],
         Code::Data, "minimum required password length is 5");
     refused("set_permissions nobody a b c", &[("GET /api/users/nobody", 404, NONE)], Code::NoUser, "User nobody does not exist");
+    refused("-p no set_permissions guest a b c",
+        &[("GET /api/users/guest", 200, USER), ("GET /api/vhosts/no", 404, NONE)], Code::Unavailable, "Virtual host no does not exist");
+    refused("set_policy p ^q {\"x\":1}",
+        &[(r#"PUT /api/policies/%2F/p {"apply-to":"all","definition":{"x":1},"pattern":"^q","priority":0}"#, 400,
+            r#"{"error":"bad_request","reason":"Validation failed\n\n[{<<\"x\">>,1}] are not recognised policy settings\n"}"#)],
+        Code::Unavailable, "are not recognised policy settings");
+    refused("delete_queue q", &[("GET /api/queues/%2F/q?columns=messages_ready", 404, NONE)], Code::Usage, "No such queue was found");
+    refused("delete_queue q --if-empty",
+        &[("GET /api/queues/%2F/q?columns=messages_ready", 200, r#"{"messages_ready":1}"#),
+          ("DELETE /api/queues/%2F/q?if-empty=true&if-unused=false", 400, r#"{"error":"bad_request","reason":"queue 'q' in vhost '/' not empty"}"#)],
+        Code::Unavailable, "queue 'q' in vhost '/' not empty");
     refused("list_queues -p no", &[("GET /api/queues/no?columns=name,messages", 404, NONE)], Code::Data, "Virtual host 'no' does not exist");
     refused("purge_queue q", &[("DELETE /api/queues/%2F/q/contents", 404, NONE)], Code::Data, "Queue 'q' in vhost '/' does not exist");
     refused("clear_policy nope", &[("DELETE /api/policies/%2F/nope", 404, NONE)], Code::Unavailable, "Parameter does not exist");
@@ -228,7 +239,7 @@ fn refusals() {
     refused("list_queues colour", &[], Code::Usage, "Info key(s) colour are not supported; there are name, durable,");
     refused("set_policy a b {", &[], Code::Unavailable, "Could not parse JSON document");
     refused("set_vm_memory_high_watermark 1.5", &[], Code::Data, "The threshold should be");
-    refused("set_user_limits u {\"max-queues\":1}", &[], Code::Data, "there is no limit max-queues");
+    refused("set_user_limits u {\"max-queues\":1}", &[], Code::Unavailable, "Unrecognised terms [{<<\"max-queues\">>,1}] in limits");
     refused("clear_user_limits u some", &[], Code::Usage, "a limit is one of");
     refused("grow rabbit@there all", &[("GET /api/nodes?columns=name", 200, r#"[{"name": "rabbit@here"}]"#)],
         Code::Usage, "not a member of the cluster");

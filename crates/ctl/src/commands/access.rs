@@ -31,6 +31,13 @@ fn change(it: &mut Call<'_>, change: Value) -> Result<Answer, Fault> {
     Ok(Answer::Done)
 }
 
+/// As [`must_find_both`], with the words that RabbitMQ's tools have when permissions are set.
+fn must_find_both_to_set(it: &mut Call<'_>) -> Result<(), Fault> {
+    it.must_find(USER_PATH, Code::NoUser, "User {username} does not exist")?;
+    let missing = "Virtual host {vhost} does not exist";
+    it.must_find("/api/vhosts/{vhost}", Code::Unavailable, missing)
+}
+
 /// The user and the vhost of a permission have to be there.
 fn must_find_both(it: &mut Call<'_>) -> Result<(), Fault> {
     it.must_find(USER_PATH, Code::NoUser, "User {username} does not exist")?;
@@ -161,7 +168,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     .says("Listing permissions for user \"{username}\" ...")
     .or_missing(Code::NoUser, NO_USER),
     Entry::new("set_permissions", Tools::CTL, "Set a user's permissions in a virtual host", |it| {
-        must_find_both(it)?;
+        must_find_both_to_set(it)?;
         put_permissions(it)?;
         Ok(Answer::Done)
     })
@@ -218,7 +225,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         Tools::CTL,
         "Set a user's permissions on routing keys of a topic exchange",
         |it| {
-            must_find_both(it)?;
+            must_find_both_to_set(it)?;
             let body = json!({
                 "exchange": it.word("exchange"), "write": it.word("write"), "read": it.word("read"),
             });

@@ -33,7 +33,9 @@ fn limits(it: &Call<'_>, known: &[&str]) -> Result<Map<String, Value>, Fault> {
     for (name, limit) in &limits {
         if !known.contains(&name.as_str()) {
             let known = known.join(", ");
-            return Err(Fault::data(format!("there is no limit {name}; known are {known}")));
+            return Err(Fault::unavailable(format!(
+                "Validation failed\n\nUnrecognised terms [{{<<\"{name}\">>,{limit}}}] in limits: known are {known}"
+            )));
         }
         if limit.as_i64().is_none() {
             return Err(Fault::data(format!("{name} must be a whole number, not {limit}")));

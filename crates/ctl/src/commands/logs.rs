@@ -48,7 +48,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         |it| {
             let level = it.word("log_level");
             if !LEVELS.contains(&level) {
-                return Err(Fault::usage(format!(
+                return Err(Fault::unavailable(format!(
                     "level {level} is not supported. Try one of {}",
                     LEVELS.join(", ")
                 )));

@@ -26,7 +26,11 @@ fn delete(it: &mut Call<'_>) -> Result<Answer, Fault> {
     it.say_this(&format!("{banner}{conditions}..."))?;
     let ready = it.get(&format!("{PATH}?columns=messages_ready"))?;
     let (empty, unused) = (it.flag("if-empty"), it.flag("if-unused"));
-    it.delete(&format!("{PATH}?if-empty={empty}&if-unused={unused}"))?;
+    it.delete(&format!("{PATH}?if-empty={empty}&if-unused={unused}")).map_err(|fault| {
+        // A condition that does not hold.
+        let is_condition = fault.code == Code::Data && (empty || unused);
+        if is_condition { Fault { code: Code::Unavailable, ..fault } } else { fault }
+    })?;
     let ready = ready["messages_ready"].as_u64().unwrap_or_default();
     Ok(Answer::Message(format!("Queue was successfully deleted with {ready} ready messages")))
 }
@@ -156,7 +160,7 @@ pub(super) const COMMANDS: &[Entry] = &[
             ignored("force"),
             QUEUE,
         ])
-        .or_missing(Code::Data, NO_QUEUE),
+        .or_missing(Code::Usage, "No such queue was found"),
     Entry::new(
         "pause_queue",
         Tools::CTL,

@@ -71,7 +71,7 @@ fn a_policy_takes_effect_on_a_live_queue() {
         publisher.publish(b"z", 1);
         ready().as_u64() > Some(4)
     });
-    broker.refused(&["set_policy", "bad", "^q$", r#"{"max-length": "four"}"#], 65);
+    broker.refused(&["set_policy", "bad", "^q$", r#"{"max-length": "four"}"#], 69);
     broker.refused(&["set_policy", "bad", "^q$", "no json"], 69);
     broker.refused(&["-p", "nowhere", "set_policy", "bad", "^q$", r#"{"max-length": 4}"#], 65);
     broker.refused(&["clear_policy", "short"], 69);
@@ -102,7 +102,7 @@ fn limits_hold_and_end_with_what_they_count() {
     drop(second);
     nobody();
     drop(Raw::login(&broker));
-    broker.refused(&["set_user_limits", "guest", r#"{"max-queues": 1}"#], 65);
+    broker.refused(&["set_user_limits", "guest", r#"{"max-queues": 1}"#], 69);
     broker.refused(&["set_user_limits", "nobody", r#"{"max-channels": 1}"#], 67);
     broker.refused(&["clear_user_limits", "guest", "some"], 64);
 }
@@ -240,16 +240,16 @@ fn purges_deletes_and_closes() {
     let broker = Broker::start();
     let mut publisher = Publisher::new(&broker, "q");
     publisher.publish(b"x", 5);
-    broker.refused(&["delete_queue", "--if-empty", "q"], 65);
+    broker.refused(&["delete_queue", "--if-empty", "q"], 69);
     broker.told(&["purge_queue", "q"]);
     assert_eq!(broker.told(&["-s", "list_queues"]), "q\t0\n");
     let (mut client, channel) = broker.channel();
     client.consume(channel, "q", &Consume::default()).unwrap();
-    broker.refused(&["delete_queue", "--if-unused", "q"], 65);
+    broker.refused(&["delete_queue", "--if-unused", "q"], 69);
     broker.told(&["delete_queue", "q"]);
     assert_eq!(broker.told(&["-s", "list_queues"]), "");
     broker.refused(&["purge_queue", "q"], 65);
-    broker.refused(&["delete_queue", "q"], 65);
+    broker.refused(&["delete_queue", "q"], 64);
 
     let connections = broker.json(&["list_connections", "pid"]);
     let pid = connections[1]["pid"].as_str().unwrap();
