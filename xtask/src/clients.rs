@@ -28,8 +28,9 @@ use tools::{Counts, Place};
 type Suite = fn(&Place) -> anyhow::Result<Counts>;
 
 /// All suites: name, what it is, and how it is run.
-const SUITES: [(&str, &str, Suite); 15] = [
+const SUITES: [(&str, &str, Suite); 16] = [
     ("amqp091-go", "the Go client's own unit and integration tests", go::amqp091),
+    ("rabbit-hole", "the Go client of the HTTP API, its own tests", go::rabbit_hole),
     ("rabbitmqadmin", "rabbitmqadmin v1, its whole set of commands", admin::rabbitmqadmin),
     ("pika", "pika's own acceptance tests", python::pika),
     ("amqplib", "the Node client's own tests", node::amqplib),

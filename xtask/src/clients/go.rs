@@ -1,4 +1,4 @@
-//! Go: amqp091-go's own tests, and the sender and receiver on its predecessor.
+//! Go: amqp091-go's and rabbit-hole's own tests, and the sender and receiver on the former's predecessor.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,24 +7,18 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use serde_json::Value;
 
 use super::forward::Forward;
 use super::tools::{Counts, Place, copy_dir};
 use crate::node;
 
 const AMQP091: &str = "github.com/rabbitmq/amqp091-go@v1.16.0";
+const RABBIT_HOLE: &str = "github.com/michaelklishin/rabbit-hole/v3@v3.5.0";
 
 /// The module's own tests with its build tag `integration`, as its Makefile runs them.
 pub(super) fn amqp091(place: &Place) -> anyhow::Result<Counts> {
-    let mut download = Command::new("go");
-    download.args(["mod", "download", "-json", AMQP091]).current_dir(&place.dir);
-    let answer = place.must("download", 5, &mut download)?;
-    let from = answer
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("\"Dir\": \"")?.strip_suffix("\","))
-        .context("go mod download names no folder")?;
-    let source = place.dir.join("source");
-    copy_dir(from.as_ref(), &source)?;
+    let source = module(place, AMQP091)?;
     let skips: Vec<String> = place.skipped.iter().map(|(name, _)| format!("^{name}$")).collect();
     let _forward = Forward::to(place.port)?;
     let _management = Forward::http_to(place.http_port)?;
@@ -52,6 +46,59 @@ pub(super) fn amqp091(place: &Place) -> anyhow::Result<Counts> {
         counts.add("the test binary did not end well", false);
     }
     Ok(counts)
+}
+
+/// The HTTP client's own tests, which are written with Ginkgo, on a broker that has what they count on.
+pub(super) fn rabbit_hole(place: &Place) -> anyhow::Result<Counts> {
+    let source = module(place, RABBIT_HOLE)?;
+    let mut prepare = Command::new(rabbitmqctl(place)?);
+    prepare.arg("import_definitions").arg(place.source("rabbit-hole.json"));
+    place.must("prepare", 1, &mut prepare)?;
+    let _forward = Forward::to(place.port)?;
+    let _management = Forward::http_to(place.http_port)?;
+    let report = place.dir.join("report.json");
+    let mut test = Command::new("go");
+    test.args(["test", "-count=1", "-timeout", "5m", "-ginkgo.no-color"]);
+    test.arg(format!("-ginkgo.json-report={}", report.display()));
+    test.args(place.skipped.iter().map(|(name, _)| format!("-ginkgo.skip={}", exactly(name))));
+    // Statistics are there after five seconds.
+    test.current_dir(&source).env("GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT", "30s");
+    let (_, ok) = place.run("test", 6, &mut test)?;
+    let told: Value = serde_json::from_slice(&fs::read(&report).context("the report of Ginkgo")?)?;
+    let mut counts = Counts::default();
+    for spec in told[0]["SpecReports"].as_array().into_iter().flatten() {
+        let above = spec["ContainerHierarchyTexts"].as_array().into_iter().flatten();
+        let words = above.chain([&spec["LeafNodeText"]]).filter_map(Value::as_str);
+        match spec["State"].as_str() {
+            Some("skipped") => counts.skipped += 1,
+            state => counts.add(&words.collect::<Vec<_>>().join(" "), state == Some("passed")),
+        }
+    }
+    if !ok && counts.failed == 0 {
+        counts.add("the test binary did not end well", false);
+    }
+    Ok(counts)
+}
+
+/// A regular expression of Go for a test of this name. Ginkgo puts the name of the suite in front.
+fn exactly(name: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || " /_-,".contains(c);
+    let escaped = |c: char| if is_plain(c) { c.to_string() } else { format!("\\{c}") };
+    format!("(^| ){}$", name.chars().map(escaped).collect::<String>())
+}
+
+/// A copy of a module's source with its tests.
+fn module(place: &Place, name: &str) -> anyhow::Result<PathBuf> {
+    let mut download = Command::new("go");
+    download.args(["mod", "download", "-json", name]).current_dir(&place.dir);
+    let answer = place.must("download", 5, &mut download)?;
+    let from = answer
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("\"Dir\": \"")?.strip_suffix("\","))
+        .context("go mod download names no folder")?;
+    let source = place.dir.join("source");
+    copy_dir(from.as_ref(), &source)?;
+    Ok(source)
 }
 
 /// A program that is `rabbitmqctl` for the suite's broker: the tests give it a command and nothing else.
