@@ -112,9 +112,6 @@ pub struct Queue {
     pub(crate) incoming: Vec<BindingIx>,
 }
 
-/// The delivery limit of quorum queues that set none (RabbitMQ 4.0 and later).
-const QUORUM_DELIVERY_LIMIT: u32 = 20;
-
 impl Queue {
     /// The policy in force, by name.
     pub fn policy(&self) -> Option<&str> {
@@ -207,7 +204,7 @@ impl Queue {
     }
 
     /// How often a message is delivered again before it is a dead letter; none without limit. A negative number
-    /// means that, too; quorum queues have a default.
+    /// means that, too. There is no default, as in the version of RabbitMQ that is claimed: from 4.0 on it is 20 there.
     pub fn delivery_limit(&self) -> Option<u32> {
         let argument = self.arguments.get("x-delivery-limit").and_then(Value::as_i64);
         let policy = self.policies.get(Setting::DeliveryLimit).and_then(|v| v.as_i64());
@@ -217,12 +214,9 @@ impl Queue {
             (Some(a), Some(p)) => Some(a.min(p)),
             (a, p) => a.or(p),
         };
-        match limit {
-            Some(limit) if limit < 0 => None,
-            Some(limit) => Some(u32::try_from(limit).unwrap_or(u32::MAX)),
-            None if self.kind == QueueKind::Quorum => Some(QUORUM_DELIVERY_LIMIT),
-            None => None,
-        }
+        // Negative: no limit.
+        let limit = u64::try_from(limit?).ok()?;
+        Some(u32::try_from(limit).unwrap_or(u32::MAX))
     }
 
     /// The argument's text, else the policy's.

@@ -291,7 +291,7 @@ fn the_node() {
         ("GET",    "/api/config/effective",       "",                           200, "heartbeat"),
         ("POST",   "/api/rebalance/queues",       "",                           204, ""),
         ("PUT",    "/api/queues/%2F/qq",          r#"{"arguments": {"x-queue-type": "quorum"}}"#, 201, ""),
-        ("GET",    "/api/queues/%2F/qq",          "",                           200, r#""delivery_limit":20"#),
+        ("GET",    "/api/queues/%2F/qq",          "",                           200, r#""delivery_limit":"unlimited""#),
         ("POST",   "/api/queues/quorum/%2F/qq/replicas/add", r#"{"node": "rabbit@test"}"#, 204, ""),
         ("POST",   "/api/queues/quorum/%2F/qq/replicas/add", r#"{"node": "other"}"#, 400, "the only one"),
         ("DELETE", "/api/queues/quorum/%2F/qq/replicas/delete", r#"{"node": "rabbit@test"}"#, 400, "the only one"),

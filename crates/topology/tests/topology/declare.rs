@@ -228,13 +228,13 @@ fn quorum_queues() {
     let exclusive = QueueSpec { name: "e", exclusive_owner: Some(1), ..spec.clone() };
     let error = world.topology.declare_queue(exclusive).unwrap_err();
     assert_eq!(error.to_string(), "invalid property 'exclusive-owner' for queue 'e' in vhost '/'");
-    // Without a limit of its own: RabbitMQ's 20; negative: none.
+    // Without a limit of its own none, as in RabbitMQ 3.13; negative: none.
     let mut arguments = table([("x-queue-type", text("quorum"))]);
     let spec = QueueSpec { name: "d", arguments: arguments.clone(), ..spec };
     let id = world.topology.declare_queue(spec.clone()).unwrap().id;
     let limit =
         |world: &World, id| world.topology.queue_by_id(id).unwrap().options().delivery_limit;
-    assert_eq!(limit(&world, id), Some(20));
+    assert_eq!(limit(&world, id), None);
     arguments.set("x-delivery-limit", -1);
     let id = world.topology.declare_queue(QueueSpec { name: "u", arguments, ..spec }).unwrap().id;
     assert_eq!(limit(&world, id), None);
