@@ -48,6 +48,7 @@ fn lists() {
         "Listing limits for vhost \"/\" ...\n{\"max-connections\":5}\n");
     check("export_definitions --for rabbitmq -",
         &[("GET /api/definitions?for=rabbitmq", 200, r#"{"queues":[],"left_out":["policy 'p'"]}"#)], "{\n  \"queues\": []\n}\n");
+    check("export_definitions --for rabbitmq-4 -", &[("GET /api/definitions?for=rabbitmq-4", 200, r#"{"queues":[]}"#)], "{\n  \"queues\": []\n}\n");
     check("list_unresponsive_queues", &[("GET /api/health/checks/virtual-hosts", 200, r#"{"status":"ok"}"#)],
         "Listing unresponsive queues for vhost / ...\n");
 }
@@ -245,6 +246,7 @@ fn refusals() {
         Code::Usage, "not a member of the cluster");
     refused("join_cluster rabbit@there", &[], Code::Unavailable, "this node stands alone");
     refused("eval 1+1.", &[], Code::Unavailable, "not written in Erlang");
+    refused("export_definitions --for rabbitmq-5 -", &[], Code::Usage, "--for knows rabbitmq and rabbitmq-4");
     refused("log_tail -N many", &[], Code::Usage, "number must be a whole number");
 }
 

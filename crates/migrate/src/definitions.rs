@@ -54,7 +54,15 @@ impl Chosen {
 /// Where the old broker has its definitions, for a new one that tells this about itself. Leveret leaves out what
 /// RabbitMQ would refuse; RabbitMQ does not look at the query.
 pub(crate) fn query(new: &Value) -> &'static str {
-    if is_leveret(new) { "/api/definitions" } else { "/api/definitions?for=rabbitmq" }
+    if is_leveret(new) {
+        return "/api/definitions";
+    }
+    let version = new["rabbitmq_version"].as_str().unwrap_or_default();
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    match major.unwrap_or(0) {
+        0..4 => "/api/definitions?for=rabbitmq",
+        4.. => "/api/definitions?for=rabbitmq-4",
+    }
 }
 
 /// Where the old broker has all its exchanges. RabbitMQ's definitions are without internal ones, but with their bindings.
@@ -339,6 +347,8 @@ mod tests {
     fn another_broker_may_have_streams_and_is_not_given_what_it_refuses() {
         let rabbitmq = json!({"product_name": "RabbitMQ", "erlang_full_version": "Erlang/OTP 25"});
         assert_eq!(query(&rabbitmq), "/api/definitions?for=rabbitmq");
+        let four = json!({"erlang_full_version": "Erlang/OTP 29", "rabbitmq_version": "4.3.6"});
+        assert_eq!(query(&four), "/api/definitions?for=rabbitmq-4");
         assert_eq!(query(&leveret()), "/api/definitions");
         let mut all = definitions();
         all["left_out"] = json!(["policy 'p'"]);

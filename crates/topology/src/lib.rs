@@ -70,7 +70,7 @@ pub use by::{By, Link, Origin};
 pub use confirm::{ConfirmOn, ConfirmOptions};
 pub use defaults::{DefaultLimits, DefaultPolicy, DefaultUser, Defaults, PasswordRule};
 pub use definitions::{
-    Import, ImportError, ImportReason, Imported, Lines, for_rabbitmq, loose_topic,
+    Import, ImportError, ImportReason, Imported, Lines, Reader, for_rabbitmq, loose_topic,
 };
 pub use error::{
     AccessError, AdminError, AuthError, BindError, DeclareError, DeleteError, Locked, NamesFull,

@@ -8,8 +8,8 @@ use std::vec;
 use leveret_broker::message::AdminCommand;
 use leveret_server::node::Node;
 use leveret_topology::{
-    ExchangeId, Import, ImportError, ImportReason, Lines, Queue, QueueId, ResourceRef, Topology,
-    Vhost, VhostId, for_rabbitmq, loose_topic, weight,
+    ExchangeId, Import, ImportError, ImportReason, Lines, Queue, QueueId, Reader, ResourceRef,
+    Topology, Vhost, VhostId, for_rabbitmq, loose_topic, weight,
 };
 use serde_json::{Map, Value, json};
 
@@ -42,18 +42,20 @@ pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
     if let Some(vhost) = vhost {
         all = only(vhost, &all);
     }
-    let is_for_rabbitmq = match call.query("for") {
-        None => false,
-        Some("rabbitmq") => true,
+    let reader = match call.query("for") {
+        None => Reader::Leveret,
+        Some("rabbitmq") => Reader::RabbitMq,
+        Some("rabbitmq-4") => Reader::RabbitMq4,
         Some(other) => {
-            return Err(Fault::bad(format!("'for' must be rabbitmq, not '{other}'")));
+            let why = format!("'for' must be rabbitmq or rabbitmq-4, not '{other}'");
+            return Err(Fault::bad(why));
         }
     };
     let mut parts = BTreeMap::new();
-    let unnamed = names(&mut call, &vhosts, &mut parts).await?;
-    if is_for_rabbitmq {
+    let unnamed = names(&mut call, &vhosts, reader, &mut parts).await?;
+    if !reader.is_leveret() {
         let mut told = Lines::default();
-        for_rabbitmq(&mut all, &mut told);
+        for_rabbitmq(&mut all, reader, &mut told);
         without_loose_topics(call.node(), &mut all, &mut told).await;
         let of_vhost = |topology: &Topology, vhost| topology.left_out_for_rabbitmq(vhost);
         let of_vhosts = pages::copied(call.node(), vhosts.iter().copied(), of_vhost).await;
@@ -70,7 +72,7 @@ pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
         call,
         vhosts,
         is_one,
-        is_for_rabbitmq,
+        reader,
         parts: parts.into_iter().collect(),
         has_begun: false,
         count: None,
@@ -108,13 +110,21 @@ impl Transient {
         }
     }
 
-    fn sentence(&self) -> Option<String> {
+    fn sentence(&self, reader: Reader) -> Option<String> {
         let more = match self.count.checked_sub(self.named.len())? {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
         let named = self.named.join(", ");
-        (self.count > 0).then(|| format!(
+        if self.count == 0 {
+            return None;
+        }
+        if reader == Reader::RabbitMq4 {
+            return Some(format!(
+                "nothing of {named}{more}, but transient queues are durable in this file"
+            ));
+        }
+        Some(format!(
             "nothing of {named}{more}, but RabbitMQ 4.3 refuses transient queues that are not exclusive, unless it has \
              deprecated_features.permit.transient_nonexcl_queues = true; versions before take them"
         ))
@@ -126,6 +136,7 @@ impl Transient {
 async fn names(
     call: &mut Call,
     vhosts: &[VhostId],
+    reader: Reader,
     parts: &mut BTreeMap<String, Part>,
 ) -> Result<Vec<String>, Fault> {
     let (count, places) = {
@@ -173,7 +184,7 @@ async fn names(
     if more > 0 {
         told.push(format!("{more} more queues whose names are the broker's"));
     }
-    told.extend(transient.sentence());
+    told.extend(transient.sentence(reader));
     Ok(told)
 }
 
@@ -219,7 +230,7 @@ impl Part {
         &mut self,
         node: &Node,
         vhosts: &[VhostId],
-        is_for_rabbitmq: bool,
+        reader: Reader,
     ) -> Vec<Option<Value>> {
         match self {
             Self::Text(_) => Vec::new(),
@@ -229,7 +240,13 @@ impl Part {
                 let made = pages::some(node, some, |topology, &id| {
                     let queue = topology.queue_by_id(id);
                     let bytes = queue.map_or(0, |queue| weight::table(&queue.arguments));
-                    (topology.export_queue(id), bytes)
+                    let mut made = topology.export_queue(id);
+                    if reader == Reader::RabbitMq4
+                        && let Some(queue) = &mut made
+                    {
+                        queue["durable"] = true.into();
+                    }
+                    (made, bytes)
                 })
                 .await;
                 ids.by_ref().take(made.len()).for_each(drop);
@@ -255,9 +272,9 @@ impl Part {
                     if !source.is_some_and(|source| vhosts.contains(&source.vhost)) {
                         return (None, 0);
                     }
-                    let made = match is_for_rabbitmq {
-                        true => topology.export_binding_for_rabbitmq(binding),
-                        false => topology.export_binding(binding),
+                    let made = match reader.is_leveret() {
+                        true => topology.export_binding(binding),
+                        false => topology.export_binding_for_rabbitmq(binding),
                     };
                     (made, weight::table(&binding.arguments))
                 })
@@ -284,8 +301,8 @@ struct Export {
     vhosts: Vec<VhostId>,
     /// Whether it is of one vhost alone, whose entries do not name it.
     is_one: bool,
-    /// Whether what RabbitMQ refuses is left out.
-    is_for_rabbitmq: bool,
+    /// What it refuses is left out.
+    reader: Reader,
     parts: VecDeque<(String, Part)>,
     has_begun: bool,
     /// Entries so far of the list that is being written; none between two lists.
@@ -294,7 +311,7 @@ struct Export {
 
 impl Pieces for Export {
     async fn more(&mut self, out: &mut Vec<u8>) -> Result<bool, Fault> {
-        let Self { call, vhosts, is_one, is_for_rabbitmq, parts, has_begun, count } = self;
+        let Self { call, vhosts, is_one, reader, parts, has_begun, count } = self;
         let Some((key, part)) = parts.front_mut() else {
             out.push(b'}');
             return Ok(false);
@@ -314,9 +331,7 @@ impl Pieces for Export {
         }
         let count = count.get_or_insert(0);
         let mut slice = Slice::begin();
-        for mut entry in
-            part.some(call.node(), vhosts, *is_for_rabbitmq).await.into_iter().flatten()
-        {
+        for mut entry in part.some(call.node(), vhosts, *reader).await.into_iter().flatten() {
             if *is_one {
                 entry.as_object_mut().map(|entry| entry.remove("vhost"));
             }

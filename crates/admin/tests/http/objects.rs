@@ -353,6 +353,13 @@ fn definitions() {
         assert!(theirs["left_out"][0].as_str().unwrap().starts_with("policy 'ours'"), "{theirs}");
         node.must("GET", &format!("{path}?for=others"), "", 400);
     }
+    let four = node.get("/api/definitions?for=rabbitmq-4");
+    let queues = four["queues"].as_array().unwrap();
+    assert!(queues.iter().all(|queue| queue["durable"] == true), "{four}");
+    let said = four["left_out"].as_array().unwrap().last().unwrap();
+    let want =
+        "nothing of queue 'transient' in vhost 'v', but transient queues are durable in this file";
+    assert_eq!(said, want);
     node.must("DELETE", "/api/queues/v/transient", "", 204);
     node.must("DELETE", "/api/policies/v/ours", "", 204);
     let own = node.get("/api/definitions/v");

@@ -64,8 +64,10 @@ fn export(it: &mut Call<'_>) -> Result<Answer, Fault> {
     let path = match it.optional("for") {
         None => "/api/definitions",
         Some("rabbitmq") => "/api/definitions?for=rabbitmq",
+        Some("rabbitmq-4") => "/api/definitions?for=rabbitmq-4",
         Some(other) => {
-            return Err(Fault::usage(format!("--for knows only rabbitmq, not '{other}'")));
+            let why = format!("--for knows rabbitmq and rabbitmq-4, not '{other}'");
+            return Err(Fault::usage(why));
         }
     };
     let mut definitions = it.get(path)?;
@@ -98,7 +100,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[
         value("format", "json", "json"),
-        value("for", "", "rabbitmq: leave out what only Leveret knows, and tell it"),
+        value("for", "", "rabbitmq or rabbitmq-4: leave out what that does not know, and tell it"),
         one("file", "The JSON file to write, or - for standard output"),
     ]),
 ];

@@ -7,4 +7,4 @@ mod rabbitmq;
 
 pub use check::Lines;
 pub use import::{Import, ImportError, ImportReason, Imported};
-pub use rabbitmq::{for_rabbitmq, loose_topic};
+pub use rabbitmq::{Reader, for_rabbitmq, loose_topic};

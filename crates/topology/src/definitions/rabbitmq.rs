@@ -11,6 +11,24 @@ use crate::rate::RATE_LIMITS;
 use crate::topology::Topology;
 use crate::user::Hashing;
 
+/// Whom definitions are exported for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// Leveret takes everything.
+    Leveret,
+    /// Any RabbitMQ.
+    RabbitMq,
+    /// RabbitMQ 4 has neither mirrored queues nor, from 4.3 on, transient ones that are not exclusive.
+    RabbitMq4,
+}
+
+impl Reader {
+    /// Whether it is Leveret.
+    pub fn is_leveret(self) -> bool {
+        self == Self::Leveret
+    }
+}
+
 impl Topology {
     /// One binding, unless RabbitMQ would refuse it: it has the exchange of events only with a plugin.
     pub fn export_binding_for_rabbitmq(&self, binding: &Binding) -> Option<Json> {
@@ -44,8 +62,11 @@ pub fn loose_topic(entry: &Json) -> String {
     format!("topic permissions of user '{user}' in vhost '{vhost}': there is no exchange '{name}'")
 }
 
-/// Takes out of exported definitions what only Leveret knows. A sentence for each thing that is gone or changed.
-pub fn for_rabbitmq(definitions: &mut Json, told: &mut Lines) {
+/// Takes out of exported definitions what `reader` does not know. A sentence for each thing that is gone or changed.
+pub fn for_rabbitmq(definitions: &mut Json, reader: Reader, told: &mut Lines) {
+    if reader.is_leveret() {
+        return;
+    }
     retain(definitions, "users", |user| {
         if user["hashing_algorithm"] == Hashing::Argon2id.name() {
             user["password_hash"] = "".into();
@@ -78,7 +99,8 @@ pub fn for_rabbitmq(definitions: &mut Json, told: &mut Lines) {
             what += &format!(" of vhost '{vhost}'");
         }
         let Some(definition) = policy["definition"].as_object_mut() else { return true };
-        let gone = take_out(definition, is_ours);
+        let is_mirror = |key: &str| reader == Reader::RabbitMq4 && key.starts_with("ha-");
+        let gone = take_out(definition, |key| is_ours(key) || is_mirror(key));
         let is_empty = definition.is_empty();
         if is_empty {
             told.push(format!("{what}: it has nothing but {gone}"));
@@ -142,7 +164,7 @@ mod tests {
             "queues": [{"name": "q", "vhost": "/", "arguments": {"x-confirm-on": "ack"}}],
         });
         let mut told = Lines::default();
-        for_rabbitmq(&mut all, &mut told);
+        for_rabbitmq(&mut all, Reader::RabbitMq, &mut told);
         let want = [
             "user 'a' has no password: its hash is argon2id's. Set it anew with rabbitmqctl change_password",
             "user 'a': its limit max-publish-rate",
@@ -167,8 +189,31 @@ mod tests {
         });
         assert_eq!(all, want);
         let mut told = Lines::default();
-        for_rabbitmq(&mut all, &mut told);
+        for_rabbitmq(&mut all, Reader::RabbitMq, &mut told);
         assert_eq!(told.finish(), [""; 0]);
+    }
+
+    #[test]
+    fn rabbitmq_4_has_no_mirrors() {
+        let mut all = json!({"policies": [
+            {"name": "p", "vhost": "/", "definition": {"ha-mode": "all"}},
+            {"name": "r", "vhost": "/", "definition": {"ha-mode": "all", "ha-sync-mode": "automatic", "max-length": 7}},
+        ]});
+        let before = all.clone();
+        let mut told = Lines::default();
+        for_rabbitmq(&mut all, Reader::RabbitMq, &mut told);
+        assert_eq!((&all, told.finish()), (&before, Vec::new()));
+        let mut told = Lines::default();
+        for_rabbitmq(&mut all, Reader::RabbitMq4, &mut told);
+        let want = [
+            "policy 'p' of vhost '/': it has nothing but ha-mode",
+            "policy 'r' of vhost '/': its ha-mode, ha-sync-mode",
+        ];
+        assert_eq!(told.finish(), want);
+        assert_eq!(
+            all,
+            json!({"policies": [{"name": "r", "vhost": "/", "definition": {"max-length": 7}}]})
+        );
     }
 
     #[test]
@@ -176,7 +221,7 @@ mod tests {
         let policy = json!({"name": "p", "vhost": "/", "definition": {"confirm-on": "ack"}});
         let mut all = json!({ "policies": vec![policy; 1000] });
         let mut told = Lines::default();
-        for_rabbitmq(&mut all, &mut told);
+        for_rabbitmq(&mut all, Reader::RabbitMq, &mut told);
         assert_eq!(all, json!({"policies": []}));
         let told = told.finish();
         assert_eq!((told.len(), &*told[100]), (101, "and 900 more"));
