@@ -229,6 +229,10 @@ fn refusals() {
         &[("GET /api/queues/%2F/q?columns=messages_ready", 200, r#"{"messages_ready":1}"#),
           ("DELETE /api/queues/%2F/q?if-empty=true&if-unused=false", 400, r#"{"error":"bad_request","reason":"queue 'q' in vhost '/' not empty"}"#)],
         Code::Unavailable, "queue 'q' in vhost '/' not empty");
+    refused("enable_feature_flag x",
+        &[("PUT /api/feature-flags/x/enable null", 400, r#"{"error":"bad_request","reason":"there is no feature flag 'x'"}"#),
+          ("GET /api/nodes?columns=name", 200, r#"[{"name":"rabbit@here"}]"#)],
+        Code::Usage, "This feature flag is not supported by node rabbit@here");
     refused("list_queues -p no", &[("GET /api/queues/no?columns=name,messages", 404, NONE)], Code::Data, "Virtual host 'no' does not exist");
     refused("purge_queue q", &[("DELETE /api/queues/%2F/q/contents", 404, NONE)], Code::Data, "Queue 'q' in vhost '/' does not exist");
     refused("clear_policy nope", &[("DELETE /api/policies/%2F/nope", 404, NONE)], Code::Unavailable, "Parameter does not exist");

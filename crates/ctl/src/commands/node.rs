@@ -280,8 +280,13 @@ pub(super) const COMMANDS: &[Entry] = &[
             if it.word("flag") == "all" {
                 it.say_this("Enabling all feature flags ...")?;
             }
-            it.put("/api/feature-flags/{flag}/enable", &Value::Null)?;
-            Ok(Answer::Done)
+            let done = it.put("/api/feature-flags/{flag}/enable", &Value::Null);
+            if done.as_ref().is_err_and(|fault| fault.code == Code::Data) {
+                it.learn_node()?;
+                let why = "This feature flag is not supported by node {node}";
+                return Err(Fault::usage(it.fill(why)));
+            }
+            done.map(|_| Answer::Done)
         },
     )
     .takes(&[
