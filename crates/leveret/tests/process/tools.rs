@@ -338,7 +338,7 @@ fn the_operator_needs_no_permissions() {
         run(command.env("LEVERET_URI", uri))
     };
     assert_eq!(status, 65, "{told}");
-    assert!(told.contains("RESOURCE_LOCKED"), "{told}");
+    assert!(told.contains("exclusive access to locked queue 'own'"), "{told}");
     broker.told(&["delete_queue", "own"]);
     assert_eq!(broker.told(&["list_queues"]), "");
 }
