@@ -17,7 +17,7 @@ use leveret_server::ended::{self, Passages, Sums};
 use leveret_server::front::About;
 use leveret_server::locks::{Guard, Rank, Ranked};
 use leveret_server::node::Node;
-use leveret_topology::{GroupId, QueueKind, Topology, VhostId};
+use leveret_topology::{GroupId, QueueId, QueueKind, Topology, VhostId};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
@@ -50,12 +50,9 @@ pub struct Collector {
     looks: Notify,
 }
 
-/// What is read anew for a sample.
+/// What is read anew for a sample, before queues are.
 #[derive(Debug, Default)]
 struct Fresh {
-    /// In the pieces they came in: there may be very many, and each piece goes as it was taken in.
-    queues: Vec<Vec<QueueNumbers>>,
-    shards: Vec<ShardRest>,
     /// By id.
     connections: Vec<FreshConnection>,
     ended: ended::Totals,
@@ -155,9 +152,7 @@ impl Collector {
         let (ended, late) = self.node.ended.finish();
         fresh.ended = ended;
         fresh.connections.retain(|it| !late.contains(&it.connection.id()));
-        self.ask_shards(&mut fresh).await?;
-        self.take_in(fresh).await;
-        Ok(())
+        self.take_in(fresh).await
     }
 
     /// Most of very many rest: those are not asked, which would take their locks and copy what is known.
@@ -184,46 +179,24 @@ impl Collector {
         }
     }
 
-    /// Shards tell nothing while their queues are being filled.
-    async fn ask_shards(&self, fresh: &mut Fresh) -> Result<(), Refusal> {
-        if !self.node.is_filled() {
-            return Ok(());
-        }
-        let mut asker = Asker::new(&self.node);
-        let reply = asker.reply_to();
-        for index in 0..self.node.shards.len() {
-            let mut begins = true;
-            loop {
-                asker.tell_shard(GroupId::at(index), ToShard::Sample { reply, begins });
-                begins = false;
-                let Reply::Sampled(piece) = asker.answer().await? else { continue };
-                fresh.queues.push(piece.queues);
-                if let Some(rest) = piece.rest {
-                    fresh.shards.push(rest);
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Puts what was read anew in the place of what was known: objects some at a time, sums at the end.
-    async fn take_in(&self, fresh: Fresh) {
+    async fn take_in(&self, fresh: Fresh) -> Result<(), Refusal> {
         let at = now();
         let before = self.latest.lock().at;
-        let Fresh { queues, shards, connections, ended } = fresh;
+        let Fresh { connections, ended } = fresh;
         let mut sums = Taken::default();
         let passed_ms = before.map_or(0, |before| at.ms().saturating_sub(before.ms()));
         self.take_connections(connections, at, passed_ms, &mut sums).await;
         for (vhost, of_vhost) in ended.by_vhost {
             sums.vhosts.entry(vhost).or_default().1.add(&of_vhost.session, of_vhost.io);
         }
+        let shards = self.take_queues((before, at), &mut sums).await?;
         for gone in shards.iter().flat_map(|shard| &shard.gone) {
             let kind = (gone.kind, gone.at_least_once);
             *sums.queues.entry(kind).or_default() += gone.totals;
         }
-        self.take_queues(queues, before, at, &mut sums).await;
         self.sum_up(sums, shards, ended.passages, at);
+        Ok(())
     }
 
     /// Connections as they are, with the histories of those that were there before.
@@ -249,32 +222,57 @@ impl Collector {
         }
     }
 
+    /// Queues as shards tell them. There may be very many: a piece is taken in before the next is asked for. Shards tell
+    /// nothing while their queues are being filled.
     async fn take_queues(
         &self,
-        queues: Vec<Vec<QueueNumbers>>,
-        before: Option<Time>,
-        at: Time,
+        moments: (Option<Time>, Time),
+        sums: &mut Taken,
+    ) -> Result<Vec<ShardRest>, Refusal> {
+        let mut shards = Vec::new();
+        let known = self.latest.lock().queues.len();
+        let mut seen: HashSet<QueueId, FixedState> = HashSet::default();
+        let asked = if self.node.is_filled() { self.node.shards.len() } else { 0 };
+        let mut asker = Asker::new(&self.node);
+        let reply = asker.reply_to();
+        for index in 0..asked {
+            let mut begins = true;
+            loop {
+                asker.tell_shard(GroupId::at(index), ToShard::Sample { reply, begins });
+                begins = false;
+                let Reply::Sampled(piece) = asker.answer().await? else { continue };
+                seen.extend(piece.queues.iter().map(|it| it.queue));
+                let kept = Kept::of(known.max(seen.len()));
+                self.take_some_queues(&piece.queues, moments, kept, sums).await;
+                if let Some(rest) = piece.rest {
+                    shards.push(rest);
+                    break;
+                }
+            }
+        }
+        self.latest.lock().queues.retain(|id, _| seen.contains(id));
+        Ok(shards)
+    }
+
+    async fn take_some_queues(
+        &self,
+        queues: &[QueueNumbers],
+        moments: (Option<Time>, Time),
+        kept: Kept,
         sums: &mut Taken,
     ) {
-        let seen: HashSet<_, FixedState> = queues.iter().flatten().map(|it| it.queue).collect();
-        let kept = Kept::of(seen.len());
-        self.latest.lock().queues.retain(|id, _| seen.contains(id));
-        drop(seen);
-        for piece in queues {
-            for some in piece.chunks(pages::ROWS) {
-                let ids: Vec<_> = some.iter().map(|numbers| numbers.queue).collect();
-                let vhost = |topology: &Topology, id| {
-                    Some(topology.queue_by_id(id).map(|queue| queue.vhost))
-                };
-                let vhosts = pages::copied(&self.node, ids, vhost).await;
-                {
-                    let mut snapshot = self.latest.lock();
-                    for (numbers, vhost) in some.iter().zip(vhosts) {
-                        take_queue(&mut snapshot, *numbers, vhost, (before, at), kept, sums);
-                    }
+        for some in queues.chunks(pages::ROWS) {
+            let ids: Vec<_> = some.iter().map(|numbers| numbers.queue).collect();
+            let vhost =
+                |topology: &Topology, id| Some(topology.queue_by_id(id).map(|queue| queue.vhost));
+            let vhosts = pages::copied(&self.node, ids, vhost).await;
+            {
+                let mut snapshot = self.latest.lock();
+                for (numbers, vhost) in some.iter().zip(vhosts) {
+                    take_queue(&mut snapshot, *numbers, vhost, moments, kept, sums);
                 }
-                yield_now().await;
             }
+            yield_now().await;
         }
     }
 
