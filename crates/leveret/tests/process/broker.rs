@@ -74,6 +74,14 @@ impl Lines {
             lines = self.0.1.wait_timeout(lines, left).unwrap().0;
         }
     }
+
+    /// The only line so far that has `part` in it, as soon as it comes.
+    #[track_caller]
+    pub(crate) fn once(&self, part: &str) -> String {
+        let first = self.wait_for(part);
+        assert_eq!(self.with(part), [first.clone()]);
+        first
+    }
 }
 
 /// What is left of a node that ended.

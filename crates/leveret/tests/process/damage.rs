@@ -183,7 +183,7 @@ fn a_damaged_file_header_is_named() {
     // Nothing but the header is lost, and it can be done without.
     down.set("storage.damaged_files=aside");
     let broker = down.start_again();
-    assert_eq!(broker.log.with("all messages in it are there").len(), 1);
+    broker.log.once("all messages in it are there");
     assert_eq!(broker.log.with(" ERROR "), Vec::<String>::new());
     assert_eq!(messages(&broker), MESSAGES);
 }
@@ -200,7 +200,7 @@ fn undamaged_queues_start() {
         let damaged = std::fs::read(&file).unwrap();
         let broker = down.start_again();
         let name = file.file_name().unwrap().to_str().unwrap();
-        let [error] = &broker.log.with(" ERROR ")[..] else { panic!("{:?}", broker.log) };
+        let error = broker.log.once(" ERROR ");
         let place = format!("position={FILE_HEADER}");
         for part in [name, &place, "at most 1 messages", "'q' in vhost '/'", "put a good copy of"] {
             assert!(error.contains(part), "no {part:?} in {error}");
@@ -218,7 +218,7 @@ fn undamaged_queues_start() {
         let down = broker.stop();
         let broker = down.start_again();
         assert_eq!(broker.log.with(" ERROR "), Vec::<String>::new());
-        assert_eq!(broker.log.with("are kept here").len(), 1);
+        broker.log.once("are kept here");
         assert_eq!(messages(&broker), MESSAGES / 2 - 1);
         // What the error said brings it back.
         let down = broker.stop();
@@ -451,10 +451,9 @@ fn what_is_missing_is_told() {
                     refuses(&down, &[log, name, text]);
                 } else {
                     let broker = down.start_again();
-                    let errors = broker.log.with(" ERROR ");
-                    assert_eq!(errors.len(), 1, "{errors:?}");
+                    let error = broker.log.once(" ERROR ");
                     for part in [name, "is lost", " messages\""] {
-                        assert!(errors[0].contains(part), "no {part:?} in {errors:?}");
+                        assert!(error.contains(part), "no {part:?} in {error}");
                     }
                     assert_eq!(broker.log.with("was interrupted"), Vec::<String>::new());
                     assert!(messages(&broker) < MESSAGES);
@@ -462,7 +461,7 @@ fn what_is_missing_is_told() {
                     down = broker.stop();
                     let broker = down.start_again();
                     assert_eq!(broker.log.with(" ERROR "), Vec::<String>::new());
-                    assert_eq!(broker.log.with("are kept here").len(), 1);
+                    broker.log.once("are kept here");
                     continue;
                 }
                 std::fs::write(&file, &whole).unwrap();
@@ -502,7 +501,7 @@ fn an_emptied_directory_of_a_shard_is_refused() {
         std::fs::create_dir(&shard).unwrap();
         std::fs::write(shard.join("files"), []).unwrap();
         let broker = down.start_again();
-        assert_eq!(broker.log.with("`files`, is empty").len(), 1);
+        broker.log.once("`files`, is empty");
         let (mut client, channel) = broker.channel();
         let there = ["q", "other"].map(|queue| count(&mut client, channel, queue));
         assert_eq!(there.iter().sum::<u32>(), MESSAGES / 2);
@@ -529,9 +528,8 @@ fn an_older_copy_of_a_shard_is_told() {
     refuses(&down, &["shards/0 is of an earlier time", "storage.damaged_files = aside"]);
     down.set("storage.damaged_files=aside");
     let broker = down.start_again();
-    let errors = broker.log.with(" ERROR ");
-    assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(errors[0].contains("is of an earlier time than the last start"), "{errors:?}");
+    let error = broker.log.once(" ERROR ");
+    assert!(error.contains("is of an earlier time than the last start"), "{error}");
     assert_eq!(messages(&broker), MESSAGES);
     // It is told once.
     let broker = broker.kill().start_again();
@@ -576,7 +574,7 @@ fn garbage_after_the_last_write_is_cut_off_and_told() {
     let broker = down.start_again();
     // It may be what a file had that was used again, so it is no warning.
     assert_eq!(broker.log.with(" WARN "), Vec::<String>::new());
-    assert_eq!(broker.log.with("what was behind the last write was cut off").len(), 1);
+    broker.log.once("what was behind the last write was cut off");
     assert_eq!(messages(&broker), MESSAGES);
 }
 

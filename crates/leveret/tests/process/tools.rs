@@ -194,7 +194,7 @@ fn changes_are_in_the_audit_log_and_looks_are_not() {
     for part in ["user=\"rmq-cli\"", "control socket, uid", "method=PUT", "/api/vhosts/v"] {
         assert!(told.contains(part), "{told}");
     }
-    assert_eq!(broker.log.with("audit: changed").len(), 1);
+    broker.log.once("audit: changed");
     // Who asks as the operator is no user, and gets no permissions.
     assert_eq!(broker.told(&["-p", "v", "list_permissions"]), "");
     broker.refused(&["delete_user", "rmq-cli"], 67);
