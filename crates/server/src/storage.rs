@@ -791,8 +791,9 @@ fn refuse_stranger(
 ) -> anyhow::Result<()> {
     let mut stranger = None;
     let named = holders(&mut |holder| {
-        let home = queue_of(holder).map(|queue| topology.home(queue));
-        let home = home.filter(|&home| home != group);
+        // Of a queue that is gone nobody knows where it lived: what is left of it may be anywhere.
+        let queue = queue_of(holder).and_then(|queue| topology.queue_by_id(queue));
+        let home = queue.map(|queue| queue.home).filter(|&home| home != group);
         stranger = stranger.or(home);
     });
     named.with_context(|| format!("in the log {}", dir.display()))?;
@@ -882,6 +883,8 @@ fn tell_of(dir: &Path, report: &Report, started: Instant, is_whole: bool) {
 
 #[cfg(test)]
 mod tests {
+    use leveret_topology::QueueSpec;
+
     use super::*;
 
     #[test]
@@ -906,5 +909,41 @@ mod tests {
         std::fs::write(dir.path().join("layout"), "format 9\nshards 2\n").expect("write");
         let error = format!("{:#}", layout(dir.path(), 2).expect_err("newer"));
         assert!(error.contains("has format 9"), "{error}");
+    }
+
+    /// The names know that a queue is gone before its shard's log has let its messages go, and a crash comes between.
+    #[test]
+    fn a_log_may_have_messages_of_a_queue_that_is_gone_and_lived_anywhere() {
+        let homes = Homes::among(2);
+        let mut topology = Topology::new();
+        topology.set_homes(homes.by_chance(1));
+        let vhost = topology.add_vhost("/").expect("a vhost");
+        let declared = (0..20).map(|number| {
+            let spec = QueueSpec {
+                vhost,
+                name: &format!("q{number}"),
+                server_named: false,
+                durable: true,
+                auto_delete: false,
+                exclusive_owner: None,
+                arguments: Default::default(),
+            };
+            topology.declare_queue(spec).expect("a queue").id
+        });
+        let declared: Vec<_> = declared.collect();
+        let elsewhere = |id: &&QueueId| topology.home(**id) != homes.usual(**id);
+        let queue = *declared.iter().find(elsewhere).expect("a queue that lives elsewhere");
+        let look = |group, topology: &Topology| {
+            let holders = |each: &mut dyn FnMut(Holder)| {
+                each(Holder::new(queue.get()));
+                Ok(())
+            };
+            refuse_stranger(Path::new("0"), holders, group, topology)
+        };
+        let (home, usual) = (topology.home(queue), homes.usual(queue));
+        look(home, &topology).expect("where it lives");
+        look(usual, &topology).expect_err("where it does not");
+        topology.remove_queue(queue);
+        look(home, &topology).expect("where it lived");
     }
 }

@@ -4,6 +4,9 @@
 //! nothing, since a change says what a thing is and not what was done to it. What goes is taken away first, from bindings up to
 //! vhosts; so a name is free for the thing that has it now. Then what is there is made, from vhosts down to bindings.
 //!
+//! Both know the same groups ([`set_homes`](Topology::set_homes)): a change of a queue tells its home only if that is not the usual one
+//! among them.
+//!
 //! A change applied twice is applied once. Nothing is refused that a rule refuses, and nothing follows from a change but what is
 //! in the batch: an auto-delete exchange goes by a change of its own. Nothing is noted. Events are told, if somebody
 //! [wants](Topology::wants_events) them here.

@@ -3,7 +3,7 @@
 //!
 //! There are two strategies, as in RabbitMQ. *At most once* takes the message out of its queue as it routes it.
 //! *At least once* keeps it there until every target has taken it, and tries again when there is no target: see
-//! [`stuck`](super::exits).
+//! [`exits`](super::exits).
 //!
 //! Under both strategies the message's record stays on disk until the targets have the dead letter on theirs: after a crash
 //! the message is in one of them, perhaps in two. A message whose record cannot be read stays in its queue, set aside. A

@@ -1,7 +1,7 @@
 //! What recent-history exchanges remember, for queues bound later.
 //!
-//! RabbitMQ's plugin keeps the last messages in its metadata store; here the shard
-//! `exchange id % shards` keeps them, so routing stays free of messages.
+//! RabbitMQ's plugin keeps the last messages in its metadata store; here the shard of
+//! [`Topology::history_home`] keeps them, so routing stays free of messages.
 
 use std::collections::VecDeque;
 

@@ -72,6 +72,17 @@ impl Display for Size {
     }
 }
 
+/// The limit of free disk space as it is configured, and as it is compared.
+struct DiskLimit(u64, u64);
+
+impl Display for DiskLimit {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let &Self(limit, at_work) = self;
+        write!(f, "disk_free_limit is {}", Size(limit))?;
+        if at_work > limit { write!(f, ", which counts as {}", Size(at_work)) } else { Ok(()) }
+    }
+}
+
 /// How much there is, and how much there is to be.
 struct Amount<'a>(&'a Node, Resource);
 
@@ -85,10 +96,10 @@ impl Display for Amount<'_> {
                 write!(f, "{used} are in use, vm_memory_high_watermark is {limit}")
             }
             Resource::Disk => {
-                let limit = Size(alarms.disk_limit());
+                let limit = DiskLimit(alarms.disk_limit(), alarms.disk_limit_at_work());
                 match alarms.disk_free() {
-                    Some(free) => write!(f, "{} are free, disk_free_limit is {limit}", Size(free)),
-                    None => write!(f, "disk_free_limit is {limit}"),
+                    Some(free) => write!(f, "{} are free, {limit}", Size(free)),
+                    None => limit.fmt(f),
                 }
             }
         }
@@ -173,6 +184,14 @@ mod tests {
         check(0,             "0 kB");
         check(20_971_520,    "21.0 MB");
         check(1_207_959_552, "1.21 GB");
+    }
+
+    /// Nobody is told that 1 MB is less than a limit of 0 kB.
+    #[test]
+    fn a_low_limit_says_what_it_counts_as() {
+        let (low, usual) = (DiskLimit(1, 2 << 20), DiskLimit(50_000_000, 50_000_000));
+        assert_eq!(low.to_string(), "disk_free_limit is 0 kB, which counts as 2.1 MB");
+        assert_eq!(usual.to_string(), "disk_free_limit is 50.0 MB");
     }
 
     #[test]
