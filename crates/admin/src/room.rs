@@ -77,6 +77,11 @@ impl Held {
         true
     }
 
+    /// Whether it keeps others waiting: of the same user, or who have nothing.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.node.requests.is_awaited(&self.user, [self.granted, 0, 0])
+    }
+
     /// Takes so many bytes more if they are there at once.
     pub(crate) fn take_now(&mut self, bytes: u64) -> bool {
         let is_there = self.node.requests.take_now(&self.user, bytes);

@@ -19,7 +19,7 @@ const READ: u64 = 8;
 /// Bytes that a request may have while memory is so short that all are stopped who publish.
 const AT_ALARM_MAX: u64 = 16 << 10;
 
-/// Bytes a second that a body moves by, at least; and if others wait for its room.
+/// Bytes a second that a body moves by, at least; and if others wait for its room, whom it would help.
 const LEAST_PER_S: [u64; 2] = [1 << 10, 16 << 10];
 
 /// Reads a body of at most `max` bytes. What is given with it is `held`, with the room that it takes: to be kept for as long
@@ -67,7 +67,7 @@ pub(super) async fn read(
                 return Err(Fault::bad(format!("the body was cut off: {error}")));
             }
             Err(_) => {
-                let is_awaited = node.requests.waiting() > 0;
+                let is_awaited = held.is_awaited();
                 let least =
                     LEAST_PER_S[usize::from(is_awaited)] * timeout.as_millis() as u64 / 1000;
                 if ((read.len() - before) as u64) < least {

@@ -214,6 +214,47 @@ fn requests_of_one_user() {
     drop(still);
 }
 
+/// Who waits for its own share of the room ends no slow request of others: it would not get that room.
+#[test]
+fn a_slow_request_beside_those_of_another_user() {
+    let broker = Broker::with(&[
+        WATERMARK,
+        "unfinished_timeout=2000",
+        "management.tcp.port=0",
+        "management.tcp.ip=127.0.0.1",
+    ]);
+    broker.ctl(&["add_user", "other", "other"]);
+    broker.ctl(&["set_user_tags", "other", "administrator"]);
+    let body = format!("{{\"value\":\"{}\"}}", "x".repeat(499_988));
+    let begin = |authorization: &str| {
+        let mut socket = TcpStream::connect(broker.listens("http")).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = format!(
+            "PUT /api/global-parameters/x HTTP/1.1\r\nhost: x\r\nauthorization: Basic {authorization}\r\n\
+             content-type: application/json\r\ncontent-length: 500000\r\n\r\n"
+        );
+        socket.write_all(head.as_bytes()).unwrap();
+        socket
+    };
+    let mut slow = begin("Z3Vlc3Q6Z3Vlc3Q=");
+    let (since, mut sent) = (Instant::now(), 0);
+    // Each takes 4 MB of 25, and is ended after a look: there is room for three at a time.
+    let still: Vec<TcpStream> = (0..24).map(|_| begin("b3RoZXI6b3RoZXI=")).collect();
+    still.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
+    wait_until(PATIENCE, "three times three have ended", || {
+        // 8 KB a second: less than is asked for if others wait for it.
+        let now = (since.elapsed().as_millis() as usize * 8).min(body.len() / 2);
+        // It may be ended, which its answer says.
+        let _ = slow.write_all(&body.as_bytes()[sent..now]);
+        sent = now;
+        still.iter().filter(|socket| socket.peek(&mut [0]).is_ok()).count() >= 9
+    });
+    let _ = slow.write_all(&body.as_bytes()[sent..]);
+    let mut answer = [0; 12];
+    slow.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer[9..], b"201");
+}
+
 /// Who has as many bodies under way as a user may is still answered what needs none.
 #[test]
 fn requests_without_a_body() {
