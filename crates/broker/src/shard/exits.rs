@@ -76,7 +76,7 @@ pub(super) struct Exits {
 }
 
 impl Exits {
-    /// About how many bytes it takes.
+    /// About how many bytes lines take. What is tried again counts in the queue that holds it.
     pub(super) fn bytes(&self) -> u64 {
         self.in_lines * size_of::<Left>() as u64
             + (self.parked.len() * size_of::<(QueueId, Left)>()) as u64

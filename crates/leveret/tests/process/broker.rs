@@ -79,7 +79,7 @@ impl Lines {
     #[track_caller]
     pub(crate) fn once(&self, part: &str) -> String {
         let first = self.wait_for(part);
-        assert_eq!(self.with(part), [first.clone()]);
+        assert_eq!(self.with(part), std::slice::from_ref(&first));
         first
     }
 }

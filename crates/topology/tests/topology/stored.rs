@@ -460,6 +460,40 @@ fn homes() {
     assert_eq!(topology.home(queues[0].0), homes.usual(queues[0].0));
 }
 
+/// The bytes of a record that tells a home: others are to read them, later.
+#[test]
+fn the_bytes_of_a_home() {
+    let mut topology = Topology::new();
+    topology.set_homes(Homes::among(2));
+    let vhost = topology.add_vhost("/").unwrap();
+    let mut record = vec![2, 11];
+    record.extend(4_u64.to_le_bytes());
+    record.extend(vhost.get().to_le_bytes());
+    for text in ["q", "classic"] {
+        record.extend((text.len() as u32).to_le_bytes());
+        record.extend(text.as_bytes());
+    }
+    // The home is told; no arguments.
+    record.extend([32, 0, 0, 0, 0]);
+    let up_to_home = record.len();
+    record.extend(1_u32.to_le_bytes());
+    for len in 0..record.len() {
+        assert!(topology.restore(&record[..len]).is_err(), "{len} bytes of {}", record.len());
+    }
+    let elsewhere = [&record[..up_to_home], &[2, 0, 0, 0]].concat();
+    let refused = topology.restore(&elsewhere).unwrap_err();
+    assert!(matches!(refused, StoredError::Home { groups: 2, .. }), "{refused}");
+    assert!(topology.queue(vhost, "q").is_none());
+
+    topology.restore(&record).unwrap();
+    let queue = topology.queue(vhost, "q").unwrap();
+    assert_eq!((queue.id, queue.home.get()), (QueueId::new(4), 1));
+    let key = EntityKey::Queue(queue.id);
+    let mut again = topology.head(&key).to_vec();
+    assert!(topology.store(&key, &mut again));
+    assert_eq!(again, record);
+}
+
 /// Of two records of one thing the later one counts; what has lost its place is left out.
 #[test]
 fn twice_and_lost() {
