@@ -195,7 +195,7 @@ impl From<Refusal> for Fault {
 }
 
 impl Fault {
-    /// What was to be declared, bound or deleted was not. RabbitMQ does these three without a channel, and its text has
+    /// What was to be declared, bound, purged or deleted was not. RabbitMQ does these without a channel, and its text has
     /// no code in front.
     pub(crate) fn of_name(closed: Closed) -> Self {
         match closed {

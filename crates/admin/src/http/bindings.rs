@@ -8,14 +8,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use foldhash::fast::FixedState;
 use leveret_amqp::method::{Method, exchange, queue};
 use leveret_amqp::table::{RawTable, Table};
-use leveret_topology::{
-    Binding, ExchangeId, Target, Topology, VhostId, table_from_json, table_to_json, weight,
-};
+use leveret_topology::{Binding, ExchangeId, Target, Topology, VhostId, table_to_json, weight};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
-use super::call::{Call, Fields as _, short};
+use super::call::{Call, Fields as _, short, table};
 use super::exchanges::direct;
 use super::listing::{self, Listed, Why};
 use super::queues;
@@ -344,7 +342,7 @@ pub(super) async fn post(call: Call) -> Result<Answer, Fault> {
     let (source, to_queue, destination) = ends(&call)?;
     let body = call.object()?;
     let key = body.optional_text("routing_key")?.unwrap_or_default();
-    let arguments = table_from_json(&body.object("arguments")?);
+    let arguments = table("arguments", &body.object("arguments")?)?;
     let bytes = arguments.to_bytes();
     let raw = RawTable::unchecked(&bytes);
     let mut direct = direct(&call, &vhost).await?;

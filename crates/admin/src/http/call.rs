@@ -8,10 +8,11 @@ use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts as _, RawPathParams};
 use axum::http::{HeaderMap, Request, StatusCode};
 use bytes::Bytes;
+use leveret_amqp::table::Table;
 use leveret_server::clock::{now, wall};
 use leveret_server::locks::Guard;
 use leveret_server::node::Node;
-use leveret_topology::{By, Origin};
+use leveret_topology::{By, Origin, table_from_json};
 use serde_json::{Map, Value};
 
 use super::App;
@@ -328,6 +329,24 @@ impl Fields for Map<String, Value> {
         let missing = keys.iter().copied().filter(|key| !self.contains_key(*key));
         let missing: Vec<_> = missing.collect();
         if missing.is_empty() { Ok(()) } else { Err(Fault::keys_missing(&missing)) }
+    }
+}
+
+/// Arguments or headers as they come over HTTP. A name that no short string of AMQP holds would be cut.
+pub(crate) fn table(what: &str, map: &Map<String, Value>) -> Result<Table, Fault> {
+    match map.iter().all(|(name, value)| name.len() <= 255 && has_short_names(value)) {
+        true => Ok(table_from_json(map)),
+        false => Err(Fault::bad(format!("names in '{what}' must have at most 255 bytes"))),
+    }
+}
+
+fn has_short_names(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => {
+            map.iter().all(|(name, value)| name.len() <= 255 && has_short_names(value))
+        }
+        Value::Array(items) => items.iter().all(has_short_names),
+        _ => true,
     }
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use leveret_amqp::method::{Method, exchange};
 use leveret_amqp::table::Table;
-use leveret_topology::{Exchange, ExchangeId, Topology, table_from_json, table_to_json, weight};
+use leveret_topology::{Exchange, ExchangeId, Topology, table_to_json, weight};
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
-use super::call::{Call, Fields as _, short};
+use super::call::{Call, Fields as _, short, table};
 use super::listing::{Listed, Why};
 use super::{listing, stats};
 use crate::ops::direct::{Direct, is};
@@ -157,7 +157,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let name = call.exchange_param("exchange");
     let kind = body.optional_text("type")?.unwrap_or_else(|| "direct".to_owned());
     let is_new = find(&call, &vhost, |_| ()).is_none();
-    let arguments = table_from_json(&body.object("arguments")?).to_bytes();
+    let arguments = table("arguments", &body.object("arguments")?)?.to_bytes();
     let declare = exchange::Declare {
         exchange: short("exchange", name)?,
         kind: short("type", &kind)?,

@@ -8,11 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 use leveret_amqp::content::{Properties, RawProperties};
 use leveret_amqp::method::{Method, basic, confirm};
 use leveret_client::Event;
-use leveret_topology::{table_from_json, table_to_json};
+use leveret_topology::table_to_json;
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
-use super::call::{Call, Fields as _, short};
+use super::call::{Call, Fields as _, short, table};
 use super::exchanges::direct;
 use crate::ops::direct::{Direct, is};
 use crate::room::Held;
@@ -109,7 +109,7 @@ fn read_properties(body: &Map<String, Value>) -> Result<Properties, Fault> {
     };
     let headers = match body.get("headers") {
         None | Some(Value::Null) => None,
-        Some(_) => Some(table_from_json(&body.object("headers")?)),
+        Some(_) => Some(table("headers", &body.object("headers")?)?),
     };
     let byte = |key: &str| Ok::<_, Fault>(number(key, 255)?.and_then(|it| u8::try_from(it).ok()));
     Ok(Properties {

@@ -7,13 +7,11 @@ use leveret_amqp::method::{Method, queue};
 use leveret_amqp::table::{RawTable, Table};
 use leveret_broker::message::{ConnectionId, QueueFacts, Reply, ToShard};
 use leveret_broker::numbers::{QueueNumbers, States};
-use leveret_topology::{
-    Permission, Queue, QueueId, QueueKind, Topology, table_from_json, table_to_json, weight,
-};
+use leveret_topology::{Permission, Queue, QueueId, QueueKind, Topology, table_to_json, weight};
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
-use super::call::{Call, Fields as _, short};
+use super::call::{Call, Fields as _, short, table};
 use super::consumers::{Consumer, Consumers};
 use super::exchanges::direct;
 use super::listing::{Listed, Why};
@@ -347,7 +345,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     {
         return Err(Fault::bad(format!("Node {node} could not be contacted: it is not known")));
     }
-    let arguments = table_from_json(&body.object("arguments")?).to_bytes();
+    let arguments = table("arguments", &body.object("arguments")?)?.to_bytes();
     let is_new = find(&call, &vhost, |_| ()).is_none();
     let declare = queue::Declare {
         queue: short("queue", call.param("queue"))?,
@@ -396,7 +394,10 @@ pub(super) async fn purge(call: Call) -> Result<Answer, Fault> {
     find(&call, &vhost, |_| ()).ok_or_else(Fault::not_found)?;
     let purge = queue::Purge { queue: call.param("queue"), ..Default::default() };
     let mut direct = direct(&call, &vhost).await?;
-    direct.call(&purge, |it| is(it, |it| matches!(it, Method::QueuePurgeOk(_)))).await?;
+    direct
+        .call(&purge, |it| is(it, |it| matches!(it, Method::QueuePurgeOk(_))))
+        .await
+        .map_err(Fault::of_name)?;
     Ok(Answer::Done)
 }
 

@@ -472,6 +472,19 @@ fn names_that_fit_no_short_string_are_refused() {
         r#"{{"routing_key": "{long}", "properties": {{}}, "payload": "", "payload_encoding": "string"}}"#
     );
     refused("POST", "/api/exchanges/%2F/amq.direct/publish", &publish, "routing_key");
+    // Nor are names in tables cut, at whatever depth.
+    for table in [json!({&long: 1}), json!({"a": [{&long: 1}]})] {
+        let named = |path: &str, method: &str, body: &Value| {
+            let text = node.must(method, path, &body.to_string(), 400).text();
+            assert!(text.contains("must have at most 255 bytes"), "{path}: {text}");
+        };
+        let arguments = json!({"arguments": table});
+        named("/api/queues/%2F/r", "PUT", &arguments);
+        named("/api/exchanges/%2F/x", "PUT", &arguments);
+        named("/api/bindings/%2F/e/amq.headers/q/q", "POST", &arguments);
+        let message = json!({"routing_key": "q", "properties": {"headers": table}, "payload": "", "payload_encoding": "string"});
+        named("/api/exchanges/%2F/amq.default/publish", "POST", &message);
+    }
     assert_eq!(node.get("/api/queues?columns=name"), json!([{"name": "q"}]));
 }
 

@@ -104,6 +104,9 @@ fn who_may_pause() {
     client.queue_declare(channel, "own", &own).unwrap();
     let got = node.must("PUT", "/api/queues/%2F/own/pause", "", 400);
     assert!(got.text().contains("cannot obtain exclusive access"), "{}", got.text());
+    let got = node.must("DELETE", "/api/queues/%2F/own/contents", "", 400);
+    let reason = got.json()["reason"].as_str().unwrap().to_owned();
+    assert!(reason.starts_with("cannot obtain exclusive access"), "{reason}");
 }
 
 /// The bodies of a page of `q`.
