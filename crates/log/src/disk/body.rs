@@ -5,7 +5,7 @@ use std::iter::once;
 use bytes::Bytes;
 
 /// The bytes of the records of a batch, as they follow each other in a file. Small records are copied into one piece of
-/// memory. A large record stays where it is, so that the batch takes no more time and memory for it than for a small one.
+/// memory. A large record stays where it is: it takes no memory of the batch.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
     small: Vec<u8>,

@@ -91,24 +91,38 @@ pub fn for_rabbitmq(definitions: &mut Json, reader: Reader, told: &mut Lines) {
             // Told of the vhost.
             without_rates(&mut parameter["value"], "", &mut Lines::default());
         }
+        if parameter["component"] == "operator_policy" {
+            let what = named("operator policy", parameter);
+            return without_unknown(&mut parameter["value"]["definition"], &what, reader, told);
+        }
         !(is_limits && parameter["value"].as_object().is_some_and(Map::is_empty))
     });
     retain(definitions, "policies", |policy| {
-        let mut what = format!("policy '{}'", text(policy, "name"));
-        if let Some(vhost) = policy["vhost"].as_str() {
-            what += &format!(" of vhost '{vhost}'");
-        }
-        let Some(definition) = policy["definition"].as_object_mut() else { return true };
-        let is_mirror = |key: &str| reader == Reader::RabbitMq4 && key.starts_with("ha-");
-        let gone = take_out(definition, |key| is_ours(key) || is_mirror(key));
-        let is_empty = definition.is_empty();
-        if is_empty {
-            told.push(format!("{what}: it has nothing but {gone}"));
-        } else if !gone.is_empty() {
-            told.push(format!("{what}: its {gone}"));
-        }
-        !is_empty
+        let what = named("policy", policy);
+        without_unknown(&mut policy["definition"], &what, reader, told)
     });
+}
+
+fn named(kind: &str, policy: &Json) -> String {
+    let name = text(policy, "name");
+    match policy["vhost"].as_str() {
+        Some(vhost) => format!("{kind} '{name}' of vhost '{vhost}'"),
+        None => format!("{kind} '{name}'"),
+    }
+}
+
+/// Takes out of a policy what `reader` does not know. False if nothing is left.
+fn without_unknown(definition: &mut Json, what: &str, reader: Reader, told: &mut Lines) -> bool {
+    let Some(definition) = definition.as_object_mut() else { return true };
+    let is_mirror = |key: &str| reader == Reader::RabbitMq4 && key.starts_with("ha-");
+    let gone = take_out(definition, |key| is_ours(key) || is_mirror(key));
+    let is_empty = definition.is_empty();
+    if is_empty {
+        told.push(format!("{what}: it has nothing but {gone}"));
+    } else if !gone.is_empty() {
+        told.push(format!("{what}: its {gone}"));
+    }
+    !is_empty
 }
 
 fn without_rates(limits: &mut Json, what: &str, told: &mut Lines) {
@@ -195,10 +209,20 @@ mod tests {
 
     #[test]
     fn rabbitmq_4_has_no_mirrors() {
-        let mut all = json!({"policies": [
-            {"name": "p", "vhost": "/", "definition": {"ha-mode": "all"}},
-            {"name": "r", "vhost": "/", "definition": {"ha-mode": "all", "ha-sync-mode": "automatic", "max-length": 7}},
-        ]});
+        let operator = |name: &str, definition: Json| {
+            let value = json!({"pattern": "", "definition": definition});
+            json!({"component": "operator_policy", "name": name, "vhost": "/", "value": value})
+        };
+        let mut all = json!({
+            "policies": [
+                {"name": "p", "vhost": "/", "definition": {"ha-mode": "all"}},
+                {"name": "r", "vhost": "/", "definition": {"ha-mode": "all", "ha-sync-mode": "automatic", "max-length": 7}},
+            ],
+            "parameters": [
+                operator("o", json!({"ha-mode": "all"})),
+                operator("k", json!({"ha-mode": "all", "expires": 9})),
+            ],
+        });
         let before = all.clone();
         let mut told = Lines::default();
         for_rabbitmq(&mut all, Reader::RabbitMq, &mut told);
@@ -206,14 +230,17 @@ mod tests {
         let mut told = Lines::default();
         for_rabbitmq(&mut all, Reader::RabbitMq4, &mut told);
         let want = [
+            "operator policy 'o' of vhost '/': it has nothing but ha-mode",
+            "operator policy 'k' of vhost '/': its ha-mode",
             "policy 'p' of vhost '/': it has nothing but ha-mode",
             "policy 'r' of vhost '/': its ha-mode, ha-sync-mode",
         ];
         assert_eq!(told.finish(), want);
-        assert_eq!(
-            all,
-            json!({"policies": [{"name": "r", "vhost": "/", "definition": {"max-length": 7}}]})
-        );
+        let want = json!({
+            "policies": [{"name": "r", "vhost": "/", "definition": {"max-length": 7}}],
+            "parameters": [operator("k", json!({"expires": 9}))],
+        });
+        assert_eq!(all, want);
     }
 
     #[test]
