@@ -8,6 +8,7 @@ use leveret_amqp::table::Table;
 use leveret_broker::Shard;
 use leveret_broker::message::*;
 use leveret_broker::record::join_names;
+use leveret_broker::work::Limits;
 use leveret_log::{Log as _, Moment};
 use leveret_queue::Time;
 use leveret_topology::{GroupId, QueueId, QueueSpec, Topology};
@@ -42,21 +43,26 @@ impl World {
         log.hand().agreed = agreed;
         let shard = Shard::new(GroupId::new(0), log.clone());
         let mut world = Self { log, shard, topology, queue, now: Time::from_ms(1000) };
+        world.publish();
+        world
+    }
+
+    /// One more message, on the disk.
+    fn publish(&mut self) {
         let mut properties = Vec::new();
         Properties::default().encode(&mut properties);
         let message = Publish {
             channel: 1,
             confirm: 1,
-            targets: [queue].into_iter().collect(),
+            targets: [self.queue].into_iter().collect(),
             persistent: true,
             priority: 0,
             expiration_ms: None,
             message: Message::from_parts(&join_names("", "q"), &properties, b"body"),
             shared: None,
         };
-        world.turn(ToShard::Publish { from: ME.connection, messages: vec![message] });
-        world.write();
-        world
+        self.turn(ToShard::Publish { from: ME.connection, messages: vec![message] });
+        self.write();
     }
 
     /// The replies of a turn.
@@ -106,6 +112,29 @@ fn a_purge_is_answered_when_it_cannot_be_undone() {
     assert_eq!(world.shard.held_turns(), 0);
     // What changes nothing is answered at once.
     assert!(matches!(world.purge()[..], [Reply::Purged(0)]));
+}
+
+/// What was purged is let go in pieces, in later turns: the answer waits for the last one.
+#[test]
+fn a_purge_is_answered_when_all_of_it_is_let_go() {
+    let mut world = World::new(Some(Moment::default()));
+    for _ in 0..3 {
+        world.publish();
+    }
+    world.agree();
+    world.shard.set_limits(Limits { turn: 1, share: 1 });
+    assert!(world.purge().is_empty());
+    world.write();
+    assert!(world.shard.has_work(), "one turn has not let all of it go");
+    let told = world.agree();
+    assert!(told.is_empty(), "others know of a part of it: {told:?}");
+    while world.shard.has_work() {
+        let told = world.turn(ToShard::Continue);
+        assert!(told.is_empty(), "{told:?}");
+    }
+    world.write();
+    let told = world.agree();
+    assert!(matches!(told[..], [Reply::Purged(4)]), "{told:?}");
 }
 
 #[test]

@@ -92,6 +92,8 @@ pub(super) enum Job {
     CancelRest(QueueId),
     /// Messages of a queue that was purged or deleted.
     Leave(QueueId, Backlog),
+    /// So many were purged: whoever did it is told when those before are released.
+    Purged(ReplyTo, u64),
     /// Dead letters of a queue that found no room in a turn.
     DeadLetters(QueueId),
     /// A list, as far as it is made.
@@ -131,7 +133,10 @@ impl Job {
                 ToShard::DeadLetter { message, .. } => message.message.len(),
                 _ => 0,
             },
-            Self::Disconnect { .. } | Self::CancelRest(_) | Self::DeadLetters(_) => 0,
+            Self::Disconnect { .. }
+            | Self::CancelRest(_)
+            | Self::Purged(..)
+            | Self::DeadLetters(_) => 0,
         }
     }
 }

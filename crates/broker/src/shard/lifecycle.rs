@@ -137,8 +137,14 @@ impl<L: Log> Shard<L> {
         self.dispatch(id, now);
         let backlog = self.queues.change(id, |hosted, _| take(&mut hosted.queue));
         let Some(backlog) = backlog else { return };
-        out.reply(reply, Reply::Purged(backlog.ready()));
+        let messages = backlog.ready();
         self.let_go(id, backlog, out);
+        if self.store.has_others() {
+            // They are released in later turns, and nobody may be told before others have that.
+            self.jobs.wait_in(Line::Leaving, Job::Purged(reply, messages), cost::LEFT, out);
+        } else {
+            out.reply(reply, Reply::Purged(messages));
+        }
     }
 
     /// `queue.delete`, or the end of an exclusive queue.

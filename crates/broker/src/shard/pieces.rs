@@ -10,7 +10,7 @@ use super::Shard;
 use super::confirms::Way;
 use super::jobs::{Job, Line, cost, price_of};
 use super::settle::Pays;
-use crate::message::{ConnectionId, Outbox, Publish, Settle, ToShard};
+use crate::message::{ConnectionId, Outbox, Publish, Reply, Settle, ToShard};
 use crate::work::{Limits, Piece};
 
 impl<L: Log> Shard<L> {
@@ -163,6 +163,11 @@ impl<L: Log> Shard<L> {
                 }
                 let units = cost::LEFT * backlog.len();
                 (units > 0).then_some((Job::Leave(id, backlog), units))
+            }
+            Job::Purged(reply, messages) => {
+                self.jobs.pay(cost::LEFT);
+                out.reply(reply, Reply::Purged(messages));
+                None
             }
             Job::DeadLetters(id) => {
                 while self.jobs.used() < allowed {

@@ -39,6 +39,11 @@ impl<L: Log> Store<L> {
         self.held.free(out, |&until| agreed.reaches(until));
     }
 
+    /// Whether answers wait for others at all.
+    pub(in super::super) fn has_others(&self) -> bool {
+        self.log.agreed().is_some()
+    }
+
     /// Turns whose answers are held.
     pub(in super::super) fn held_turns(&self) -> usize {
         self.held.len()
