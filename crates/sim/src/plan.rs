@@ -10,6 +10,9 @@ pub(crate) type QueueIndex = usize;
 /// Where dead letters go; the first of the plan.
 pub(crate) const DEAD: QueueIndex = 0;
 
+/// The queue that nobody takes from before all is calm, and that is purged now and then: so what was in it is known.
+pub(crate) const HEAP: &str = "heap";
+
 /// When a queue's part in a confirm is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
@@ -163,6 +166,7 @@ pub(crate) fn queues() -> Vec<Kind> {
             "lean",
             &[("x-confirm-on", "ack-lean".into()), ("x-confirm-timeout", Value::I32(3_000))],
         ),
+        Kind { loses: true, ..Kind::new(HEAP, &[]) },
     ]
 }
 

@@ -90,6 +90,8 @@ enum End {
     Acked,
     /// Rejected for good.
     Rejected,
+    /// Purged, before anybody got it.
+    Purged,
 }
 
 /// How a consumer ended with a message.
@@ -162,6 +164,8 @@ pub struct Totals {
     pub rests: u64,
     /// Acks in transactions whose commit was answered when others had them.
     pub acks_stored: u64,
+    /// Messages that were in a queue for sure when it was purged.
+    pub purged: u64,
     /// Crashes that lost the end of a log.
     pub cuts: u64,
     /// Letters that came twice.
@@ -194,6 +198,7 @@ impl Totals {
         self.rests += other.rests;
         self.said_again += other.said_again;
         self.acks_stored += other.acks_stored;
+        self.purged += other.purged;
         self.cuts += other.cuts;
     }
 }
@@ -486,6 +491,7 @@ impl Shadow {
         }
         let place = places.entry((message, queue)).or_default();
         let (first, is_certain) = (place.given == 0, place.is_certain);
+        let how = if place.end == End::Purged { "purged" } else { "settled" };
         place.given += 1;
         place.redelivered = redelivered;
         place.end = if no_ack { End::Acked } else { End::None };
@@ -503,7 +509,7 @@ impl Shadow {
         // A restart may undo that it left for the dead letters, but not that it got there: it dies twice.
         let may_be_another = queue == DEAD && sent.life < life;
         if is_certain && !may_be_another {
-            return Err(format!("{what} came again after it was settled"));
+            return Err(format!("{what} came again after it was {how}"));
         }
         if !first && !redelivered && !may_be_another {
             return Err(format!("{what} is given out again, redelivered={redelivered}"));
@@ -629,6 +635,28 @@ impl Shadow {
         {
             place.is_final = true;
             self.totals.acks_stored += 1;
+        }
+    }
+
+    /// Messages that are in a queue of which nobody got any: their publishers know.
+    pub(crate) fn confirmed_in(&self, queue: QueueIndex) -> Vec<(MessageIndex, QueueIndex)> {
+        let is_in = |(index, message): &(MessageIndex, &Message)| {
+            matches!(message.knowledge, Knowledge::Acked | Knowledge::Stored)
+                && (message.is_persistent || message.life == self.life)
+                && message.targets.contains(&queue)
+                && !self.places.contains_key(&(*index, queue))
+        };
+        let all = self.messages.iter().enumerate().filter(is_in);
+        all.map(|(index, _)| (index, queue)).collect()
+    }
+
+    /// `queue.purge-ok` came: what was agreed upon is not undone.
+    pub(crate) fn purged(&mut self, gone: &[(MessageIndex, QueueIndex)]) {
+        for &of in gone {
+            let place = self.places.entry(of).or_default();
+            self.totals.purged += u64::from(!place.is_certain);
+            (place.end, place.is_certain) = (End::Purged, true);
+            place.is_final |= self.is_agreed;
         }
     }
 

@@ -42,7 +42,10 @@ pub(crate) enum Awaited {
     Commit,
     Rollback,
     Recover,
-    Purge,
+    Purge {
+        /// What was in the queue for sure.
+        gone: Vec<(MessageIndex, QueueIndex)>,
+    },
     Delete {
         kept: Option<QueueIndex>,
     },
@@ -328,12 +331,14 @@ impl Channel {
             | (Some(Awaited::Select), Method::ConfirmSelectOk(_))
             | (Some(Awaited::TxSelect), Method::TxSelectOk(_))
             | (Some(Awaited::Commit), Method::TxCommitOk(_))
-            | (Some(Awaited::Purge), Method::QueuePurgeOk(_))
             | (Some(Awaited::Get { .. }), Method::BasicGetEmpty(_)) => {}
             (Some(Awaited::DeclareQueue { name }), Method::QueueDeclareOk(_)) => {
                 if let Some(queue) = world.shadow.queue(name) {
                     world.shadow.keep(queue, Kept::Asked, Kept::There);
                 }
+            }
+            (Some(Awaited::Purge { gone }), Method::QueuePurgeOk(_)) => {
+                world.shadow.purged(gone);
             }
             (&Some(Awaited::Delete { kept }), Method::QueueDeleteOk(_)) => {
                 if let Some(queue) = kept {

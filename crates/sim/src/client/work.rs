@@ -6,7 +6,7 @@ use leveret_amqp::table::{RawTable, Table};
 
 use super::channel::{Awaited, Consumer, Sent, Tx, Unconfirmed};
 use super::{Channel, Client, State, World, encode_table};
-use crate::plan::{BINDINGS, EXCHANGES, Kind, Pairs, QueueIndex, ROUTES};
+use crate::plan::{BINDINGS, EXCHANGES, HEAP, Kind, Pairs, QueueIndex, ROUTES};
 use crate::shadow::{Kept, Settled, body_of};
 
 /// Channels of one connection.
@@ -155,6 +155,7 @@ impl Client {
                 self.await_answer(number, Awaited::Recover);
             }
             19 if world.random.one_in(2) => self.purge_or_delete(number, world),
+            19 => self.purge_heap(number, world),
             20 if world.random.one_in(6) => self.blunder(number, world),
             22 if channel.replies.is_none() => self.consume_replies(number),
             21 => {
@@ -445,11 +446,12 @@ impl Client {
         self.await_answer(number, Awaited::Consume { tag, may_be_refused: false });
     }
 
-    /// A steady queue, or one of its own: others' may vanish, and asking for them is a mistake.
+    /// A steady queue but the [`HEAP`], or one of its own: others' may vanish, and asking for them is a mistake.
     fn reachable_queue(&self, world: &mut World<'_>) -> Option<QueueIndex> {
         let queues = &world.shadow.queues;
         let reachable: Vec<QueueIndex> = (0..queues.len())
             .filter(|&queue| queues[queue].is_steady || self.fleeting.contains(&queue))
+            .filter(|&queue| queues[queue].name != HEAP)
             .collect();
         world.random.pick(&reachable).copied()
     }
@@ -560,7 +562,7 @@ impl Client {
         // Other channels may have commands for it under way.
         if world.random.one_in(2) || self.channels.len() > 1 {
             self.put_method(number, queue::Purge { ticket: 0, queue: &name, no_wait: false });
-            self.await_answer(number, Awaited::Purge);
+            self.await_answer(number, Awaited::Purge { gone: Vec::new() });
         } else {
             self.fleeting.retain(|&other| other != queue);
             self.put_method(
@@ -575,6 +577,14 @@ impl Client {
             );
             self.await_answer(number, Awaited::Delete { kept: None });
         }
+    }
+
+    /// Purges a queue of which is known what is in it.
+    fn purge_heap(&mut self, number: u16, world: &mut World<'_>) {
+        let Some(queue) = world.shadow.queue(HEAP) else { return };
+        let gone = world.shadow.confirmed_in(queue);
+        self.put_method(number, queue::Purge { ticket: 0, queue: HEAP, no_wait: false });
+        self.await_answer(number, Awaited::Purge { gone });
     }
 
     /// A mistake that costs the channel.
