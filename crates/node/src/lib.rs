@@ -3,7 +3,7 @@
 //!
 //! An actor's turn leaves letters in an [`Outbox`](leveret_broker::message::Outbox). Whoever ran it has them posted:
 //!
-//! - [`post`]: from an outbox into inboxes, in one order; what becomes of letters to sessions that are gone.
+//! - [`mod@post`]: from an outbox into inboxes, in one order; what becomes of letters to sessions that are gone.
 //! - [`connection`]: a connection's turn, between a session's letters and its client's bytes.
 //! - [`start`]: shards host their queues, and are filled.
 //! - [`stop`]: what is under way arrives, and all is written down.
