@@ -336,7 +336,12 @@ def everything_of_its_own():
     command = [PROGRAM, "ctl", "-q", "export_definitions", "--for", "rabbitmq", "-"]
     done = subprocess.run(command, env={"LEVERET_DATA_DIR": DATA_DIR}, capture_output=True, text=True, timeout=60)
     lines = {line.removeprefix("left out: ") for line in done.stderr.splitlines()}
-    assert lines == {
+    # See the queue "going", which is transient where RabbitMQ has such queues.
+    told = set() if IS_4 else {
+        "nothing of queue 'going' in vhost '/', but RabbitMQ 4.3 refuses transient queues that are not exclusive, "
+        "unless it has deprecated_features.permit.transient_nonexcl_queues = true; versions before take them"
+    }
+    assert lines == told | {
         "user 'argon' has no password: its hash is argon2id's. Set it anew with rabbitmqctl change_password",
         "user 'argon': its limit max-deliver-rate",
         "user 'bob': its limit max-publish-rate",
