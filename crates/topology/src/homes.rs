@@ -6,6 +6,7 @@
 //! The rule is that of data directories that know no homes: the number of the queue modulo the number of groups. A stored
 //! queue has its home in its record only if the rule says another one.
 
+use crate::hash::mix;
 use crate::id::{ExchangeId, GroupId, QueueId};
 use crate::topology::Topology;
 
@@ -60,13 +61,6 @@ impl Homes {
     fn modulo(self, number: u64) -> GroupId {
         GroupId::new((number % u64::from(self.groups)) as u32)
     }
-}
-
-/// The last step of SplitMix64.
-fn mix(number: u64) -> u64 {
-    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
 }
 
 impl Topology {

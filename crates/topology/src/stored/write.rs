@@ -37,6 +37,9 @@ pub(super) const EXCLUSIVE: u8 = 16;
 /// Flag of a queue: its home is told, as it is not the usual one.
 pub(super) const HOME: u8 = 32;
 
+/// The layout of a queue whose home is not told.
+const QUEUE_WITHOUT_HOME: u8 = 1;
+
 /// The kinds of a binding's destination.
 pub(super) const TO_QUEUE: u8 = 0;
 pub(super) const TO_EXCHANGE: u8 = 1;
@@ -50,11 +53,12 @@ impl Topology {
     /// The head of what [`store`](Self::store) appends: the oldest layout that says it all, so that older versions read what they can.
     pub fn head(&self, key: &EntityKey) -> [u8; HEAD] {
         let [latest, kind] = key.kind().head();
-        let is_older = match key {
-            EntityKey::Queue(id) => self.queue_by_id(*id).is_none_or(|it| !self.is_homed(it)),
-            _ => false,
-        };
-        [if is_older { latest - 1 } else { latest }, kind]
+        match key {
+            EntityKey::Queue(id) if self.queue_by_id(*id).is_none_or(|it| !self.is_homed(it)) => {
+                [QUEUE_WITHOUT_HOME, kind]
+            }
+            _ => [latest, kind],
+        }
     }
 
     /// Whether the home of a queue is to be told.
