@@ -14,10 +14,9 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _, short, table};
-use super::exchanges::direct;
+use super::exchanges::{change, direct};
 use super::listing::{self, Listed, Why};
 use super::queues;
-use crate::ops::direct::is;
 use crate::ops::pages::{self, Slice};
 
 /// A binding by its names, before anything is made of it: of its arguments it has the place alone.
@@ -354,10 +353,7 @@ pub(super) async fn post(call: Call) -> Result<Answer, Fault> {
             arguments: raw,
             ..Default::default()
         };
-        direct
-            .call(&bind, |it| is(it, |it| matches!(it, Method::QueueBindOk(_))))
-            .await
-            .map_err(Fault::of_name)?;
+        change(&mut direct, &bind, |it| matches!(it, Method::QueueBindOk(_))).await?;
     } else {
         let bind = exchange::Bind {
             destination: short("destination", &destination)?,
@@ -366,10 +362,7 @@ pub(super) async fn post(call: Call) -> Result<Answer, Fault> {
             arguments: raw,
             ..Default::default()
         };
-        direct
-            .call(&bind, |it| is(it, |it| matches!(it, Method::ExchangeBindOk(_))))
-            .await
-            .map_err(Fault::of_name)?;
+        change(&mut direct, &bind, |it| matches!(it, Method::ExchangeBindOk(_))).await?;
     }
     let props = properties_key(&key, &arguments);
     // Relative to the path, as in RabbitMQ: tools take what is behind the last slash.
@@ -391,10 +384,7 @@ pub(super) async fn delete(mut call: Call) -> Result<Answer, Fault> {
             arguments: raw,
             ..Default::default()
         };
-        direct
-            .call(&unbind, |it| is(it, |it| matches!(it, Method::QueueUnbindOk(_))))
-            .await
-            .map_err(Fault::of_name)?;
+        change(&mut direct, &unbind, |it| matches!(it, Method::QueueUnbindOk(_))).await?;
     } else {
         let unbind = exchange::Unbind {
             destination: &found.destination,
@@ -403,10 +393,7 @@ pub(super) async fn delete(mut call: Call) -> Result<Answer, Fault> {
             arguments: raw,
             ..Default::default()
         };
-        direct
-            .call(&unbind, |it| is(it, |it| matches!(it, Method::ExchangeUnbindOk(_))))
-            .await
-            .map_err(Fault::of_name)?;
+        change(&mut direct, &unbind, |it| matches!(it, Method::ExchangeUnbindOk(_))).await?;
     }
     Ok(Answer::Done)
 }

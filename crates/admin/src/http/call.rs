@@ -334,18 +334,20 @@ impl Fields for Map<String, Value> {
 
 /// Arguments or headers as they come over HTTP. A name that no short string of AMQP holds would be cut.
 pub(crate) fn table(what: &str, map: &Map<String, Value>) -> Result<Table, Fault> {
-    match map.iter().all(|(name, value)| name.len() <= 255 && has_short_names(value)) {
+    match has_short_names(map) {
         true => Ok(table_from_json(map)),
         false => Err(Fault::bad(format!("names in '{what}' must have at most 255 bytes"))),
     }
 }
 
-fn has_short_names(value: &Value) -> bool {
+fn has_short_names(map: &Map<String, Value>) -> bool {
+    map.iter().all(|(name, value)| name.len() <= 255 && is_short_inside(value))
+}
+
+fn is_short_inside(value: &Value) -> bool {
     match value {
-        Value::Object(map) => {
-            map.iter().all(|(name, value)| name.len() <= 255 && has_short_names(value))
-        }
-        Value::Array(items) => items.iter().all(has_short_names),
+        Value::Object(map) => has_short_names(map),
+        Value::Array(items) => items.iter().all(is_short_inside),
         _ => true,
     }
 }

@@ -111,14 +111,14 @@ impl Transient {
     }
 
     fn sentence(&self, reader: Reader) -> Option<String> {
-        let more = match self.count.checked_sub(self.named.len())? {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let named = self.named.join(", ");
         if self.count == 0 {
             return None;
         }
+        let named = self.named.join(", ");
+        let more = match self.count - self.named.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
         if reader == Reader::RabbitMq4 {
             return Some(format!(
                 "nothing of {named}{more}, but transient queues are durable in this file"

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use leveret_amqp::method::{Method, exchange};
+use leveret_amqp::method::{Encode, Method, exchange};
 use leveret_amqp::table::Table;
 use leveret_topology::{Exchange, ExchangeId, Topology, table_to_json, weight};
 use serde_json::{Value, json};
@@ -168,10 +168,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         ..Default::default()
     };
     let mut direct = direct(&call, &vhost).await?;
-    direct
-        .call(&declare, |it| is(it, |it| matches!(it, Method::ExchangeDeclareOk(_))))
-        .await
-        .map_err(Fault::of_name)?;
+    change(&mut direct, &declare, |it| matches!(it, Method::ExchangeDeclareOk(_))).await?;
     Ok(Answer::put(is_new))
 }
 
@@ -185,10 +182,7 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
         ..Default::default()
     };
     let mut direct = direct(&call, &vhost).await?;
-    direct
-        .call(&delete, |it| is(it, |it| matches!(it, Method::ExchangeDeleteOk(_))))
-        .await
-        .map_err(Fault::of_name)?;
+    change(&mut direct, &delete, |it| matches!(it, Method::ExchangeDeleteOk(_))).await?;
     Ok(Answer::Done)
 }
 
@@ -196,4 +190,13 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
 pub(super) async fn direct(call: &Call, vhost: &str) -> Result<Direct, Fault> {
     let peer = call.peer.to_string();
     Ok(Direct::open(call.node(), call.login.admitted.clone(), vhost, peer).await?)
+}
+
+/// Declares, binds, purges or deletes by a method whose answer `is_done` knows.
+pub(super) async fn change(
+    direct: &mut Direct,
+    method: &impl Encode,
+    is_done: impl Fn(&Method<'_>) -> bool,
+) -> Result<(), Fault> {
+    direct.call(method, |it| is(it, &is_done)).await.map_err(Fault::of_name)
 }

@@ -13,10 +13,9 @@ use serde_json::{Map, Value, json};
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _, short, table};
 use super::consumers::{Consumer, Consumers};
-use super::exchanges::direct;
+use super::exchanges::{change, direct};
 use super::listing::{Listed, Why};
 use super::{consumers, listing, queue_control, stats};
-use crate::ops::direct::is;
 use crate::ops::pages::{self, Slice};
 use crate::ops::{ask, facts};
 use crate::stats::pairs::With;
@@ -355,10 +354,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         ..Default::default()
     };
     let mut direct = direct(&call, &vhost).await?;
-    direct
-        .call(&declare, |it| is(it, |it| matches!(it, Method::QueueDeclareOk(_))))
-        .await
-        .map_err(Fault::of_name)?;
+    change(&mut direct, &declare, |it| matches!(it, Method::QueueDeclareOk(_))).await?;
     Ok(Answer::put(is_new))
 }
 
@@ -373,10 +369,7 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
         ..Default::default()
     };
     let mut direct = direct(&call, &vhost).await?;
-    direct
-        .call(&delete, |it| is(it, |it| matches!(it, Method::QueueDeleteOk(_))))
-        .await
-        .map_err(Fault::of_name)?;
+    change(&mut direct, &delete, |it| matches!(it, Method::QueueDeleteOk(_))).await?;
     Ok(Answer::Done)
 }
 
@@ -394,10 +387,7 @@ pub(super) async fn purge(call: Call) -> Result<Answer, Fault> {
     find(&call, &vhost, |_| ()).ok_or_else(Fault::not_found)?;
     let purge = queue::Purge { queue: call.param("queue"), ..Default::default() };
     let mut direct = direct(&call, &vhost).await?;
-    direct
-        .call(&purge, |it| is(it, |it| matches!(it, Method::QueuePurgeOk(_))))
-        .await
-        .map_err(Fault::of_name)?;
+    change(&mut direct, &purge, |it| matches!(it, Method::QueuePurgeOk(_))).await?;
     Ok(Answer::Done)
 }
 
