@@ -92,6 +92,8 @@ pub struct Shard<L> {
     unreadable: Vec<(QueueId, ReadError)>,
     /// Messages of queues that are not known are not let go.
     keeps_orphans: bool,
+    /// See [`close`](Self::close).
+    is_closed: bool,
 }
 
 /// Totals since the start, for metrics. Plain integers: published by whoever asks, once per turn.
@@ -140,6 +142,7 @@ impl<L: Log> Shard<L> {
             sampling: Sampling::default(),
             unreadable: Vec::new(),
             keeps_orphans: false,
+            is_closed: false,
         }
     }
 
@@ -154,6 +157,10 @@ impl<L: Log> Shard<L> {
     ) -> bool {
         let start = Place::end_of(out);
         self.store.begins(now, self.outside.micros, self.outside.is_pressed);
+        if self.is_closed {
+            self.write_on(letters, now, out);
+            return false;
+        }
         self.jobs.begin();
         for letter in letters.drain(..) {
             self.letter(letter, topology, now, out);
@@ -317,8 +324,12 @@ impl<L: Log> Shard<L> {
         self.queues.get_mut(id)
     }
 
-    /// When the shard must run although nobody wrote to it.
+    /// When the shard must run although nobody wrote to it. One that is closed has no time of its own: whoever closed it
+    /// calls [`sync`](Self::sync).
     pub fn next_timeout(&self) -> Option<Time> {
+        if self.is_closed {
+            return None;
+        }
         let (queues, stuck) = (self.queues.next_timeout(), self.exits.next_timeout());
         let waiting = [queues, stuck, self.confirms.next_timeout(), self.store.next_timeout()];
         waiting.into_iter().flatten().min()

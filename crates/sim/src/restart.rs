@@ -6,7 +6,7 @@ use leveret_log::disk::Faults as DiskFaults;
 use leveret_node::stop::{PutAway, Step, Stopping};
 use leveret_topology::GroupId;
 
-use crate::disk::{Ending, Owner, StepDisk, Store};
+use crate::disk::{Ending, Owner, Store};
 use crate::life;
 use crate::node::Actor;
 use crate::plan;
@@ -138,13 +138,7 @@ impl Sim {
             if done == Step::Done {
                 return Ok(());
             }
-            match stop {
-                PutAway::Departing => stopped.sim.step_disks(),
-                // A shard that is closed has no turns: it would give out what is not written down any more.
-                PutAway::Writing => {
-                    stopped.sim.disks.iter().flat_map(|it| it.all()).for_each(StepDisk::step)
-                }
-            }
+            stopped.sim.step_disks();
             stopped.sim.agree_all();
         }
         Err("a stop does not come to an end".to_owned())

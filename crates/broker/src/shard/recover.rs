@@ -14,7 +14,9 @@ use leveret_log::{Holder, Log};
 use leveret_queue::{Incoming, Left, Offset, Time};
 use leveret_topology::{QueueId, Topology};
 
+use super::store::Parked;
 use super::{Shard, queue_offset};
+use crate::message::{Outbox, ToShard};
 use crate::record::Head;
 use crate::transaction::{Decided, Note, TxId};
 
@@ -176,7 +178,11 @@ impl<L: Log> Shard<L> {
     /// Before a clean stop, when no more letters come: releases what left, marks what may have been delivered, and
     /// keeps what is persistent and was not written so far because a consumer was waited for.
     /// [`sync`](Self::sync) until [`is_durable`](Self::is_durable) is to follow.
+    ///
+    /// A later turn does nothing but get on with the log, and with the logs that share records with it. Other letters are
+    /// lost with the process: what they were to do is as the shard wrote it down. So nothing is given out after the last marks.
     pub fn close(&mut self) {
+        self.is_closed = true;
         self.close_jobs();
         self.close_dead_letters();
         let Self { store, queues, confirms, .. } = self;
@@ -196,6 +202,24 @@ impl<L: Log> Shard<L> {
                 store.mark(at, id, mark(count));
             });
         }
+    }
+
+    /// A turn of a shard that is closed: see [`close`](Self::close). Those are told who waited for the log, and others for
+    /// what it was to be agreed upon.
+    #[cold]
+    pub(super) fn write_on(&mut self, letters: &mut Vec<ToShard>, now: Time, out: &mut Outbox) {
+        for letter in letters.drain(..) {
+            self.store.hear(letter, out);
+        }
+        // What another log wants may have come from the disk.
+        for parked in self.store.came(|_| {}) {
+            if let Parked::Letter(letter) = parked {
+                self.store.hear(letter, out);
+            }
+        }
+        self.settle_with_disk(now, out);
+        self.store.free_answers(out);
+        self.store.send_errands(self.group, out);
     }
 
     /// What is below this offset may have been delivered: what the next start has to be told after a

@@ -337,6 +337,28 @@ fn a_stop_writes_what_waits_for_its_ack() {
     assert_eq!(on_disk, [0, 1, 3, 8], "the last one of e is lent: its publisher has it");
 }
 
+/// After a stop wrote down what may have been delivered nothing more is given out. Publishers are told of what it wrote.
+#[test]
+fn a_closed_shard_gets_on_with_its_log_and_nothing_else() {
+    let mut node = Node::new("a");
+    for word in ["c1:a", "p1:a", "disk", "p2:a", "disk", "p3:a"] {
+        node.word(word);
+    }
+    assert_eq!(node.take_told(), "1 2");
+    let counts = |node: &Node| {
+        let counts = node.shard.queues().next().expect("a queue").1.counts();
+        (counts.ready, counts.unacked)
+    };
+    assert_eq!(counts(&node), (2, 1));
+    node.shard.close();
+    node.shard.sync().expect("a log");
+    for word in ["ack:a", "p4:a", "c9:a", "get:a", "disk", "+1000", "disk"] {
+        node.word(word);
+    }
+    assert_eq!((node.take_told().as_str(), counts(&node)), ("3", (2, 1)));
+    assert_eq!((node.shard.next_timeout(), node.shard.is_durable()), (None, true));
+}
+
 /// The point of `first` and `ack`: a quick consumer costs the disk nothing.
 #[test]
 fn what_is_acked_at_once_is_never_written() {
@@ -542,7 +564,8 @@ fn a_held_dead_letter_stays_until_its_copy_is_durable() {
 /// The disk has the message, and no room for it where it is to go: it waits in its queue until there is.
 #[test]
 fn a_dead_letter_is_not_lost_on_a_full_disk() {
-    for strategy in ["at-most-once", "at-least-once"] {
+    let strategies = ["at-most-once", "at-least-once"];
+    for (strategy, stops) in strategies.into_iter().flat_map(|it| [(it, true), (it, false)]) {
         let mut node = Node::new("z a:dlx,limit9");
         let definition =
             format!(r#"{{"dead-letter-strategy": "{strategy}", "overflow": "reject-publish"}}"#);
@@ -562,8 +585,11 @@ fn a_dead_letter_is_not_lost_on_a_full_disk() {
             assert_eq!(node.log().on_disk(), [(0, vec![a.get()])], "{strategy}");
             node.word("+1000");
         }
-        node.shard.close();
-        assert_eq!(node.log().marks.get(&(0, a.get())), Some(&0x81), "what it is, on a stop");
+        if stops {
+            node.shard.close();
+            assert_eq!(node.log().marks.get(&(0, a.get())), Some(&0x81), "what it is, on a stop");
+            continue;
+        }
         node.log().is_full = false;
         ["+1000", "disk", "+200", "disk"].iter().for_each(|word| node.word(word));
         assert_eq!((counts(&node, a), counts(&node, z)), ((0, 0, 0), (1, 0, 0)), "{strategy}");
@@ -755,7 +781,8 @@ fn a_get_passes_what_is_damaged() {
 /// a publisher who waits for its ack is told. With the queue it goes.
 #[test]
 fn a_dead_letter_that_is_damaged() {
-    for strategy in ["at-most-once", "at-least-once"] {
+    let strategies = ["at-most-once", "at-least-once"];
+    for (strategy, stops) in strategies.into_iter().flat_map(|it| [(it, true), (it, false)]) {
         let mut node = Node::new("z a:ack,dlx,dla,limit9");
         let definition =
             format!(r#"{{"dead-letter-strategy": "{strategy}", "overflow": "reject-publish"}}"#);
@@ -776,9 +803,12 @@ fn a_dead_letter_that_is_damaged() {
         assert_eq!((counts(a), counts(z)), ((0, 0, 1), (1, 0, 0)), "{strategy}");
         assert_eq!(node.shard.counters().unreadable, 1, "told once");
         assert_eq!(node.shard.under_way(), 0, "{strategy}");
-        node.shard.close();
-        assert_eq!(node.log().marks.get(&(0, a.get())), Some(&0x80), "it was delivered");
-        assert!(node.log().holders().contains_key(&0), "the file may be restored");
+        if stops {
+            node.shard.close();
+            assert_eq!(node.log().marks.get(&(0, a.get())), Some(&0x80), "it was delivered");
+            assert!(node.log().holders().contains_key(&0), "the file may be restored");
+            continue;
+        }
         node.word("del:a");
         assert!(!node.log().holders().contains_key(&0), "{strategy}");
     }

@@ -48,6 +48,16 @@ impl<L: Log> Store<L> {
         }
     }
 
+    /// Does what a letter says of the logs alone. Nothing, if it says something else.
+    pub(in super::super) fn hear(&mut self, letter: ToShard, out: &mut Outbox) {
+        match letter {
+            ToShard::Freed { by, records } => self.freed(by, &records),
+            ToShard::Lend { to, records } => self.lend(to, records, out),
+            ToShard::Lent { records } => self.lent(records),
+            _ => {}
+        }
+    }
+
     /// Another shard refers to these no more.
     pub(in super::super) fn freed(&mut self, by: GroupId, records: &[Offset]) {
         let holder = Holder::of_log(by.get());
