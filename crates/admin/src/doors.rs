@@ -14,11 +14,13 @@ use leveret_server::descriptors;
 use leveret_server::listener::SocketOptions;
 use leveret_server::node::Node;
 use leveret_server::proxy::plain;
-use leveret_server::tls::Tls;
+use leveret_server::tls::{Shares, Tls};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::server::Acceptor;
 
 use crate::places::{Place, Places, no_place};
 use crate::watched::{Pace, Watched};
@@ -65,6 +67,8 @@ pub(crate) fn tls(settings: TlsSettings, node: &Node) -> anyhow::Result<Arc<Tls>
 pub(crate) struct Door {
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
+    /// What handshakes may take: one thread has all of them.
+    shares: Arc<Shares>,
     places: Places,
     pace: Pace,
     /// A client was sent away, and nobody came in since.
@@ -86,13 +90,22 @@ impl Door {
         let (done, ready) = mpsc::channel(DONE_MAX);
         let listener = TcpListener::from_std(listener)?;
         let places = Places::default();
-        Ok(Self { listener, tls, places, pace, is_full: false, done, ready })
+        Ok(Self {
+            listener,
+            tls,
+            shares: Shares::new(1),
+            places,
+            pace,
+            is_full: false,
+            done,
+            ready,
+        })
     }
 
     /// The next connection that is ready for HTTP.
     pub(crate) async fn accept(&mut self) -> (Stream, SocketAddr, Arc<Place>) {
         loop {
-            let Self { listener, tls, places, pace, is_full, done, ready } = self;
+            let Self { listener, tls, shares, places, pace, is_full, done, ready } = self;
             tokio::select! {
                 Some((stream, peer, place)) = ready.recv() => return (Box::new(stream), peer, place),
                 accepted = listener.accept() => match (accepted.map(|(socket, peer)| (socket, plain(peer))), tls) {
@@ -111,8 +124,8 @@ impl Door {
                         *is_full = false;
                         let (socket, place) = (Watched::new(socket, *pace), Arc::new(place));
                         let Some(tls) = tls else { return (Box::new(socket), peer, place) };
-                        let acceptor = TlsAcceptor::from(tls.config());
-                        tokio::spawn(handshake(acceptor, socket, (peer, place), done.clone()));
+                        let with = (tls.config(), Arc::clone(shares));
+                        tokio::spawn(handshake(with, socket, (peer, place), done.clone()));
                     }
                     (Err(error), _) => {
                         descriptors::not_accepted(&error, "an HTTP connection").await;
@@ -125,13 +138,18 @@ impl Door {
 }
 
 async fn handshake(
-    acceptor: TlsAcceptor,
+    (config, shares): (Arc<ServerConfig>, Arc<Shares>),
     socket: Watched<TcpStream>,
     (peer, place): (SocketAddr, Arc<Place>),
     done: mpsc::Sender<Encrypted>,
 ) {
+    let accepting = async {
+        let hello = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
+        // The answer to the hello is what takes long.
+        shares.step(peer.ip(), || hello.into_stream(config)).await.await
+    };
     let shaken = tokio::select! {
-        shaken = tokio::time::timeout(HANDSHAKE_PATIENCE, acceptor.accept(socket)) => shaken,
+        shaken = tokio::time::timeout(HANDSHAKE_PATIENCE, accepting) => shaken,
         () = place.is_lost() => return,
     };
     match shaken {

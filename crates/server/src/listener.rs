@@ -26,7 +26,7 @@ use crate::proxy::{self, Ends, plain};
 use crate::runner::with_runner;
 use crate::threads::Threads;
 use crate::tls::certificate::LoginFrom;
-use crate::tls::{self, HandshakeError, Tls, TlsStream};
+use crate::tls::{self, HandshakeError, Shares, Tls, TlsStream};
 
 /// What is asked of every socket.
 #[derive(Clone, Debug)]
@@ -86,6 +86,8 @@ pub struct Preface {
     pub proxy: bool,
     /// A handshake of TLS.
     pub tls: Option<Arc<Tls>>,
+    /// What handshakes may take.
+    pub shares: Arc<Shares>,
     /// How long a client may take for each of them.
     pub timeout: Duration,
     /// Whose certificate is whose.
@@ -236,7 +238,10 @@ async fn begin(
     let peer = ends.source;
     let mut tls = None;
     if let Some(of_listener) = &preface.tls {
-        let handshake = tls::handshake(&socket, of_listener.config());
+        let handshake = {
+            let (config, shares) = (of_listener.config(), Arc::clone(&preface.shares));
+            tls::handshake(&socket, peer.ip(), config, shares)
+        };
         match tokio::time::timeout(preface.timeout, handshake).await {
             Ok(Ok(connection)) => tls = Some(Box::new(TlsStream::new(connection))),
             Ok(Err(HandshakeError::Socket(error))) => {

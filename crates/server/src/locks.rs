@@ -86,6 +86,8 @@ ranks! {
     Watched,
     /// News from the disks.
     News,
+    /// Shares of unfinished handshakes.
+    Handshakes,
     /// TLS settings by listener.
     Certificates,
     /// Stamps of one listener's certificate files.

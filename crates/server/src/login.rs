@@ -43,9 +43,11 @@ use attempts::Attempts;
 use cache::Cache;
 use elsewhere::Elsewhere;
 use kinds::Kinds;
-use line::Line;
-use room::{Room, Source};
-use throttle::{Throttle, source};
+pub(crate) use line::Line;
+use room::Source;
+pub(crate) use room::{Room, Taken};
+use throttle::Throttle;
+pub(crate) use throttle::source;
 
 /// The longest name of a user, in bytes, unless the names have a longer one: that of AMQP's `user-id`. What is longer names
 /// nobody, and is not kept.

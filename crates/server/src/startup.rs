@@ -20,8 +20,8 @@ use crate::seeds;
 use crate::serve::{AmqpListener, Options, run};
 use crate::signals::Signals;
 use crate::storage::{DirectoryLock, Files, Memory, NodeLog, Storage, Waker, tell_damage};
-use crate::tls::Tls;
 use crate::tls::certificate::LoginFrom;
+use crate::tls::{Shares, Tls};
 
 /// The version of RabbitMQ whose behaviour clients may expect of us.
 ///
@@ -106,7 +106,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
         0 => threads,
         n => n as usize,
     };
-    let listeners = amqp_listeners(config)?;
+    let listeners = amqp_listeners(config, threads)?;
     let memory = config.resources.total_memory.map_or_else(machine_memory, |bytes| bytes.get());
     let data_dir = files::data_dir(config);
     std::fs::create_dir_all(&data_dir).with_context(|| {
@@ -190,11 +190,12 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
 }
 
 /// Where AMQP is spoken, without TLS and with it.
-fn amqp_listeners(config: &Config) -> anyhow::Result<Vec<AmqpListener>> {
+fn amqp_listeners(config: &Config, threads: usize) -> anyhow::Result<Vec<AmqpListener>> {
     let with = &config.listeners;
     let mut preface = Preface {
         proxy: with.proxy_protocol,
         tls: None,
+        shares: Shares::new(threads),
         timeout: config.connections.tls_handshake_timeout.into(),
         login: LoginFrom {
             from: config.certificates.from,

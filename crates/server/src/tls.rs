@@ -2,6 +2,7 @@
 //!
 //! - [`settings`]: from options to a configuration of rustls. [`suites`]: names of cipher suites.
 //! - [`handshake`]: the first bytes of a connection, waited for by its own task, before there is a session.
+//! - [`shares`]: the time and the memory that unfinished handshakes may take.
 //! - [`stream`]: bytes in and out of an established connection, in its turns.
 //! - [`client`]: to servers that the broker asks.
 //! - [`certificate`]: what a client's certificate says.
@@ -16,6 +17,7 @@ pub mod client;
 mod handshake;
 mod keys;
 mod settings;
+mod shares;
 mod stream;
 pub mod suites;
 
@@ -29,6 +31,7 @@ use leveret_session::CertificateFacts;
 use rustls::ServerConfig;
 
 pub use handshake::{HandshakeError, handshake};
+pub use shares::Shares;
 pub use stream::{Read, TlsStream};
 
 use self::certificate::LoginFrom;

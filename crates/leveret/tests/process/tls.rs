@@ -3,6 +3,7 @@
 mod certificates;
 mod login;
 mod proxy;
+mod unfinished;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 use super::room::Source;
 
 #[derive(Debug)]
-pub(super) struct Line<J> {
+pub(crate) struct Line<J> {
     of: HashMap<Source, Own<J>, RandomState>,
     /// The sources that have some, the next one first.
     round: VecDeque<Source>,
@@ -44,7 +44,7 @@ impl<J> Default for Line<J> {
 }
 
 impl<J> Line<J> {
-    pub(super) fn push(&mut self, source: Source, name: &str, job: J) {
+    pub(crate) fn push(&mut self, source: Source, name: &str, job: J) {
         let own = self.of.entry(source).or_insert_with(|| {
             self.round.push_back(source);
             let (waiting, users) = (BTreeMap::new(), HashMap::default());
@@ -62,7 +62,7 @@ impl<J> Line<J> {
         own.waiting.insert((turn, own.number), (name, job));
     }
 
-    pub(super) fn pop(&mut self) -> Option<J> {
+    pub(crate) fn pop(&mut self) -> Option<J> {
         let source = self.round.pop_front()?;
         let own = self.of.get_mut(&source)?;
         let ((turn, _), (name, job)) = own.waiting.pop_first()?;

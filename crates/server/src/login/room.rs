@@ -8,13 +8,13 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 /// Where a login comes from; none if that is not known.
-pub(super) type Source = Option<IpAddr>;
+pub(crate) type Source = Option<IpAddr>;
 
 /// What some logins take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Taken {
-    count: usize,
-    bytes: usize,
+pub(crate) struct Taken {
+    pub(crate) count: usize,
+    pub(crate) bytes: usize,
 }
 
 impl Taken {
@@ -36,18 +36,31 @@ const ALL: Taken = Taken { count: 10_000, bytes: 16 << 20 };
 /// Those of one address.
 const OF_SOURCE: Taken = Taken { count: 2_500, bytes: 4 << 20 };
 
-#[derive(Debug, Default)]
-pub(super) struct Room {
+#[derive(Debug)]
+pub(crate) struct Room {
+    most: Taken,
+    most_of_source: Taken,
     all: Taken,
     of: HashMap<Source, Taken, RandomState>,
 }
 
+impl Default for Room {
+    fn default() -> Self {
+        Self::new(ALL, OF_SOURCE)
+    }
+}
+
 impl Room {
+    /// For so much in all, and of one source.
+    pub(crate) fn new(most: Taken, most_of_source: Taken) -> Self {
+        Self { most, most_of_source, all: Taken::default(), of: HashMap::default() }
+    }
+
     /// One more is to wait, of so many bytes. False if there is no room.
-    pub(super) fn take(&mut self, source: Source, bytes: usize) -> bool {
+    pub(crate) fn take(&mut self, source: Source, bytes: usize) -> bool {
         let all = self.all.plus(bytes);
         let own = self.of.get(&source).copied().unwrap_or_default().plus(bytes);
-        let fits = all.fits(ALL) && own.fits(OF_SOURCE);
+        let fits = all.fits(self.most) && own.fits(self.most_of_source);
         if fits {
             self.all = all;
             self.of.insert(source, own);
@@ -56,7 +69,7 @@ impl Room {
     }
 
     /// One waits no more.
-    pub(super) fn give_back(&mut self, source: Source, bytes: usize) {
+    pub(crate) fn give_back(&mut self, source: Source, bytes: usize) {
         self.all = self.all.minus(bytes);
         if let Some(own) = self.of.get_mut(&source) {
             *own = own.minus(bytes);
@@ -64,6 +77,14 @@ impl Room {
                 self.of.remove(&source);
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl Room {
+    /// Whether nothing is kept of anybody.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all == Taken::default() && self.of.is_empty()
     }
 }
 
@@ -99,6 +120,6 @@ mod tests {
             assert!(room.take(from(number), 50_000 / 255));
         }
         (0..250).for_each(|number| room.give_back(from(number), 50_000 / 255));
-        assert_eq!((room.all, room.of.len()), (Taken::default(), 0));
+        assert!(room.is_empty());
     }
 }

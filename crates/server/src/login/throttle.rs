@@ -81,7 +81,7 @@ impl Throttle {
 }
 
 /// Whoever has an IPv6 address has all of its network.
-pub(super) fn source(from: IpAddr) -> IpAddr {
+pub(crate) fn source(from: IpAddr) -> IpAddr {
     match from {
         IpAddr::V4(_) => from,
         IpAddr::V6(address) => {

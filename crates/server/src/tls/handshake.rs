@@ -1,10 +1,14 @@
-//! The handshake of a connection, on its own task: whoever is slow holds up nobody.
+//! The handshake of a connection, on its own task: whoever is slow holds up nobody. Nor do many at once, by their
+//! [`shares`](super::shares).
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustls::{InvalidMessage, ServerConfig, ServerConnection};
 use tokio::net::TcpStream;
+
+use super::shares::{Share, Shares};
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +19,9 @@ pub enum HandshakeError {
     /// What came is not TLS at all.
     #[error("the client does not speak TLS")]
     NotTls,
+    /// Unfinished handshakes of others, or of the same address, have all the memory that there is for long ones.
+    #[error("it is long, and there is no room for more long ones")]
+    NoRoom,
     /// The two could not agree, or a certificate is bad.
     #[error("{0}")]
     Tls(#[from] rustls::Error),
@@ -41,12 +48,17 @@ impl io::Write for AtOnce<'_> {
 
 /// Runs the handshake to its end. Takes as long as the client does: the caller limits it.
 ///
+/// `address` is the client's, whose share it takes of `shares`.
+///
 /// The connection may have decrypted bytes of the client by then, and part of a record.
 pub async fn handshake(
     socket: &TcpStream,
+    address: IpAddr,
     config: Arc<ServerConfig>,
+    shares: Arc<Shares>,
 ) -> Result<ServerConnection, HandshakeError> {
     let mut connection = ServerConnection::new(config)?;
+    let mut share = Share::new(shares, address);
     let mut has_heard = false;
     loop {
         while connection.wants_write() {
@@ -63,8 +75,9 @@ pub async fn handshake(
         }
         match connection.read_tls(&mut AtOnce(socket)) {
             Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-            Ok(_) => {
-                if let Err(error) = connection.process_new_packets() {
+            Ok(bytes) => {
+                share.received(bytes)?;
+                if let Err(error) = share.process(&mut connection).await {
                     // The alert that tells the client why. Whether it is taken changes nothing.
                     let _ = connection.write_tls(&mut AtOnce(socket));
                     return Err(match error {
