@@ -13,6 +13,7 @@ mod eval;
 mod link;
 mod pattern;
 mod pool;
+mod shares;
 
 use std::sync::Arc;
 
@@ -90,6 +91,7 @@ impl Ldap {
             return Err(Denied::Refused(why));
         }
         let failed = |fault: Fault| Denied::Failed(format!("the directory (LDAP): {fault}"));
+        let _share = self.pool.share(candidate.address).await.map_err(failed)?;
         let refused = || Denied::Refused(format!("user '{name}' - the directory refuses it"));
         let found = match candidate.password {
             Some(password) => self.with_password(name, password).await.map_err(failed)?,

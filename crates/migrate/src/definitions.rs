@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use leveret_ctl::{Code, Fault};
 use serde_json::Value;
 
+use crate::queues;
+
 /// What is imported, and what not.
 #[derive(Debug)]
 pub(crate) struct Chosen {
@@ -75,18 +77,25 @@ pub(crate) fn left_out(answer: &Value) -> impl Iterator<Item = &str> {
 }
 
 /// Adds the internal ones of `exchanges` that are not in the definitions.
-pub(crate) fn add_internal(all: &mut Value, exchanges: Value) {
+///
+/// # Errors
+///
+/// When one of the two answers is not what it has to be.
+pub(crate) fn add_internal(all: &mut Value, exchanges: &Value) -> Result<(), Fault> {
+    if !all["vhosts"].is_array() {
+        return Err(Fault::new(Code::Data, "its definitions have no virtual hosts"));
+    }
     let known: BTreeSet<_> =
         entries(all, "exchanges").map(|it| id("exchange", it, "name")).collect();
-    let Value::Array(exchanges) = exchanges else { return };
-    let missing = exchanges.into_iter().filter(|exchange| {
+    let missing = queues::list(exchanges)?.iter().filter(|exchange| {
         exchange["internal"] == true
             && !is_predeclared(exchange["name"].as_str().unwrap_or_default())
             && !known.contains(&id("exchange", exchange, "name"))
     });
     if let Some(list) = all.get_mut("exchanges").and_then(Value::as_array_mut) {
-        list.extend(missing);
+        list.extend(missing.cloned());
     }
+    Ok(())
 }
 
 /// Every vhost has it.
@@ -300,7 +309,7 @@ mod tests {
             inner,
             {"vhost": "v", "name": "link", "type": "x-federation-upstream", "internal": true},
         ]);
-        add_internal(&mut all, exchanges);
+        add_internal(&mut all, &exchanges).unwrap();
         let chosen = chosen(all, &BTreeSet::from(["v".to_owned()]), &leveret()).unwrap();
         assert_eq!(chosen.document["exchanges"], json!([definitions()["exchanges"][1], inner]));
         let bindings = chosen.document["bindings"].as_array().unwrap();

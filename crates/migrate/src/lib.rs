@@ -67,10 +67,9 @@ fn run(args: &MigrateArgs, socket: PathBuf) -> Result<(), Fault> {
         let query = definitions::query(&overview);
         let mut all = old.get(query).map_err(|fault| of("old", "--from-api", fault))?;
         let exchanges = old.get(definitions::EXCHANGES);
-        definitions::add_internal(
-            &mut all,
-            exchanges.map_err(|fault| of("old", "--from-api", fault))?,
-        );
+        exchanges
+            .and_then(|exchanges| definitions::add_internal(&mut all, &exchanges))
+            .map_err(|fault| of("old", "--from-api", fault))?;
         let chosen = definitions::chosen(all, &vhosts, &overview)?;
         chosen.left_out.iter().for_each(|text| report.note(text));
         report.say(&format!("definitions: {}", chosen.counts()))?;
@@ -125,7 +124,7 @@ fn move_all(
         };
         for queue in of_vhost {
             let outcome = match (&mut pair, queue.why_not()) {
-                (_, Some(why)) => Outcome::not_moved(queue, why),
+                (_, Some(why)) => Outcome::not_moved(queue, &why),
                 (Err(why), None) => Outcome::not_moved(queue, why),
                 (Ok(pair), None) => pair.move_queue(queue, report),
             };
@@ -165,6 +164,8 @@ fn local(from: &Uri, new: &Api, overview: &Value) -> Result<Uri, Fault> {
 /// A failure of one of the two APIs, and the option to look at.
 fn of(which: &str, option: &str, fault: Fault) -> Fault {
     let hint = match fault.code {
+        // It is not about the broker.
+        Code::Usage => return fault,
         Code::NoPermission => {
             " It takes a user with the tag administrator; 'guest' gets in only from the broker's own machine."
         }

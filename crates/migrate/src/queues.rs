@@ -5,13 +5,16 @@ use std::thread;
 use std::time::Duration;
 
 use fancy_regex::Regex;
-use leveret_ctl::{Api, Fault};
+use leveret_ctl::{Api, Code, Fault};
 use serde_json::Value;
 
 use crate::report::Row;
 
 /// What is asked of each queue.
-const PATH: &str = "/api/queues?columns=vhost,name,type,exclusive,auto_delete,messages_ready,messages_unacknowledged";
+const PATH: &str = "/api/queues?columns=vhost,name,type,state,exclusive,auto_delete,messages_ready,messages_unacknowledged";
+
+/// States in which RabbitMQ has a queue and cannot get at its messages. Over AMQP a quorum queue in a minority is empty then.
+const OUT_OF_REACH: [&str; 5] = ["down", "minority", "crashed", "stopped", "terminated"];
 
 /// RabbitMQ counts a queue's messages anew every five seconds, or says that it waits longer; after so many seconds
 /// what its API tells of unacked messages is not ours any more.
@@ -27,6 +30,8 @@ pub(crate) struct Queue {
     pub(crate) name: String,
     /// `classic`, `quorum`, `stream`.
     pub(crate) kind: String,
+    /// `running`, `minority`, ...; empty if it is not told.
+    pub(crate) state: String,
     pub(crate) is_exclusive: bool,
     /// It goes with its last consumer, and must have none of ours.
     pub(crate) is_auto_delete: bool,
@@ -37,26 +42,40 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    fn read(row: &Value) -> Self {
+    fn read(row: &Value) -> Result<Self, Fault> {
         let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
         let number = |key: &str| row[key].as_u64().unwrap_or(0);
-        Self {
+        if !row["vhost"].is_string() || !row["name"].is_string() {
+            return Err(Fault::new(Code::Data, "it lists a queue without a name"));
+        }
+        Ok(Self {
             vhost: text("vhost"),
             name: text("name"),
             kind: text("type"),
+            state: text("state"),
             is_exclusive: row["exclusive"] == true,
             is_auto_delete: row["auto_delete"] == true,
             ready: number("messages_ready"),
             unacked: number("messages_unacknowledged"),
-        }
+        })
     }
 
     /// Why its messages cannot be moved, whoever asks.
-    pub(crate) fn why_not(&self) -> Option<&'static str> {
+    pub(crate) fn why_not(&self) -> Option<String> {
         if self.is_exclusive {
-            return Some("it belongs to one connection and goes with it");
+            return Some("it belongs to one connection and goes with it".to_owned());
         }
-        self.is_stream().then_some("a stream, whose messages cannot be taken out")
+        if self.is_stream() {
+            return Some("a stream, whose messages cannot be taken out".to_owned());
+        }
+        let is_out_of_reach = OUT_OF_REACH.contains(&self.state.as_str());
+        is_out_of_reach.then(|| {
+            format!(
+                "the old broker cannot get at its messages, its state is '{}': start the nodes that have it, and run \
+                 it again",
+                self.state
+            )
+        })
     }
 
     pub(crate) fn is_stream(&self) -> bool {
@@ -70,32 +89,63 @@ pub(crate) fn chosen(
     vhosts: &BTreeSet<String>,
     patterns: &[Regex],
 ) -> Result<Vec<Queue>, Fault> {
-    let all = api.get(PATH)?;
-    let rows = all.as_array().into_iter().flatten().map(Queue::read);
-    let is_in = |queue: &Queue| vhosts.is_empty() || vhosts.contains(&queue.vhost);
-    let matches = |queue: &Queue| {
-        // A pattern that takes too long to decide does not match.
-        let one = |pattern: &Regex| pattern.is_match(&queue.name).unwrap_or(false);
-        patterns.is_empty() || patterns.iter().any(one)
-    };
-    let mut queues: Vec<_> = rows.filter(|queue| is_in(queue) && matches(queue)).collect();
+    let mut queues = Vec::new();
+    for queue in all(api)? {
+        let is_in = vhosts.is_empty() || vhosts.contains(&queue.vhost);
+        if is_in && matches(patterns, &queue.name)? {
+            queues.push(queue);
+        }
+    }
     queues.sort();
     Ok(queues)
 }
 
-/// Tells in each row how many messages others have and have not acked. Waits for the API to have counted anew.
+/// Every queue that the API tells of.
+fn all(api: &Api) -> Result<Vec<Queue>, Fault> {
+    list(&api.get(PATH)?)?.iter().map(Queue::read).collect()
+}
+
+/// The entries of an answer that has to be a list: nothing at all is not the same as none.
+pub(crate) fn list(answer: &Value) -> Result<&[Value], Fault> {
+    let list = answer.as_array().map(Vec::as_slice);
+    list.ok_or_else(|| Fault::new(Code::Data, "its answer is no list"))
+}
+
+/// Whether one of the patterns matches a name; none of them is all names.
+fn matches(patterns: &[Regex], name: &str) -> Result<bool, Fault> {
+    for pattern in patterns {
+        match pattern.is_match(name) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            // A queue that is left out without a word would be lost with the old broker.
+            Err(error) => {
+                let text = format!("--queue {pattern}: for the queue '{name}': {error}");
+                return Err(Fault::new(Code::Usage, text));
+            }
+        }
+    }
+    Ok(patterns.is_empty())
+}
+
+/// Tells in each row how many messages others have and have not acked, and whether the API knows of messages where AMQP
+/// has none. Waits for the API to have counted anew.
 pub(crate) fn await_acks(api: &Api, rows: &mut [Row]) -> Result<(), Fault> {
     for second in 0..=COUNTED_AFTER_S {
-        let all = api.get(PATH)?;
-        let counted = all.as_array().into_iter().flatten().map(Queue::read);
-        let unacked: BTreeMap<_, _> =
-            counted.map(|queue| ((queue.vhost, queue.name), queue.unacked)).collect();
+        let counted: BTreeMap<_, _> = all(api)?
+            .into_iter()
+            .map(|queue| ((queue.vhost, queue.name), (queue.ready, queue.unacked)))
+            .collect();
         let mut is_clear =
             second >= TAKEN_AFTER_S || rows.iter().all(|row| row.outcome.consumers == 0);
         for row in rows.iter_mut() {
             let id = (row.vhost.clone(), row.queue.clone());
-            row.unacked = unacked.get(&id).copied().unwrap_or(0);
-            is_clear &= row.unacked == 0;
+            let (ready, unacked) = counted.get(&id).copied().unwrap_or_default();
+            row.unacked = unacked;
+            let is_doubtful = row.is_empty_before_all() && ready > 0;
+            is_clear &= unacked == 0 && !is_doubtful;
+            if is_doubtful && second == COUNTED_AFTER_S {
+                row.doubt(ready);
+            }
         }
         if is_clear {
             break;

@@ -41,20 +41,37 @@ pub(crate) struct Row {
     pub(crate) unacked: u64,
     /// It goes with its connection, or is a stream: there is nothing to be done about what is in it.
     stays: bool,
+    /// Messages that were ready at first, as far as the API knew.
+    told_ready: u64,
 }
 
 impl Row {
     pub(crate) fn new(queue: &Queue, outcome: Outcome) -> Self {
         let (vhost, name) = (queue.vhost.clone(), queue.name.clone());
         let stays = queue.is_exclusive || queue.is_stream();
-        Self { vhost, queue: name, outcome, unacked: 0, stays }
+        Self { vhost, queue: name, outcome, unacked: 0, stays, told_ready: queue.ready }
     }
 
     /// Of a queue that is only looked at.
     pub(crate) fn not_yet(queue: &Queue) -> Self {
-        let why = queue.why_not().map(str::to_owned);
+        let why = queue.why_not();
         let outcome = Outcome { found: queue.ready, left: queue.ready, why, ..Outcome::default() };
         Self { unacked: queue.unacked, ..Self::new(queue, outcome) }
+    }
+
+    /// The API told of messages, and over AMQP the queue had none: they may have been taken meanwhile.
+    pub(crate) fn is_empty_before_all(&self) -> bool {
+        let Outcome { found, moved, why, .. } = &self.outcome;
+        !self.stays && self.told_ready > 0 && *found == 0 && *moved == 0 && why.is_none()
+    }
+
+    /// The API still tells of so many. A queue whose nodes do not answer the broker is empty over AMQP.
+    pub(crate) fn doubt(&mut self, ready: u64) {
+        self.outcome.left = ready;
+        self.outcome.why = Some(
+            "the old broker's API tells of messages, and over AMQP the queue has none: do its nodes run? Run it again"
+                .to_owned(),
+        );
     }
 
     /// Whether the old broker still has something that could come along one day.

@@ -98,7 +98,7 @@ impl Pair {
         match self.attempt(queue, &mut outcome, report) {
             Ok(()) => {}
             // It went meanwhile, and nothing is left.
-            Err((Side::Old, error)) if code(&error) == 404 && outcome.moved == 0 => {
+            Err((Side::Old, error)) if is_no_queue(&error) && outcome.moved == 0 => {
                 return Outcome::default();
             }
             Err((side, error)) => {
@@ -231,7 +231,7 @@ fn hint(side: Side, code: u16) -> &'static str {
         (Side::New, 403 | 530) => {
             ": give its user all permissions there (leveret ctl set_permissions)"
         }
-        (Side::Old, 404) => ": it is gone meanwhile",
+        (Side::Old, 404) => ": it is gone meanwhile, or the nodes that have it do not run",
         (Side::New, 404) => {
             ": declare it there; queues that are neither durable nor exclusive come with their clients"
         }
@@ -283,6 +283,12 @@ fn close(connection: &mut Connection, channel: u16) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether there is no such queue. RabbitMQ has the same code for one that it cannot get at: whose node is down, or
+/// whose process has crashed.
+fn is_no_queue(error: &Error) -> bool {
+    error.close_reason().is_some_and(|it| it.code == 404 && it.text.contains("no queue '"))
+}
+
 /// The reply code of a close, or 0.
 fn code(error: &Error) -> u16 {
     error.close_reason().map_or(0, |reason| reason.code)
@@ -297,4 +303,26 @@ fn exchange_of(queue: &Queue) -> String {
     }
     name.truncate(end);
     name
+}
+
+#[cfg(test)]
+mod tests {
+    use leveret_client::CloseReason;
+
+    use super::*;
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn a_queue_out_of_reach_is_there() {
+        let check = |code, text: &str, want| {
+            let reason = CloseReason { code, text: text.to_owned(), method: (50, 10) };
+            assert_eq!(is_no_queue(&Error::ChannelClosed { channel: 1, reason }), want, "{text}");
+        };
+        check(404, "NOT_FOUND - no queue 'q' in vhost '/'",                                                     true);
+        check(404, "NOT_FOUND - home node 'a@b' of durable queue 'q' in vhost '/' is down or inaccessible",     false);
+        check(404, "NOT_FOUND - queue 'q' in vhost '/' has crashed and failed to restart",                      false);
+        check(404, "NOT_FOUND - queue 'q' in vhost '/' process is stopped by supervisor",                       false);
+        check(404, "NOT_FOUND - failed to perform operation on queue 'q' in vhost '/' due to timeout",          false);
+        check(405, "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'q' in vhost '/'",         false);
+    }
 }

@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Credentials;
 use super::link::{Fault, Link, Server, Tls};
+use super::shares::{Share, Shares};
 
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -20,6 +21,8 @@ pub(super) struct Pool {
     timeout: Duration,
     idle_timeout: Duration,
     places: Arc<Semaphore>,
+    /// Of them, those of logins.
+    shares: Arc<Shares>,
     /// Those that nobody uses, the last used last.
     idle: Mutex<VecDeque<(Instant, Link)>>,
 }
@@ -43,8 +46,15 @@ impl Pool {
             timeout: options.timeout.into(),
             idle_timeout: options.idle_timeout.into(),
             places: Arc::new(Semaphore::new(options.pool_size as usize)),
+            shares: Shares::new(options.pool_size as usize),
             idle: Mutex::default(),
         }
+    }
+
+    /// The turn of a login from this address, before it asks for a connection.
+    pub(super) async fn share(&self, address: &str) -> Result<Share, Fault> {
+        let taking = tokio::time::timeout(self.timeout, self.shares.take(address));
+        taking.await.map_err(|_| Fault::Late)
     }
 
     /// A connection that is bound as somebody; none if that is not its password.

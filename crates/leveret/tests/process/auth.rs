@@ -4,7 +4,7 @@ mod directory;
 mod http;
 mod ldap;
 mod oauth2;
-mod web;
+pub(crate) mod web;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

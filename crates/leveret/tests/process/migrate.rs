@@ -9,6 +9,7 @@ use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Consume, ExchangeDeclare, QueueDeclare, Uri};
 use serde_json::Value as Json;
 
+use crate::auth::web::Web;
 use crate::broker::{Broker, PATIENCE, declare, leveret, wait_until};
 use crate::restart::{durable, persistent, text};
 
@@ -452,6 +453,50 @@ fn what_keeps_it_from_beginning_is_told() {
     let (told, _) = migrate(&old, &new, &[], 75);
     assert!(told.contains("2 queues, 1 messages moved"), "{told}");
     assert!(told.contains("refused for user 'guest': give its user permission"), "{told}");
+}
+
+/// An old broker's API that answers with these queues, for what is said of them.
+fn told_of(old: &Broker, new: &Broker, queues: &str, words: &[&str]) -> (i32, String) {
+    let queues = queues.to_owned();
+    let web = Web::start(None, move |_| (200, queues.clone()));
+    let mut command = leveret(&["migrate", "--messages-only"]);
+    command.args(["--from-api", &format!("http://guest:guest@{}", web.address)]);
+    command.args(["--from", &format!("amqp://guest:guest@{}", old.address)]);
+    command.args(words).env("LEVERET_DATA_DIR", new.dir.path());
+    let (status, told, errors) = run(command);
+    (status, told + &errors)
+}
+
+/// What is no list of queues is not "no queues", and a queue that the broker cannot get at is not empty: nobody is told
+/// that all was moved.
+#[test]
+fn an_old_broker_that_does_not_know_is_not_empty() {
+    let (old, new) = (Broker::start(), Broker::start());
+    let (mut client, channel) = old.channel();
+    declare(&mut client, channel, "q");
+    let check = |queues: &str, words: &[&str], want: i32, part: &str| {
+        let (status, told) = told_of(&old, &new, queues, words);
+        assert_eq!(status, want, "{queues}: {told}");
+        assert!(told.contains(part), "{queues}: {told}");
+        assert!(want == 0 || !told.contains("0 messages moved\n") || want == 75, "{told}");
+    };
+    for no_list in ["", "null", "{}", r#"{"items":[]}"#] {
+        check(no_list, &[], 65, "the old broker (--from-api): its answer is no list.");
+    }
+    check("<html>", &[], 70, "the node's answer is not understood");
+    check(r#"[{"name":"q"}]"#, &[], 65, "it lists a queue without a name");
+    let queue = |rest: &str| format!(r#"[{{"vhost":"/","name":"q","type":"quorum",{rest}}}]"#);
+    let state = "its state is 'minority': start the nodes that have it";
+    check(&queue(r#""state":"minority""#), &[], 75, state);
+    check(
+        &queue(r#""state":"running","messages_ready":7"#),
+        &[],
+        75,
+        "over AMQP the queue has none",
+    );
+    check(&queue(r#""state":"running","messages_ready":0"#), &[], 0, "1 queues, 0 messages moved");
+    let long = format!(r#"[{{"vhost":"/","name":"{}"}}]"#, "a".repeat(60));
+    check(&long, &["--queue", r"^(.|.)+\1!$"], 64, "--queue ^(.|.)+");
 }
 
 /// What happens while messages are on their way is told, and what was not moved is there for the next run.

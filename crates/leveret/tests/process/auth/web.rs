@@ -8,22 +8,22 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 /// What was asked for: the target with its query, and the body.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
-    pub(super) method: String,
-    pub(super) target: String,
-    pub(super) body: String,
+pub(crate) struct Request {
+    pub(crate) method: String,
+    pub(crate) target: String,
+    pub(crate) body: String,
 }
 
 /// Runs until the test ends.
 #[derive(Debug)]
-pub(super) struct Web {
-    pub(super) address: SocketAddr,
+pub(crate) struct Web {
+    pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Web {
     /// Answers with status and body what `answer` says.
-    pub(super) fn start(
+    pub(crate) fn start(
         tls: Option<Arc<ServerConfig>>,
         answer: impl Fn(&Request) -> (u16, String) + Send + Sync + 'static,
     ) -> Self {
@@ -53,7 +53,7 @@ impl Web {
     }
 
     /// The requests so far whose target has `part` in it.
-    pub(super) fn seen(&self, part: &str) -> Vec<Request> {
+    pub(crate) fn seen(&self, part: &str) -> Vec<Request> {
         let seen = self.seen.lock().unwrap();
         seen.iter().filter(|request| request.target.contains(part)).cloned().collect()
     }
