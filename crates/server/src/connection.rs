@@ -107,6 +107,9 @@ pub struct Connection {
 /// opened at a time. A crowd of them is counted, so that the watermark sees it.
 const IDLE_BYTES: u64 = 8 << 10;
 
+/// What TLS takes besides: its keys, and a buffer for a part of a record.
+const TLS_BYTES: u64 = 8 << 10;
+
 /// What only a turn of the connection touches.
 #[derive(Debug)]
 pub struct State {
@@ -515,7 +518,8 @@ impl Connection {
                 // output, which others may hold as well, is counted once for all of them.
                 let output = state.output.len() - state.output.shared_len();
                 let waiting = (state.input.len() + output) as u64;
-                IDLE_BYTES + waiting + state.session.kept_bytes()
+                let tls = if state.tls.is_some() { TLS_BYTES } else { 0 };
+                IDLE_BYTES + tls + waiting + state.session.kept_bytes()
             }
         };
         (std::mem::replace(&mut state.held_bytes, now), now)

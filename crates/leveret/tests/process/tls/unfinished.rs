@@ -1,10 +1,11 @@
-//! Handshakes that do not end, by clients that have shown nothing.
+//! Handshakes that do not end, by clients that have shown nothing; and connections that do nothing.
 
 use std::io::Write as _;
 use std::net::TcpStream;
 
 use super::certificates::Certificates;
 use super::{assert_ended, broker, open, uri};
+use crate::broker::{PATIENCE, wait_until};
 
 /// Bytes of the message, without its last one.
 const LONG: usize = 65_000;
@@ -38,4 +39,22 @@ fn long_ones_have_a_bound() {
     // Not the first one, and the last one.
     assert_ended(all.pop().unwrap());
     open(&uri(&broker, certificates.trust())).unwrap().close().unwrap();
+}
+
+/// A crowd of them is seen by what is compared with the watermark, and what it took comes back.
+#[test]
+fn idle_ones_are_counted() {
+    const COUNT: u64 = 200;
+    let certificates = Certificates::new();
+    let broker = broker(&certificates, &[]);
+    let uri = uri(&broker, certificates.trust());
+    let counted = || broker.json(&["status"])["message_bytes"].as_u64().unwrap();
+    let none = counted();
+    let before = broker.own_memory();
+    let all: Vec<_> = (0..COUNT).map(|_| open(&uri).unwrap()).collect();
+    let each = broker.own_memory().saturating_sub(before) / COUNT;
+    assert!(each < 40 << 10, "{each} bytes for a connection");
+    assert!(counted() - none >= COUNT * (16 << 10), "{} bytes are counted", counted() - none);
+    drop(all);
+    wait_until(PATIENCE, "nothing is counted any more", || counted() <= none);
 }
