@@ -39,7 +39,7 @@ struct Issuer {
     jwks: Option<Uri>,
     /// Says where the keys are.
     discovery: Option<Uri>,
-    /// When it was asked last. Held while it is asked: others wait for the same answer.
+    /// When its last answer came, or it was given up. Held while it is asked: others wait for the same answer.
     asked: tokio::sync::Mutex<Option<Instant>>,
 }
 
@@ -90,9 +90,10 @@ impl Keys {
             return Ok(key);
         }
         if asked.is_none_or(|at| at.elapsed() >= PAUSE) {
+            let fetched = issuer.fetch().await;
+            // Counted from the answer: those who waited for it are not to wait for one more each.
             *asked = Some(Instant::now());
-            let fetched = issuer.fetch().await?;
-            *self.fetched.lock().unwrap_or_else(PoisonError::into_inner) = fetched;
+            *self.fetched.lock().unwrap_or_else(PoisonError::into_inner) = fetched?;
         }
         self.known(kid).ok_or_else(missing)
     }
@@ -156,4 +157,42 @@ fn parse(answer: &Value) -> Named {
 fn from_pem(pem: &[u8]) -> Option<DecodingKey> {
     let kinds = [DecodingKey::from_rsa_pem, DecodingKey::from_ec_pem, DecodingKey::from_ed_pem];
     kinds.iter().find_map(|read| read(pem).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use rustls::RootCertStore;
+    use rustls::crypto::aws_lc_rs;
+
+    use super::*;
+
+    /// An issuer that says nothing is waited for once by all who wait for it.
+    #[test]
+    fn a_silent_issuer_is_asked_once() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        silent.set_nonblocking(true).unwrap();
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let tls =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let tls = tls.unwrap().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+        let patience = Duration::from_millis(100);
+        let issuer = Issuer {
+            client: Client::new(&Arc::new(tls), patience, patience),
+            jwks: Some(format!("http://{}/keys", silent.local_addr().unwrap()).parse().unwrap()),
+            discovery: None,
+            asked: tokio::sync::Mutex::new(None),
+        };
+        let (fixed, fetched) = (Named::default(), Mutex::default());
+        let keys = Keys { fixed, fetched, issuer: Some(issuer) };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (first, second, third) =
+            runtime.block_on(async { tokio::join!(keys.get("a"), keys.get("b"), keys.get("a")) });
+        assert_eq!(first.err().unwrap(), "the issuer's keys: it takes too long");
+        for later in [second, third] {
+            assert_eq!(later.err().unwrap(), "the key that the token is signed with is not known");
+        }
+        assert!(silent.accept().is_ok() && silent.accept().is_err(), "it was asked once");
+    }
 }
