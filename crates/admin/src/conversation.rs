@@ -39,12 +39,14 @@ pub(crate) async fn converse<F, R>(
 {
     let has_asked = Arc::new(AtomicBool::new(false));
     let asks = Arc::clone(&has_asked);
+    let end = ended.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         asks.store(true, Ordering::Relaxed);
         let (head, body) = request.into_parts();
         let (body, unread) = unread::lend(&head.headers, body);
         let answer = answer(Request::from_parts(head, body));
-        async move { Ok::<_, Infallible>(unread.after(answer.await)) }
+        let end = end.clone();
+        async move { Ok::<_, Infallible>(unread.after(answer.await, end)) }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);

@@ -20,6 +20,8 @@ pub(crate) struct Held {
     node: Arc<Node>,
     id: ConnectionId,
     user: Box<str>,
+    /// Had without asking, [`FREE_BYTES`] at most: a request has so much, however often it takes a little.
+    free: u64,
     granted: u64,
     asked: u64,
 }
@@ -28,12 +30,18 @@ impl Held {
     /// None yet; it will be of this user's share.
     pub(crate) fn nothing(node: &Arc<Node>, user: &str) -> Self {
         let (node, id) = (Arc::clone(node), node.new_id());
-        Self { node, id, user: user.into(), granted: 0, asked: 0 }
+        Self { node, id, user: user.into(), free: 0, granted: 0, asked: 0 }
+    }
+
+    /// Bytes that there is room for.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.free + self.granted
     }
 
     /// Takes room for so many bytes more, in its turn; a little needs none. False if that takes too long.
     pub(crate) async fn take(&mut self, bytes: u64) -> bool {
-        if bytes <= FREE_BYTES {
+        if self.free.saturating_add(bytes) <= FREE_BYTES {
+            self.free += bytes;
             return true;
         }
         let until = Instant::now() + PATIENCE;
@@ -70,8 +78,8 @@ impl Held {
     /// Has room for so many bytes from now on, no more and no less: more of it comes in its turn. False if that takes too
     /// long.
     pub(crate) async fn grow(&mut self, bytes: u64) -> bool {
-        if bytes > self.granted {
-            return self.take(bytes - self.granted).await;
+        if bytes > self.bytes() {
+            return self.take(bytes - self.bytes()).await;
         }
         self.keep(bytes);
         true
@@ -91,6 +99,8 @@ impl Held {
 
     /// Keeps no more than so many bytes.
     pub(crate) fn keep(&mut self, bytes: u64) {
+        self.free = self.free.min(bytes);
+        let bytes = bytes - self.free;
         let more = self.granted.saturating_sub(bytes);
         if more > 0 {
             self.node.count_held_by_requests(self.granted, bytes);

@@ -14,7 +14,9 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::{HeaderMap, Response, header};
 use tokio::sync::oneshot::{Receiver, Sender, channel};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+
+use crate::front::Ended;
 
 /// After no more than this the connection goes on.
 const LITTLE: u64 = 64 << 10;
@@ -24,6 +26,9 @@ const MOST: usize = 64 << 20;
 
 /// Nor for longer than this, from when the answer is written.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Nor for longer than this once the node stops: less than a stop waits for requests.
+const STOP_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A body that goes back to where it was lent from, unless all of it is read.
 struct Lent {
@@ -53,7 +58,7 @@ pub(crate) fn lend(headers: &HeaderMap, body: Incoming) -> (Body, Unread) {
 
 impl Unread {
     /// The answer, if the request is gone: what is left of its body is thrown away.
-    pub(crate) fn after(mut self, response: Response<Body>) -> Response<Body> {
+    pub(crate) fn after(mut self, response: Response<Body>, mut ended: Ended) -> Response<Body> {
         let rest = self.back.try_recv();
         let Some(rest) = rest.ok().filter(|rest| !rest.is_end_stream()) else { return response };
         let (mut head, body) = response.into_parts();
@@ -65,7 +70,14 @@ impl Unread {
         tokio::spawn(async move {
             // Who reads a body gives leave to send it, unless it is answered already.
             let _ = is_written.await;
-            let _ = timeout(PATIENCE, throw_away(rest)).await;
+            let late = async {
+                ended.comes().await;
+                sleep(STOP_PATIENCE).await;
+            };
+            tokio::select! {
+                _ = timeout(PATIENCE, throw_away(rest)) => {}
+                () = late => {}
+            }
         });
         Response::from_parts(head, Body::new(Written { body, _tell: tell }))
     }

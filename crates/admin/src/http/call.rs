@@ -8,7 +8,7 @@ use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts as _, RawPathParams};
 use axum::http::{HeaderMap, Request, StatusCode};
 use bytes::Bytes;
-use leveret_amqp::table::Table;
+use leveret_amqp::table::{MAX_DEPTH, Table};
 use leveret_server::clock::{now, wall};
 use leveret_server::locks::Guard;
 use leveret_server::node::Node;
@@ -34,10 +34,11 @@ pub(crate) struct Call {
     params: Vec<(String, String)>,
     query: Vec<(String, String)>,
     pub(crate) body: Bytes,
-    /// Room of the body and of what is made of it.
-    _held: Held,
-    /// Room of the answer while it is made and sent.
-    answer: Held,
+    /// Room of the body with what is made of it, and of the answer while it is made and sent. One: two that a request waits for
+    /// while it holds the other could wait for each other.
+    held: Held,
+    /// What of it is the body's.
+    of_body: u64,
     /// The samples that the query asks for.
     pub(crate) ranges: Ranges,
 }
@@ -97,13 +98,13 @@ impl FromRequest<Arc<App>> for Call {
             body::read(app, &parts.headers, body, held).await?
         };
         let (app, headers) = (Arc::clone(app), parts.headers);
-        let answer = Held::nothing(&app.ops.node, &login.name);
+        let of_body = held.bytes();
         let pairs = query.iter().map(|(name, value)| (&**name, &**value));
         let ranges = Ranges::of_query(pairs, wall(now()).ms());
         if ranges.are_fine() {
             app.ops.stats.look();
         }
-        Ok(Self { app, login, peer, headers, params, query, body, _held: held, answer, ranges })
+        Ok(Self { app, login, peer, headers, params, query, body, held, of_body, ranges })
     }
 }
 
@@ -146,7 +147,7 @@ impl Call {
 
     /// Takes room for so many bytes of the answer, in its turn. Whoever is on the control socket needs none.
     pub(crate) async fn hold(&mut self, bytes: usize) -> Result<(), Fault> {
-        if self.login.is_operator() || self.answer.take(bytes as u64).await {
+        if self.login.is_operator() || self.held.take(bytes as u64).await {
             return Ok(());
         }
         Err(Fault::unavailable(
@@ -156,7 +157,7 @@ impl Call {
 
     /// The answer so far takes no more than this.
     pub(crate) fn keep(&mut self, bytes: usize) {
-        self.answer.keep(bytes as u64);
+        self.held.keep(self.of_body.saturating_add(bytes as u64));
     }
 
     /// Statistics as they are now: for a row, not for a list. The guard is a lock.
@@ -332,11 +333,31 @@ impl Fields for Map<String, Value> {
     }
 }
 
-/// Arguments or headers as they come over HTTP. A name that no short string of AMQP holds would be cut.
+/// Arguments or headers as they come over HTTP. A name that no short string of AMQP holds would be cut. JSON itself is at most
+/// 127 levels deep.
 pub(crate) fn table(what: &str, map: &Map<String, Value>) -> Result<Table, Fault> {
     match has_short_names(map) {
+        true if !is_within(map, MAX_DEPTH - 1) => {
+            Err(Fault::bad(format!("'{what}' must be at most {MAX_DEPTH} levels deep")))
+        }
         true => Ok(table_from_json(map)),
         false => Err(Fault::bad(format!("names in '{what}' must have at most 255 bytes"))),
+    }
+}
+
+/// Whether tables and lists in it are at most so many levels deep: a deeper one is read by no client, and not by this broker.
+fn is_within(map: &Map<String, Value>, levels: usize) -> bool {
+    map.values().all(|value| is_value_within(value, levels))
+}
+
+fn is_value_within(value: &Value, levels: usize) -> bool {
+    match (value, levels.checked_sub(1)) {
+        (Value::Object(map), Some(levels)) => is_within(map, levels),
+        (Value::Array(items), Some(levels)) => {
+            items.iter().all(|item| is_value_within(item, levels))
+        }
+        (Value::Object(_) | Value::Array(_), None) => false,
+        _ => true,
     }
 }
 

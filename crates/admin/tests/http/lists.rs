@@ -201,6 +201,17 @@ fn documents_of_nothing_but_values() {
     node.must("POST", "/api/exchanges/%2F/amq.default/publish", &text.to_string(), 200);
 }
 
+/// What a request's body takes does not keep its answer waiting, though it is more than the user's share.
+#[test]
+fn an_answer_does_not_wait_for_its_own_body() {
+    let node = Node::with(&[("vm_memory_high_watermark.absolute", "200MB")]);
+    // 70 MB when it is read, of a room of 75.
+    let body = format!("[{}0]", "0,".repeat(1_050_000));
+    let began = Instant::now();
+    node.must("GET", "/api/queues", &body, 200);
+    assert!(began.elapsed() < Duration::from_secs(30), "it waited for itself");
+}
+
 /// While others come and go, a list has each name once that was there all the time.
 #[test]
 fn a_list_of_no_one_moment_is_whole() {
@@ -265,9 +276,6 @@ fn regular_expressions_are_bounded() {
     assert!(told.contains("backreferences are not supported"), "{told}");
 }
 
-/// How often a list is asked for before it counts as slow.
-const TRIES: usize = 30;
-
 /// The promise is 200 ms with the build that users run; one that is not optimised gets ten times that.
 #[test]
 fn ten_thousand_queues() {
@@ -281,18 +289,11 @@ fn ten_thousand_queues() {
         "/api/overview",
         "/api/vhosts",
     ] {
-        // Other tests run beside this one, and other programs: one that is quick enough shows that it can be.
-        let mut best = Duration::MAX;
-        for _ in 0..TRIES {
-            let began = Instant::now();
-            let got = node.ask("GET", path, "");
-            best = best.min(began.elapsed());
-            assert_eq!(got.status, 200, "{}", got.text());
-            if best < limit {
-                break;
-            }
-        }
-        assert!(best < limit, "{path}: {best:?}");
+        // Other tests run beside this one, and other programs: what counts is the work of the thread that answers.
+        let before = node.management_time();
+        node.must("GET", path, "", 200);
+        let took = node.management_time() - before;
+        assert!(took < limit, "{path}: {took:?}");
     }
 }
 

@@ -103,6 +103,19 @@ fn bad_messages() {
     ask(PUBLISH, &message("", "string", &json!({"type": "x".repeat(256)})), "255 bytes");
     ask(PUBLISH, &message("", "string", &json!({"expiration": "x"})), "expiration");
     ask(PUBLISH, &message("", "string", &json!({"delivery_mode": 7})), "7");
+    let nested = |levels: usize| {
+        let (open, close) = (r#"{"a":"#.repeat(levels), "}".repeat(levels));
+        serde_json::from_str(&format!(r#"{{"headers":{open}1{close}}}"#)).unwrap()
+    };
+    let lists = format!(r#"{{"headers":{{"a":{}{}}}}}"#, "[".repeat(100), "]".repeat(100));
+    ask(PUBLISH, &message("", "string", &nested(101)), "'headers' must be at most 100 levels deep");
+    let lists = serde_json::from_str(&lists).unwrap();
+    ask(PUBLISH, &message("", "string", &lists), "'headers' must be at most 100 levels deep");
+    let deep = "[".repeat(100_000);
+    ask(PUBLISH, &deep, "not_json");
+    node.must("POST", PUBLISH, &message("", "string", &nested(100)), 200);
+    let got = get(&node, 1, "ack_requeue_false");
+    assert_eq!(got[0]["properties"], nested(100));
     ask(GET, "{}", "[{key_missing,ackmode},{key_missing,count},{key_missing,encoding}]");
     let body = |ackmode: &str, count: Value, encoding: &str| {
         json!({"count": count, "ackmode": ackmode, "encoding": encoding}).to_string()

@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -14,6 +14,9 @@ use serde_json::Value;
 /// How long anything may take that is due at once. Long, because machines that test are busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Held while a node's front ends open: threads of the management that come meanwhile are that node's.
+static OPENING: Mutex<()> = Mutex::new(());
+
 /// A running node. Stopped when dropped.
 pub(crate) struct Node {
     pub(crate) amqp: SocketAddr,
@@ -22,6 +25,8 @@ pub(crate) struct Node {
     /// Its insides.
     pub(crate) inner: Arc<leveret_server::node::Node>,
     stop: Stop,
+    /// Threads that came when its front ends opened.
+    threads: Vec<String>,
     thread: Option<std::thread::JoinHandle<()>>,
     _dir: tempfile::TempDir,
 }
@@ -57,22 +62,42 @@ impl Node {
             let open = Box::new(move |inside: leveret_server::front::Inside| {
                 let node = Arc::clone(&inside.node);
                 let (stop, amqp) = (inside.stop.clone(), inside.about.listeners[0].address);
+                let one = OPENING.lock().unwrap();
+                let before = threads();
                 let front = front(inside)?;
+                let mut own = threads();
+                own.retain(|thread| !before.contains(thread));
+                drop(one);
                 let listens = |protocol: &str| {
                     front.listeners.iter().find(|it| it.protocol == protocol).unwrap().address
                 };
                 let doors = (amqp, listens("http"), listens("http/prometheus"));
-                sender.send((node, stop, doors)).unwrap();
+                sender.send((node, stop, doors, own)).unwrap();
                 Ok(front)
             });
             let options = leveret_server::options(&config, Instant::now()).unwrap();
             let signals = leveret_server::Signals::take().unwrap();
             leveret_server::serve::run(options, signals, open, || {}).unwrap();
         });
-        let (inner, stop, (amqp, http, prometheus)) = opened.recv_timeout(PATIENCE).unwrap();
+        let (inner, stop, (amqp, http, prometheus), threads) =
+            opened.recv_timeout(PATIENCE).unwrap();
         // Ports open before that, and much answers 503 until then.
         wait_until("its queues are filled", || inner.is_filled());
-        Self { amqp, http, prometheus, inner, stop, thread: Some(thread), _dir: dir }
+        Self { amqp, http, prometheus, inner, stop, threads, thread: Some(thread), _dir: dir }
+    }
+
+    /// What the thread that answers requests has worked up to now.
+    #[track_caller]
+    pub(crate) fn management_time(&self) -> Duration {
+        let stats = self.threads.iter().filter_map(|thread| {
+            std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()
+        });
+        let own = stats.filter(|stat| stat.contains("(management)")).collect::<Vec<_>>();
+        let [stat] = own.as_slice() else { panic!("{own:?}") };
+        // proc(5): behind the name come the state as field 3, and ticks as fields 14 and 15.
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        let ticks = fields.split(' ').skip(11).take(2).map(|it| it.parse::<u32>().unwrap());
+        Duration::from_secs(1) * ticks.sum() / rustix::param::clock_ticks_per_second() as u32
     }
 
     /// A client of AMQP with one channel.
@@ -178,6 +203,12 @@ impl Node {
         assert_eq!(got.status, status, "{method} {path}: {}", got.text());
         got
     }
+}
+
+/// Ids of this process's threads.
+fn threads() -> Vec<String> {
+    let all = std::fs::read_dir("/proc/self/task").unwrap();
+    all.map(|one| one.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 impl Drop for Node {

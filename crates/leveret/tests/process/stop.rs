@@ -1,5 +1,7 @@
 //! The end: signals, `leveret ctl stop`, clients that answer and clients that do not.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -70,6 +72,23 @@ fn nobody_is_let_in_while_it_stops() {
     );
     keeper.close_ok();
     assert!(broker.ended(STOP_MAX).success());
+}
+
+/// The rest of a body that nobody reads is waited for while the node runs, and is no request that a stop cuts off.
+#[test]
+fn a_refused_body_that_stands_still_is_not_cut_off() {
+    let mut broker = Broker::start();
+    let mut socket = TcpStream::connect(broker.listens("http")).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+        .write_all(b"PUT /api/nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        .unwrap();
+    let mut status = [0; 12];
+    socket.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 404");
+    broker.signal(Signal::TERM);
+    assert!(broker.ended(STOP_MAX).success());
+    broker.assert_quiet();
 }
 
 /// How far a start is, as its files show.
