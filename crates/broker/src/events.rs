@@ -37,7 +37,7 @@ pub fn publish(event: &Event, headers: Table, at: Time, topology: &Topology, out
     };
     publish_to(exchange, event.name, (&properties, b""), at.ms(), topology, |home, publish| {
         // Nobody's connection: nobody is told to pause.
-        let letter = ToShard::Publish { from: ConnectionId::default(), messages: vec![publish] };
+        let letter = ToShard::Publish { from: ConnectionId::NOBODY, messages: vec![publish] };
         out.shard(home, letter);
     });
 }

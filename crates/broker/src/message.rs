@@ -26,11 +26,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use leveret_queue::{Offset, UnackedId};
-use leveret_topology::{QueueId, connection_pid};
+use leveret_topology::QueueId;
 
 use crate::record::{HEAD, Head};
 
 pub use leveret_log::Shared;
+pub use leveret_topology::{ConnectionId, NodeId};
 pub use outbox::Outbox;
 pub use reply::{ConsumerFacts, Holding, Looked, Moved, Page, QueueFacts, Refusal, Reply};
 pub use step::{STEP_QUEUES_MAX, Step, What};
@@ -38,33 +39,6 @@ pub use targets::{Homed, Targets, add_by_home};
 pub use to_meta::{AdminCommand, Binding, ToMeta};
 pub use to_session::{Delivery, ToSession};
 pub use to_shard::{DeadLetterFrom, MoveTo, Named, Taken, ToShard};
-
-/// Names a connection (or another client of the broker, such as the control socket) while the process lives.
-/// Never used twice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionId(u64);
-
-impl ConnectionId {
-    /// The connection numbered `id`.
-    pub const fn new(id: u64) -> Self {
-        Self(id)
-    }
-
-    /// The bare number.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-
-    /// How listings and events name it.
-    pub fn pid(self) -> String {
-        connection_pid(self.0)
-    }
-
-    /// How listings and events name one of its channels.
-    pub fn channel_pid(self, channel: ChannelId) -> String {
-        format!("<connection.{}.{channel}>", self.0)
-    }
-}
 
 /// Names a channel of one connection: the number on the wire.
 pub type ChannelId = u16;

@@ -305,7 +305,7 @@ impl<L: Log> Meta<L> {
                     refuse(out, reply, refusal.code, refusal.text);
                     return Rests::OnItself;
                 }
-                let exclusive_owner = exclusive.then_some(reply.connection.get());
+                let exclusive_owner = exclusive.then_some(reply.connection);
                 let name = &*name;
                 let spec = QueueSpec {
                     vhost,
@@ -341,7 +341,7 @@ impl<L: Log> Meta<L> {
             ToMeta::Unbind(binding) => {
                 let Binding { reply, vhost, source, key, arguments, .. } = &*binding;
                 let destination = destination(&binding);
-                let connection = Some(reply.connection.get());
+                let connection = Some(reply.connection);
                 match topology.unbind(
                     *vhost,
                     source,
@@ -409,7 +409,7 @@ impl<L: Log> Meta<L> {
     fn bind(&mut self, binding: Binding, topology: &mut Topology, out: &mut Outbox) -> Rests {
         let destination = destination(&binding);
         let Binding { reply, vhost, ref source, ref key, ref arguments, .. } = binding;
-        let connection = Some(reply.connection.get());
+        let connection = Some(reply.connection);
         match topology.bind(vhost, source, destination, key, arguments.clone(), connection) {
             Ok(bound) => {
                 if let (Some(exchange), Target::Queue(queue)) = (bound.recent_history, bound.target)

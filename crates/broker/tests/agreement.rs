@@ -11,10 +11,10 @@ use leveret_broker::record::join_names;
 use leveret_broker::work::Limits;
 use leveret_log::{Log as _, Moment};
 use leveret_queue::Time;
-use leveret_topology::{GroupId, QueueId, QueueSpec, Topology};
+use leveret_topology::{GroupId, NodeId, QueueId, QueueSpec, Topology};
 use log::HandLog;
 
-const ME: ReplyTo = ReplyTo { connection: ConnectionId::new(1), channel: 1 };
+const ME: ReplyTo = ReplyTo { connection: NodeId::ALONE.connection(1), channel: 1 };
 
 struct World {
     log: HandLog,

@@ -10,13 +10,13 @@ use leveret_broker::{Meta, Shard};
 use leveret_counting::{allocations, live_bytes};
 use leveret_log::MemoryLog;
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
-use leveret_topology::{GroupId, Import, Topology};
+use leveret_topology::{GroupId, Import, NodeId, Topology};
 
 const BATCH: u64 = 500;
 const ROUNDS: u64 = 40;
 /// Rounds that do not count: buffers grow to what they need.
 const WARM: u64 = 20;
-const ME: ConnectionId = ConnectionId::new(1);
+const ME: ConnectionId = NodeId::ALONE.connection(1);
 
 /// Letters of a batch: the vector of deliveries, which doubles until it holds them, and a letter each.
 const PER_BATCH: f64 = 16.0;

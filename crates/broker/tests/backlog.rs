@@ -12,9 +12,9 @@ use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
 use leveret_log::{FileLog, MemoryLog};
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time, delivery_cost};
-use leveret_topology::{GroupId, QueueId, Topology};
+use leveret_topology::{GroupId, NodeId, QueueId, Topology};
 
-const ME: ConnectionId = ConnectionId::new(1);
+const ME: ConnectionId = NodeId::ALONE.connection(1);
 const BODY: usize = 1000;
 
 /// What a client takes from its socket at once.

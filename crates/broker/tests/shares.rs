@@ -10,10 +10,10 @@ use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
 use leveret_log::{FileLog, MemoryLog};
 use leveret_queue::{Gate, Time};
-use leveret_topology::{GroupId, Import, QueueId, Topology, VhostId};
+use leveret_topology::{GroupId, Import, NodeId, QueueId, Topology, VhostId};
 
-const FAN: ConnectionId = ConnectionId::new(1);
-const PROBE: ConnectionId = ConnectionId::new(2);
+const FAN: ConnectionId = NodeId::ALONE.connection(1);
+const PROBE: ConnectionId = NodeId::ALONE.connection(2);
 
 /// A shard with so many queues.
 struct Node {
@@ -483,7 +483,7 @@ fn a_long_command_goes_on_beside_many_short_ones() {
         disk.set_faults(Faults { stall: true, ..Faults::default() });
         for client in 0..CLIENTS {
             let mut letters = std::mem::take(&mut out.meta);
-            let from = reply(ConnectionId::new(100 + client));
+            let from = reply(NodeId::ALONE.connection(100 + client));
             letters.push(declare(vhost, &format!("short {round} {client}"), from));
             meta.turn(&mut letters, &mut topology, &mut out);
         }

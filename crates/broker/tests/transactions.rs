@@ -14,10 +14,10 @@ use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
 use leveret_log::{FileLog, Offset as LogOffset};
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time};
-use leveret_topology::{GroupId, Homes, QueueId, Topology, VhostId};
+use leveret_topology::{GroupId, Homes, NodeId, QueueId, Topology, VhostId};
 
 const SHARDS: usize = 3;
-const ME: ReplyTo = ReplyTo { connection: ConnectionId::new(1), channel: 1 };
+const ME: ReplyTo = ReplyTo { connection: NodeId::ALONE.connection(1), channel: 1 };
 
 type Store = FileLog<SimDisk>;
 

@@ -13,12 +13,12 @@ use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time, delivery_cost};
 use leveret_topology::{
-    ApplyTo, ExchangeId, ExchangeSpec, GroupId, Homes, Policy, PolicySpec, QueueId, Topology,
-    VhostId,
+    ApplyTo, ExchangeId, ExchangeSpec, GroupId, Homes, NodeId, Policy, PolicySpec, QueueId,
+    Topology, VhostId,
 };
 
 const SHARDS: usize = 2;
-const ME: ConnectionId = ConnectionId::new(1);
+const ME: ConnectionId = NodeId::ALONE.connection(1);
 
 /// A node whose actors run one after the other.
 struct Node {
@@ -602,7 +602,7 @@ fn get_comes_after_what_another_get_had_given_out() {
         ToShard::Get { reply, queue, no_ack: true }
     };
     let publish = ToShard::Publish { from: ME, messages };
-    node.one_turn(queue, [publish, get(ConnectionId::new(2)), get(ME)]);
+    node.one_turn(queue, [publish, get(NodeId::ALONE.connection(2)), get(ME)]);
     assert_eq!(node.got_body(), "b", "to the other connection");
     assert_eq!(node.bodies(), ["a"]);
     assert_eq!(node.got_body(), "c");

@@ -156,7 +156,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Arc;
 
-    use leveret_broker::message::{ConnectionId, Outbox};
+    use leveret_broker::message::{NodeId, Outbox};
     use leveret_queue::Time;
     use leveret_session::{Peer, Settings};
     use leveret_topology::Topology;
@@ -215,7 +215,7 @@ mod tests {
             let peer =
                 Peer { address: "127.0.0.1:1".to_owned(), local, is_loopback: true, tls: None };
             let (settings, now) = (Arc::new(Settings::default()), Time::from_ms(1));
-            let session = Session::new(ConnectionId::new(1), settings, peer, 1, now);
+            let session = Session::new(NodeId::ALONE.connection(1), settings, peer, 1, now);
             let (input, out) = (Bytes::new(), OutBuf::new());
             Self { session, input, out, outbox: Outbox::default(), topology: Topology::new() }
         }

@@ -129,7 +129,7 @@ fn outside(outbox: &mut Outbox, to: &mut impl Inboxes) {
 fn who_publishes(letter: &ToShard) -> Option<ConnectionId> {
     match letter {
         ToShard::Publish { from, .. } | ToShard::Settle { from, .. } => {
-            Some(*from).filter(|from| *from != ConnectionId::default())
+            Some(*from).filter(|from| *from != ConnectionId::NOBODY)
         }
         _ => None,
     }
@@ -139,13 +139,13 @@ fn who_publishes(letter: &ToShard) -> Option<ConnectionId> {
 mod tests {
     use std::collections::VecDeque;
 
-    use leveret_broker::message::{ConsumerSlot, Delivery};
+    use leveret_broker::message::{ConsumerSlot, Delivery, NodeId};
     use leveret_queue::{Offset, UnackedId};
     use leveret_topology::{Event, QueueId};
 
     use super::*;
 
-    const GONE: ConnectionId = ConnectionId::new(9);
+    const GONE: ConnectionId = NodeId::ALONE.connection(9);
 
     /// Writes down who gets what; nobody reads.
     #[derive(Default)]
@@ -176,7 +176,7 @@ mod tests {
         fn to_session(&mut self, id: ConnectionId, letters: &mut Run<'_, '_>) {
             if id != GONE {
                 let letters: Vec<_> = letters.map(|letter| format!("{letter:?}")).collect();
-                self.lines.push(format!("session {}: {}", id.get(), letters.join(" ")));
+                self.lines.push(format!("session {}: {}", id, letters.join(" ")));
             }
         }
 
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn everybody_gets_his_letters_in_one_order() {
-        let (one, other) = (ConnectionId::new(1), ConnectionId::new(2));
+        let (one, other) = (NodeId::ALONE.connection(1), NodeId::ALONE.connection(2));
         let mut outbox = Outbox::default();
         outbox.session(one, ToSession::Stopped);
         outbox.session(one, ToSession::Paused(true));
@@ -254,7 +254,7 @@ mod tests {
         outbox.session(GONE, ToSession::Deliver(vec![delivery(2, 1, 7), delivery(3, 0, 8)]));
         outbox.session(GONE, ToSession::Stopped);
         outbox.session(GONE, ToSession::Deliver(vec![delivery(2, 1, 9)]));
-        outbox.session(ConnectionId::new(1), ToSession::Stopped);
+        outbox.session(NodeId::ALONE.connection(1), ToSession::Stopped);
         let lines = posted(outbox, &mut Diary::default());
         let want =
             ["session 1: Stopped", "shard 1: Settle 7", "shard 0: Settle 8", "shard 1: Settle 9"];
@@ -264,7 +264,7 @@ mod tests {
     /// Its pause is in its inbox before the shard can end it.
     #[test]
     fn who_brings_more_than_a_shard_takes_pauses() {
-        let from = ConnectionId::new(1);
+        let from = NodeId::ALONE.connection(1);
         let mut diary = Diary::default();
         diary.inboxes[0].extend((1..INBOX_LETTERS_MAX).map(|_| ToShard::LogWoke));
         let mut outbox = Outbox::default();
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(posted(outbox, &mut diary), ["shard 0: Settle "]);
         let mut outbox = Outbox::default();
         outbox.shard(GroupId::at(0), settle(from));
-        outbox.shard(GroupId::at(0), settle(ConnectionId::default()));
+        outbox.shard(GroupId::at(0), settle(ConnectionId::NOBODY));
         outbox.shard(GroupId::at(0), ToShard::Continue);
         let lines = posted(outbox, &mut diary);
         let crowded = format!("shard 0: {:?}", ToShard::Crowded { from });

@@ -32,7 +32,7 @@ pub(crate) fn return_undelivered(letter: ToSession, out: &mut Vec<(GroupId, ToSh
             None => homed.push((delivery.home, vec![settlement])),
         }
     }
-    let from = ConnectionId::default();
+    let from = ConnectionId::NOBODY;
     out.extend(
         homed.into_iter().map(|(home, settlements)| (home, ToShard::Settle { from, settlements })),
     );

@@ -274,7 +274,7 @@ impl Logins {
     /// nothing is counted or told.
     pub async fn prove(&self, node: &Arc<Node>, user: &str, password: &str) -> Result<(), String> {
         let login = Login {
-            connection: ConnectionId::default(),
+            connection: ConnectionId::NOBODY,
             user: user.into(),
             proof: Proof::Password(Password::new(password)),
             peer: String::new(),

@@ -7,7 +7,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::bodies::BodyRoom;
 use leveret_broker::flow::AlarmChange;
-use leveret_broker::message::{ConnectionId, ToMeta, ToSession, ToShard};
+use leveret_broker::message::{ConnectionId, NodeId, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard};
 use leveret_session::Settings;
 use leveret_topology::Topology;
@@ -229,7 +229,7 @@ impl Node {
 
     /// A number no other connection of this process has or had.
     pub fn new_id(&self) -> ConnectionId {
-        ConnectionId::new(self.next_connection.fetch_add(1, Ordering::Relaxed))
+        NodeId::ALONE.connection(self.next_connection.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Makes letters to `id` reach `recipient`.

@@ -137,14 +137,14 @@ fn path<'a>(first: &Taken, later: impl Iterator<Item = &'a Taken>) -> Vec<Taken>
 
 #[cfg(test)]
 mod tests {
-    use leveret_broker::message::ConnectionId;
+    use leveret_broker::message::NodeId;
     use leveret_queue::Offset;
     use leveret_topology::QueueId;
 
     use super::*;
 
     fn step(connection: u64, what: What) -> Step {
-        Step { connection: ConnectionId::new(connection), channel: 1, what }
+        Step { connection: NodeId::ALONE.connection(connection), channel: 1, what }
     }
 
     fn published(number: u64) -> What {

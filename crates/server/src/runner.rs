@@ -374,7 +374,7 @@ impl Runner {
     /// Runs a turn. Returns how many turns it counts as.
     fn run(&mut self, due: Due) -> usize {
         self.beat.begins(match &due {
-            Due::Connection(connection) => Doing::Connection(connection.id().get()),
+            Due::Connection(connection) => Doing::Connection(connection.id().number()),
             Due::Shard(index) => Doing::Shard(*index),
             Due::Meta => Doing::Meta,
         });

@@ -544,7 +544,7 @@ fn write_news(node: &Node, logs: &Logs, news: &Receiver<(News, Sender<()>)>) {
 /// Who is at the other end of a connection that takes long.
 fn client_of(node: &Node, doing: Doing) -> Option<String> {
     let Doing::Connection(id) = doing else { return None };
-    let connection = node.connections().into_iter().find(|it| it.id().get() == id)?;
+    let connection = node.connections().into_iter().find(|it| it.id().number() == id)?;
     Some(connection.peer().to_string())
 }
 

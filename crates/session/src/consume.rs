@@ -39,7 +39,7 @@ pub(crate) fn accessible<'t>(
         .queue(identity.vhost, name)
         .ok_or_else(|| reply::no_queue(name, &identity.vhost_name))?;
     if !identity.is_operator {
-        queue.check_exclusive(core.id.get(), &identity.vhost_name)?;
+        queue.check_exclusive(core.id, &identity.vhost_name)?;
     }
     Ok(queue)
 }

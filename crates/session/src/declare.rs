@@ -249,7 +249,7 @@ pub(crate) fn delete_queue(
         return Ok(());
     };
     if !core.identity.is_operator {
-        queue.check_exclusive(core.id.get(), &core.identity.vhost_name)?;
+        queue.check_exclusive(core.id, &core.identity.vhost_name)?;
     }
     if queue.kind == QueueKind::Quorum {
         for (flag, is_set) in [("if-unused", method.if_unused), ("if-empty", method.if_empty)] {

@@ -23,7 +23,7 @@ pub(crate) const NAME: &str = "amq.rabbitmq.reply-to";
 
 /// The name that a request carries.
 pub(crate) fn name(connection: ConnectionId, channel: u16, token: u64) -> String {
-    format!("{NAME}.{:x}.{channel:x}.{token:016x}", connection.get())
+    format!("{NAME}.{:x}.{channel:x}.{token:016x}", connection.bits())
 }
 
 /// Whether it is the pseudo-queue's or such a name.
@@ -37,7 +37,7 @@ pub(crate) fn parse(name: &str) -> Option<Address> {
     let connection = u64::from_str_radix(parts.next()?, 16).ok()?;
     let channel = u16::from_str_radix(parts.next()?, 16).ok()?;
     let token = u64::from_str_radix(parts.next()?, 16).ok()?;
-    parts.next().is_none().then_some((ConnectionId::new(connection), channel, token))
+    parts.next().is_none().then_some((ConnectionId::from_bits(connection), channel, token))
 }
 
 /// An answer was published.
@@ -84,11 +84,13 @@ pub(crate) fn deliver(
 
 #[cfg(test)]
 mod tests {
+    use leveret_broker::message::NodeId;
+
     use super::*;
 
     #[test]
     fn names_are_read_back() {
-        let id = ConnectionId::new(77);
+        let id = NodeId::ALONE.connection(77);
         assert_eq!(parse(&name(id, 3, u64::MAX)), Some((id, 3, u64::MAX)));
         for other in [NAME, "amq.rabbitmq.reply-to.", "amq.rabbitmq.reply-to.1.2", "q", ""] {
             assert_eq!(parse(other), None, "{other}");

@@ -25,7 +25,7 @@ impl Core {
         let mut by = By::user(&self.identity.user);
         if cx.topology.wants_events() {
             let is_clients = self.totals.connections_opened > 0;
-            let connection = is_clients.then(|| Link { id: self.id.get(), local: self.peer.local });
+            let connection = is_clients.then_some(Link { id: self.id, local: self.peer.local });
             // An operator on the node's own machine has no address.
             let peer: Option<SocketAddr> = self.peer.address.parse().ok();
             by.origin = peer.map(|peer| Origin { peer, connection });

@@ -113,7 +113,7 @@ impl Session {
         (admitted, vhost): (Admitted, &Vhost),
         now: Time,
     ) -> Self {
-        let mut session = Self::new(id, settings, peer, id.get(), now);
+        let mut session = Self::new(id, settings, peer, id.bits(), now);
         let core = &mut session.core;
         core.stage = Stage::Running;
         core.frame_max = core.settings.frame_max;

@@ -6,7 +6,7 @@ use leveret_amqp::content::Properties;
 use leveret_amqp::method::*;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{RawTable, Table, Value};
-use leveret_broker::message::{ConnectionId, ToSession, ToShard};
+use leveret_broker::message::{NodeId, ToSession, ToShard};
 use node::{Node, publish_bytes};
 
 fn declare(name: &str) -> queue::Declare<'_> {
@@ -982,7 +982,7 @@ fn the_firehose_is_paid_by_who_is_copied() {
 fn published(node: &Node, link: usize) -> usize {
     let of_letter = |letter: &ToShard| match letter {
         ToShard::Publish { from, messages } => {
-            assert_eq!(*from, ConnectionId::new(link as u64));
+            assert_eq!(*from, NodeId::ALONE.connection(link as u64));
             messages.len()
         }
         other => panic!("{other:?}"),

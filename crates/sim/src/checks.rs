@@ -189,7 +189,7 @@ fn given_out(node: &Node<Store>, names: &mut Names, shadow: &mut Shadow) -> Chec
         let index = names.get(&queue).and_then(|name| shadow.queue(name));
         let index = index.ok_or_else(|| format!("queue {queue:?} has no name"))?;
         let message = message_id(record).ok_or("a record without our message-id")?;
-        shadow.given(connection.get(), message, index, redelivered, unacked.is_none())?;
+        shadow.given(connection, message, index, redelivered, unacked.is_none())?;
     }
     shadow.turn_is_over()
 }

@@ -14,6 +14,7 @@ use leveret_amqp::frame::{
 };
 use leveret_amqp::method::{Method, channel as channel_methods, connection};
 use leveret_amqp::table::{RawTable, Table, Value};
+use leveret_broker::message::ConnectionId;
 use leveret_queue::Time;
 
 use crate::checks::ACK_TIMEOUT_MS;
@@ -52,7 +53,7 @@ pub(crate) enum State {
 pub(crate) struct Client {
     pub(crate) name: usize,
     /// The broker's name for its connection.
-    connection: u64,
+    connection: ConnectionId,
     pub(crate) state: State,
     decoder: Decoder,
     /// Bytes that came and are no whole frame yet.
@@ -83,7 +84,7 @@ pub(crate) struct World<'a> {
 
 impl Client {
     /// A client that is about to connect: its first bytes wait in its output.
-    pub(crate) fn new(name: usize, connection: u64, keeps_diary: bool) -> Self {
+    pub(crate) fn new(name: usize, connection: ConnectionId, keeps_diary: bool) -> Self {
         let mut client = Self {
             name,
             connection,

@@ -2,7 +2,7 @@
 //! that what must hold of a dead letter must hold of what he moves; and who deletes some where messages
 //! may vanish.
 
-use leveret_broker::message::{ConnectionId, Looked, MoveTo, Reply, ReplyTo, ToShard};
+use leveret_broker::message::{ConnectionId, Looked, MoveTo, NodeId, Reply, ReplyTo, ToShard};
 use leveret_broker::record::View;
 use leveret_queue::{Offset, Place};
 use leveret_topology::{GroupId, QueueId, Topology};
@@ -12,7 +12,7 @@ use crate::random::Random;
 use crate::shadow::Check;
 
 /// Who asks for it: no connection.
-pub(crate) const MOVER: ConnectionId = ConnectionId::new(u64::MAX);
+pub(crate) const MOVER: ConnectionId = NodeId::ALONE.connection(0);
 
 /// Messages of a page.
 const PAGE: usize = 5;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::Alarm;
 use leveret_broker::login::{Asked, Login};
-use leveret_broker::message::{ConnectionId, Outbox, Step, ToMeta, ToSession, ToShard};
+use leveret_broker::message::{ConnectionId, NodeId, Outbox, Step, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard};
 use leveret_log::{Log, MemoryLog};
 use leveret_node::connection::{self, Read, Written};
@@ -315,9 +315,10 @@ impl<L: Log> Node<L> {
 
     /// A client connects from this machine. Its socket takes `room` bytes that it has not read.
     pub fn connect(&mut self, seed: u64, room: usize, now: Time) -> ConnectionId {
-        let id = ConnectionId::new(self.next_connection);
+        let id = NodeId::ALONE.connection(self.next_connection);
         self.next_connection += 1;
-        let (address, local) = (format!("127.0.0.1:{}", id.get()), ([127, 0, 0, 1], 5672).into());
+        let (address, local) =
+            (format!("127.0.0.1:{}", id.number()), ([127, 0, 0, 1], 5672).into());
         let peer = Peer { address, local, is_loopback: true, tls: None };
         let session = Session::new(id, Arc::clone(&self.settings), peer, seed, now);
         let connection = Connection {
@@ -516,7 +517,7 @@ impl<L: Log> Node<L> {
         for (id, connection) in &self.connections {
             text.push_str(&format!(
                 "connection {}: over={} inbox={} input={} output={} wants_input={} end={:?} sockets={}/{}\n",
-                id.get(),
+                id,
                 connection.is_over,
                 connection.inbox.len(),
                 connection.input.len(),

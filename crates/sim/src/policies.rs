@@ -10,7 +10,7 @@ use crate::random::Random;
 use crate::shadow::Check;
 
 /// Who asks for it: no connection.
-pub(crate) const OPERATOR: ConnectionId = ConnectionId::new(0);
+pub(crate) const OPERATOR: ConnectionId = ConnectionId::NOBODY;
 
 /// What a policy says; none when it is not there. An empty one for a queue that is paused.
 type Definition = Option<Map<String, Value>>;

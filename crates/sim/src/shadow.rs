@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plan::{DEAD, Kind, QueueIndex, Rule};
+use leveret_broker::message::ConnectionId;
 
 /// A message of the simulation. Carried in the property `message-id`.
 pub(crate) type MessageIndex = usize;
@@ -77,7 +78,7 @@ struct Place {
     /// And that a crash does not undo it.
     is_final: bool,
     /// The connection it was given to last: what others still say of it is out of date.
-    holder: u64,
+    holder: ConnectionId,
     /// Starts of the broker before it was given out the last time.
     life: u32,
 }
@@ -211,7 +212,7 @@ pub(crate) struct Shadow {
     messages: Vec<Message>,
     places: BTreeMap<(MessageIndex, QueueIndex), Place>,
     /// Per queue, publisher and connection: the last message that was given out for the first time.
-    last_given: BTreeMap<(QueueIndex, u32, u64), MessageIndex>,
+    last_given: BTreeMap<(QueueIndex, u32, ConnectionId), MessageIndex>,
     /// The same over all connections, for turns that are over.
     last_turn: BTreeMap<(QueueIndex, u32), MessageIndex>,
     /// What is given out for the first time in this turn.
@@ -459,7 +460,7 @@ impl Shadow {
     /// A shard gave a message out to a connection.
     pub(crate) fn given(
         &mut self,
-        connection: u64,
+        connection: ConnectionId,
         message: MessageIndex,
         queue: QueueIndex,
         redelivered: bool,
@@ -600,7 +601,7 @@ impl Shadow {
     /// A client has sent its settlement.
     pub(crate) fn settled(
         &mut self,
-        connection: u64,
+        connection: ConnectionId,
         message: MessageIndex,
         queue: QueueIndex,
         how: Settled,
@@ -617,7 +618,12 @@ impl Shadow {
     }
 
     /// The broker has read the ack or reject of this message.
-    pub(crate) fn certain(&mut self, connection: u64, message: MessageIndex, queue: QueueIndex) {
+    pub(crate) fn certain(
+        &mut self,
+        connection: ConnectionId,
+        message: MessageIndex,
+        queue: QueueIndex,
+    ) {
         if let Some(place) = self.places.get_mut(&(message, queue))
             && place.holder == connection
             && place.end != End::None
@@ -627,7 +633,12 @@ impl Shadow {
     }
 
     /// `tx.commit-ok` came for this ack: what was agreed upon is not undone.
-    pub(crate) fn ack_stored(&mut self, connection: u64, message: MessageIndex, queue: QueueIndex) {
+    pub(crate) fn ack_stored(
+        &mut self,
+        connection: ConnectionId,
+        message: MessageIndex,
+        queue: QueueIndex,
+    ) {
         if let Some(place) = self.places.get_mut(&(message, queue))
             && self.is_agreed
             && place.holder == connection

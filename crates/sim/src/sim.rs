@@ -622,7 +622,7 @@ impl Sim {
     fn connect(&mut self) {
         let room = 1 << (10 + self.schedule.below(7));
         let connection = self.node.connect(self.schedule.next(), room, self.now);
-        let client = Client::new(self.next_client, connection.get(), self.options.lines > 0);
+        let client = Client::new(self.next_client, connection, self.options.lines > 0);
         self.next_client += 1;
         if self.is_alarmed {
             self.node.tell(connection, ToSession::Alarm(self.alarm));
@@ -841,7 +841,7 @@ impl Event {
         match self {
             Self::Turn(Actor::Meta) => [10, 0, 0],
             Self::Turn(Actor::Shard(index)) => [11, index as u64, 0],
-            Self::Turn(Actor::Connection(id)) => [12, id.get(), 0],
+            Self::Turn(Actor::Connection(id)) => [12, id.bits(), 0],
             Self::Send(index) => [13, index as u64, 0],
             Self::Read(index) => [14, index as u64, 0],
             Self::Act(index) => [15, index as u64, 0],

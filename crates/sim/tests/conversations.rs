@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use leveret_broker::message::{AdminCommand, ConnectionId, ReplyTo, ToMeta};
+use leveret_broker::message::{AdminCommand, ConnectionId, NodeId, ReplyTo, ToMeta};
 use leveret_conform::{Connect, Input, Outcome, Script, Settings, Stream, run};
 use leveret_queue::Time;
 use leveret_sim::Node;
@@ -44,7 +44,7 @@ impl InProcess {
         let now = Time::from_ms(1_700_000_000_000);
         node.tell_meta(ToMeta::Admin {
             by: Box::default(),
-            reply: ReplyTo { connection: ConnectionId::new(0), channel: 0 },
+            reply: ReplyTo { connection: NodeId::ALONE.connection(0), channel: 0 },
             command: Box::new(AdminCommand::ImportDefinitions {
                 definitions: Box::new(leveret_topology::Import::read(definitions).expect("JSON")),
             }),

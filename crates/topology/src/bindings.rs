@@ -5,6 +5,7 @@ use leveret_amqp::table::Table;
 use crate::binding::{
     Binding, BindingIx, Bound, Destination, Listed, Removed, RemovedExchange, Target, sorted,
 };
+use crate::connection::ConnectionId;
 use crate::error::{BindError, Locked, NotFound, ResourceRef};
 use crate::exchange::{Exchange, ExchangeKind};
 use crate::id::{BindingId, ExchangeId, VhostId};
@@ -28,7 +29,7 @@ impl Topology {
         destination: Destination<'_>,
         key: &str,
         arguments: Table,
-        connection: Option<u64>,
+        connection: Option<ConnectionId>,
     ) -> Result<Bound, BindError> {
         let (source, target) = self.ends(vhost, source, destination)?;
         self.check_binding(source, target, key, &arguments)?;
@@ -80,7 +81,7 @@ impl Topology {
         destination: Destination<'_>,
         key: &str,
         arguments: Table,
-        connection: Option<u64>,
+        connection: Option<ConnectionId>,
     ) -> Result<Removed, BindError> {
         let mut removed = Removed::default();
         let (source, target) = match self.ends(vhost, source, destination) {
@@ -133,7 +134,7 @@ impl Topology {
     }
 
     /// Checked after what the binding itself asks for, as in RabbitMQ.
-    fn check_owner(&self, target: Target, connection: Option<u64>) -> Result<(), Locked> {
+    fn check_owner(&self, target: Target, connection: Option<ConnectionId>) -> Result<(), Locked> {
         match (target, connection) {
             (Target::Queue(id), Some(connection)) => self
                 .queue_by_id(id)

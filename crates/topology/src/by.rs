@@ -2,7 +2,8 @@
 
 use core::net::SocketAddr;
 
-use crate::event::{Event, connection_pid};
+use crate::connection::ConnectionId;
+use crate::event::Event;
 
 /// Who has a name changed. The broker itself has no name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,8 +26,8 @@ pub struct Origin {
 /// An AMQP connection as events name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its number.
-    pub id: u64,
+    /// Its name.
+    pub id: ConnectionId,
     /// The end that is the broker's.
     pub local: SocketAddr,
 }
@@ -46,8 +47,6 @@ impl By {
             .with("peer_host", &*peer.ip().to_string())
             .with("peer_port", i64::from(peer.port()));
         let Some(Link { id, local }) = connection else { return event };
-        event
-            .with("connection", &*connection_pid(*id))
-            .with("connection_name", &*format!("{peer} -> {local}"))
+        event.with("connection", &*id.pid()).with("connection_name", &*format!("{peer} -> {local}"))
     }
 }

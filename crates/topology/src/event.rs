@@ -8,6 +8,7 @@ use leveret_amqp::table::{Table, Value};
 use serde_json::{Map, Value as Json};
 
 use crate::binding::{Binding, Target};
+use crate::connection::ConnectionId;
 use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::policy::Policy;
@@ -149,7 +150,7 @@ impl Topology {
         self.tell(|all| {
             let Some(queue) = all.queue_by_id(id) else { return Event::new("queue.created") };
             let node = all.event_node();
-            let owner = queue.exclusive_owner.map(connection_pid).unwrap_or_default();
+            let owner = queue.exclusive_owner.map(ConnectionId::pid).unwrap_or_default();
             all.about_queue("queue.created", queue)
                 .with("durable", queue.durable)
                 .with("auto_delete", queue.auto_delete)
@@ -369,11 +370,6 @@ fn about_policy(policy: &Policy, event: Event) -> Event {
 /// A user as those are named who do something: the broker itself has an empty name.
 pub(crate) fn acting_user(user: &str) -> &str {
     if user.is_empty() { INTERNAL_USER } else { user }
-}
-
-/// As listings show a connection.
-pub fn connection_pid(connection: u64) -> String {
-    format!("<connection.{connection}>")
 }
 
 /// Something in a vhost.

@@ -15,9 +15,11 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::binding::{BindingIx, Removed, RemovedExchange, Target};
+use crate::connection::NodeId;
 use crate::error::{AdminError, DeleteError};
-use crate::id::{ExchangeId, QueueId, VhostId};
+use crate::id::{ExchangeId, GroupId, QueueId, VhostId};
 use crate::journal::EntityKey;
+use crate::queue::Queue;
 use crate::topology::{Topology, strip};
 use crate::vhost::Vhost;
 
@@ -95,6 +97,21 @@ impl Topology {
     pub fn start_remove_queue(&mut self, id: QueueId) -> Option<Sweep> {
         let target = Target::Queue(id);
         self.is_large(target).then(|| self.doom(target))
+    }
+
+    /// All that goes with a node that is given up: the exclusive queues of its connections, and whatever queue is not durable and
+    /// lives in one of `groups`, which have lost their last member. Their names are gone, the rest is to be swept: bindings, and
+    /// auto-delete exchanges that lose their last one.
+    pub fn node_is_gone(&mut self, node: NodeId, groups: &[GroupId]) -> Sweep {
+        let exclusive = self.owned.range(node.connections()).flat_map(|(_, queues)| queues);
+        let is_lost = |it: &Queue| !it.durable && !it.is_going && groups.contains(&it.home);
+        let transient = self.queues.values().filter(|it| is_lost(it)).map(|it| &it.id);
+        let queues: BTreeSet<QueueId> = exclusive.chain(transient).copied().collect();
+        let mut sweep = Sweep::default();
+        for queue in queues {
+            sweep.doomed.append(&mut self.doom(Target::Queue(queue)).doomed);
+        }
+        sweep
     }
 
     /// Takes the name of an exchange or a queue away; the rest is to be swept.

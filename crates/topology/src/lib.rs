@@ -30,6 +30,7 @@ mod binding;
 mod bindings;
 mod by;
 mod confirm;
+mod connection;
 mod defaults;
 mod definitions;
 mod dump;
@@ -68,6 +69,7 @@ pub use arguments::permissions_needed;
 pub use binding::{Binding, Bound, Destination, Removed, RemovedExchange, Target};
 pub use by::{By, Link, Origin};
 pub use confirm::{ConfirmOn, ConfirmOptions};
+pub use connection::{ConnectionId, NoConnection, NodeId};
 pub use defaults::{DefaultLimits, DefaultPolicy, DefaultUser, Defaults, PasswordRule};
 pub use definitions::{
     Import, ImportError, ImportReason, Imported, Lines, Reader, for_rabbitmq, loose_topic,
@@ -76,7 +78,7 @@ pub use error::{
     AccessError, AdminError, AuthError, BindError, DeclareError, DeleteError, Locked, NamesFull,
     NotFound, PolicyError, ResourceKind, ResourceRef,
 };
-pub use event::{EVENT_EXCHANGE, Event, connection_pid};
+pub use event::{EVENT_EXCHANGE, Event};
 pub use exchange::{Exchange, ExchangeKind, ExchangeSpec};
 pub use going::{SWEPT_AT_ONCE, Sweep};
 pub use homes::Homes;

@@ -8,6 +8,7 @@ use leveret_queue::{Options, Overflow};
 
 use crate::binding::BindingIx;
 use crate::confirm::{ConfirmOn, ConfirmOptions, DEFER_MS};
+use crate::connection::ConnectionId;
 use crate::error::{Locked, ResourceRef};
 use crate::id::{GroupId, QueueId, VhostId};
 use crate::policy::{Policies, Setting};
@@ -26,7 +27,7 @@ pub struct QueueSpec<'a> {
     /// Deleted with its last consumer.
     pub auto_delete: bool,
     /// The connection that alone may use it, and with which it ends.
-    pub exclusive_owner: Option<u64>,
+    pub exclusive_owner: Option<ConnectionId>,
     /// `x-message-ttl`, ...
     pub arguments: Table,
 }
@@ -94,7 +95,7 @@ pub struct Queue {
     /// Deleted with its last consumer.
     pub auto_delete: bool,
     /// The connection that alone may use it.
-    pub exclusive_owner: Option<u64>,
+    pub exclusive_owner: Option<ConnectionId>,
     /// `x-queue-type`.
     pub kind: QueueKind,
     /// As declared, or as an operator changed them.
@@ -129,7 +130,7 @@ impl Queue {
     }
 
     /// Refuses a connection that does not own an exclusive queue.
-    pub fn check_exclusive(&self, connection: u64, vhost: &str) -> Result<(), Locked> {
+    pub fn check_exclusive(&self, connection: ConnectionId, vhost: &str) -> Result<(), Locked> {
         match self.exclusive_owner {
             Some(owner) if owner != connection => {
                 Err(Locked { queue: ResourceRef::queue(&self.name, vhost) })

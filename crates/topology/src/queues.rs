@@ -7,6 +7,7 @@ use leveret_amqp::table::{Table, Value};
 
 use crate::arguments::{QUEUE_TYPE, known_arguments, queue_arguments};
 use crate::binding::Removed;
+use crate::connection::ConnectionId;
 use crate::error::{AdminError, DeclareError, Locked, NotFound, ResourceKind, ResourceRef};
 use crate::id::{GroupId, QueueId, VhostId};
 use crate::journal::EntityKey;
@@ -80,7 +81,7 @@ impl Topology {
         &self,
         vhost: VhostId,
         name: &str,
-        connection: u64,
+        connection: ConnectionId,
     ) -> Result<&Queue, QueueAccessError> {
         let name = strip(name);
         let queue = self
@@ -279,7 +280,7 @@ impl Topology {
     }
 
     /// The exclusive queues of a connection, oldest first.
-    pub fn queues_owned_by(&self, connection: u64) -> Vec<QueueId> {
+    pub fn queues_owned_by(&self, connection: ConnectionId) -> Vec<QueueId> {
         self.owned.get(&connection).into_iter().flatten().copied().collect()
     }
 }

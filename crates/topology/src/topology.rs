@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::table::Table;
 use serde_json::Value as Json;
 
 use crate::binding::Bindings;
+use crate::connection::ConnectionId;
 use crate::defaults::Defaults;
 use crate::error::{AdminError, NamesFull};
 use crate::event::Events;
@@ -34,7 +34,7 @@ pub struct Topology {
     pub(crate) exchanges: Weighed<ExchangeId, Box<Exchange>>,
     pub(crate) queues: Weighed<QueueId, Box<Queue>>,
     /// Exclusive queues by connection.
-    pub(crate) owned: HashMap<u64, BTreeSet<QueueId>, FixedState>,
+    pub(crate) owned: BTreeMap<ConnectionId, BTreeSet<QueueId>>,
     pub(crate) bindings: Bindings,
     pub(crate) users: BTreeMap<Box<str>, User>,
     /// Of their passwords.
@@ -402,7 +402,7 @@ impl Topology {
         self.vhost_even_going(id).map_or("", |vhost| &vhost.name)
     }
 
-    pub(crate) fn disown(&mut self, owner: Option<u64>, queue: QueueId) {
+    pub(crate) fn disown(&mut self, owner: Option<ConnectionId>, queue: QueueId) {
         let Some(owner) = owner else { return };
         if let Some(queues) = self.owned.get_mut(&owner) {
             queues.remove(&queue);

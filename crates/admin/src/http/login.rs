@@ -72,7 +72,7 @@ impl Login {
     ) -> Result<Self, Fault> {
         let (name, password) = credentials(headers).ok_or_else(Fault::login)?;
         let asked = AskedLogin {
-            connection: ConnectionId::default(),
+            connection: ConnectionId::NOBODY,
             user: name.as_str().into(),
             proof: Proof::Password(password),
             peer: peer.to_string(),

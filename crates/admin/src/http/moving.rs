@@ -117,8 +117,7 @@ fn existing(
     let topology = call.node().topology();
     let vhost = topology.vhost(vhost).ok_or_else(Fault::not_found)?.id;
     if kind == ResourceKind::Queue {
-        let nobody = ConnectionId::default().get();
-        let queue = topology.existing_queue(vhost, name, nobody);
+        let queue = topology.existing_queue(vhost, name, ConnectionId::NOBODY);
         return queue
             .map(|queue| MoveTo::Queue(queue.id))
             .map_err(|error| Fault::bad(error.to_string()));

@@ -19,8 +19,8 @@ pub(super) async fn queue(call: &Call, permission: Permission) -> Result<(String
     let queue = {
         let topology = call.node().topology();
         let id = topology.vhost(&vhost).ok_or_else(Fault::not_found)?.id;
-        let nobody = ConnectionId::default().get();
-        let queue = topology.existing_queue(id, name, nobody).map_err(|error| match error {
+        let found = topology.existing_queue(id, name, ConnectionId::NOBODY);
+        let queue = found.map_err(|error| match error {
             QueueAccessError::NotFound(_) => Fault::not_found(),
             QueueAccessError::Locked(locked) => Fault::bad(locked.to_string()),
         })?;

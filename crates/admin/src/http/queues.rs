@@ -37,7 +37,7 @@ struct Named {
     kind: QueueKind,
     durable: bool,
     auto_delete: bool,
-    exclusive_owner: Option<u64>,
+    exclusive_owner: Option<ConnectionId>,
     paused: bool,
     arguments: Table,
     policy: Option<Box<str>>,
@@ -323,9 +323,9 @@ fn backing_queue_status(numbers: &QueueNumbers, states: &States) -> Value {
     })
 }
 
-fn owner_details(call: &Call, owner: u64) -> Value {
+fn owner_details(call: &Call, owner: ConnectionId) -> Value {
     use leveret_server::node::Recipient;
-    match call.node().recipient(ConnectionId::new(owner)) {
+    match call.node().recipient(owner) {
         Some(Recipient::Connection(connection)) => json!({
             "name": connection.name(),
             "peer_host": connection.peer().ip().to_canonical().to_string(),

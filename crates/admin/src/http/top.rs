@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use crate::ops::pages::{self, Slice};
-use crate::stats::names::{CHANNEL, DATA, QUEUE, channel_pid, connection_pid};
+use crate::stats::names::{CHANNEL, DATA, QUEUE};
 use crate::stats::snapshot::{ConnectionEntry, QueueEntry};
 use crate::stats::{ChannelEntry, History};
 
@@ -39,14 +39,15 @@ impl Who {
     fn of_pid(pid: &str) -> Option<Self> {
         let mut parts = pid.strip_prefix('<')?.strip_suffix('>')?.split('.');
         let kind = parts.next()?;
-        let number: u64 = parts.next()?.parse().ok()?;
+        let name = parts.next()?;
+        let number = || name.parse::<u64>().ok();
         let channel: Option<u16> = parts.next().map(|it| it.parse().ok()).unwrap_or_default();
         let who = match (kind, channel) {
-            ("thread", None) => Self::Thread(number),
-            ("shard", None) => Self::Shard(usize::try_from(number).ok()?),
-            ("queue", None) => Self::Queue(QueueId::new(number)),
-            ("connection", None) => Self::Connection(ConnectionId::new(number)),
-            ("connection", Some(channel)) => Self::Channel(ConnectionId::new(number), channel),
+            ("thread", None) => Self::Thread(number()?),
+            ("shard", None) => Self::Shard(usize::try_from(number()?).ok()?),
+            ("queue", None) => Self::Queue(QueueId::new(number()?)),
+            ("connection", None) => Self::Connection(name.parse().ok()?),
+            ("connection", Some(channel)) => Self::Channel(name.parse().ok()?, channel),
             _ => return None,
         };
         // As it is written here, and in no other way.
@@ -58,8 +59,8 @@ impl Who {
             Self::Thread(id) => format!("<thread.{id}>"),
             Self::Shard(index) => format!("<shard.{index}>"),
             Self::Queue(id) => format!("<queue.{}>", id.get()),
-            Self::Connection(id) => connection_pid(id),
-            Self::Channel(id, number) => channel_pid(id, number),
+            Self::Connection(id) => id.pid(),
+            Self::Channel(id, number) => id.channel_pid(number),
         }
     }
 }
@@ -216,9 +217,9 @@ fn links(call: &Call, who: Who) -> Vec<String> {
         Who::Connection(id) => {
             let entry = stats.connections.get(&id);
             let channels = entry.map_or(&[][..], |entry| &entry.channels);
-            channels.iter().map(|(number, _)| channel_pid(id, *number)).collect()
+            channels.iter().map(|(number, _)| id.channel_pid(*number)).collect()
         }
-        Who::Channel(id, _) => vec![connection_pid(id)],
+        Who::Channel(id, _) => vec![id.pid()],
         Who::Thread(_) | Who::Shard(_) | Who::Queue(_) => Vec::new(),
     }
 }

@@ -17,7 +17,6 @@ use crate::http::pattern::Pattern;
 use crate::http::stream::{CHUNK, Chunks, Cut};
 use crate::ops::pages::{self, Slice};
 use crate::room::Held;
-use crate::stats::names::{channel_pid, connection_pid};
 use crate::stats::{Collector, ConnectionEntry, QueueEntry, Snapshot};
 
 /// Which page.
@@ -128,10 +127,10 @@ impl Pair {
             (Passes::Channel(id, number), queue_id) => {
                 let other =
                     if queue_id.is_some() { ("queue", queue) } else { ("exchange", exchange) };
-                labels(&[("channel", &channel_pid(id, number)), ("vhost", vhost), other])
+                labels(&[("channel", &id.channel_pid(number)), ("vhost", vhost), other])
             }
             (Passes::Connection(id), _) => labels(&[
-                ("channel", &connection_pid(id)),
+                ("channel", &id.pid()),
                 ("queue_vhost", vhost),
                 ("queue", queue),
                 ("exchange_vhost", vhost),
@@ -323,7 +322,7 @@ impl Pages {
         self.each_connection(|snapshot, id, entry, text| {
             for facts in &entry.numbers.channels {
                 if let Some(ms) = own::channel_age_ms(facts, own::sampled(snapshot)) {
-                    let label = label("channel", &channel_pid(id, facts.number));
+                    let label = label("channel", &id.channel_pid(facts.number));
                     text.sample(name, &label, own::seconds(ms));
                 }
             }
@@ -497,7 +496,7 @@ impl Pages {
             }
             Of::Connection(value) => {
                 self.each_connection(|_, id, entry, text| {
-                    let label = labels(&[("channel", &connection_pid(id))]);
+                    let label = labels(&[("channel", &id.pid())]);
                     let channels = entry.numbers.channels.len() as u64;
                     text.sample(name, &label, value(&entry.io, channels));
                 })
@@ -505,14 +504,14 @@ impl Pages {
             }
             Of::Channel(value) => {
                 self.each_channel(|id, facts, text| {
-                    let label = label("channel", &channel_pid(id, facts.number));
+                    let label = label("channel", &id.channel_pid(facts.number));
                     text.sample(name, &label, value(facts));
                 })
                 .await
             }
             Of::Counted(value) => {
                 self.each_channel(|id, facts, text| {
-                    let label = label("channel", &channel_pid(id, facts.number));
+                    let label = label("channel", &id.channel_pid(facts.number));
                     text.sample(name, &label, value(&facts.totals));
                 })
                 .await

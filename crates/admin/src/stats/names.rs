@@ -1,6 +1,5 @@
 //! Which counters have rates and samples, under the names of RabbitMQ's API, and where they come from.
 
-use leveret_broker::message::ConnectionId;
 use leveret_broker::meta::MetaCounters;
 use leveret_broker::numbers::QueueNumbers;
 use leveret_server::connection::Io;
@@ -174,14 +173,4 @@ pub fn churn(session: &SessionTotals, queues: &MetaCounters) -> [u64; 7] {
         queues.queues_created,
         queues.queues_deleted,
     ]
-}
-
-/// The name of a connection in `pid` columns: what `close_connection` takes.
-pub fn connection_pid(id: ConnectionId) -> String {
-    format!("<connection.{}>", id.get())
-}
-
-/// The name of a channel in `pid` columns and metrics.
-pub fn channel_pid(id: ConnectionId, channel: u16) -> String {
-    format!("<connection.{}.{channel}>", id.get())
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use leveret_log::suite::numbers;
+use leveret_topology::NodeId;
 
 use super::*;
 
@@ -28,8 +29,12 @@ impl Talk {
 
     fn ask_as(&mut self, (who, user): (u64, &str), holds: u64, wants: u64) -> RoomAnswer {
         self.users.insert(who, user.into());
-        let question =
-            Question { connection: ConnectionId::new(who), number: 0, user, holds: [holds, 0, 0] };
+        let question = Question {
+            connection: NodeId::ALONE.connection(who),
+            number: 0,
+            user,
+            holds: [holds, 0, 0],
+        };
         self.room.ask(question, Kind::Body, wants, &mut self.outbox)
     }
 
@@ -46,7 +51,8 @@ impl Talk {
     fn ask_for_frame(&mut self, (who, user): (u64, &str), wants: u64) -> RoomAnswer {
         self.users.insert(who, user.into());
         let holds = Kinds::default();
-        let question = Question { connection: ConnectionId::new(who), number: 0, user, holds };
+        let question =
+            Question { connection: NodeId::ALONE.connection(who), number: 0, user, holds };
         self.room.ask(question, Kind::Frame, wants, &mut self.outbox)
     }
 
@@ -59,7 +65,7 @@ impl Talk {
     }
 
     fn withdraw(&mut self, who: u64, wants: u64) {
-        let (id, user) = (ConnectionId::new(who), &self.users[&who]);
+        let (id, user) = (NodeId::ALONE.connection(who), &self.users[&who]);
         self.room.withdraw(id, user, Kind::Body, wants, &mut self.outbox);
     }
 
@@ -69,7 +75,7 @@ impl Talk {
         let mut told = Vec::new();
         for (to, letter) in letters {
             let ToSession::Room { is_granted, .. } = letter else { panic!("{letter:?}") };
-            told.push((to.get(), is_granted));
+            told.push((to.number(), is_granted));
         }
         told
     }
@@ -279,7 +285,7 @@ fn frames_have_a_part() {
 fn small_bodies_have_a_part() {
     let mut talk = Talk::new();
     let mut ask = |who: u64, user: &str, kind, wants| {
-        let connection = ConnectionId::new(who);
+        let connection = NodeId::ALONE.connection(who);
         let question = Question { connection, number: 0, user, holds: Kinds::default() };
         talk.room.ask(question, kind, wants, &mut talk.outbox)
     };
@@ -320,7 +326,7 @@ fn frames_of_users_take_turns() {
     for (who, user) in [(2, "a"), (3, "a"), (4, "a"), (5, "b"), (6, "c"), (7, "b")] {
         assert_eq!(talk.ask_for_frame((who, user), 20), RoomAnswer::Waits);
     }
-    talk.room.withdraw(ConnectionId::new(4), "a", Kind::Frame, 20, &mut talk.outbox);
+    talk.room.withdraw(NodeId::ALONE.connection(4), "a", Kind::Frame, 20, &mut talk.outbox);
     let mut holder = 1;
     for next in [2, 5, 6, 3, 7] {
         talk.give_back_frame(holder, 20);
@@ -467,7 +473,7 @@ fn nobody_waits_for_another_kind_for_ever() {
                     Kind::Small => (kind, 1 + random(4)),
                     Kind::Frame => (kind, 1 + random(12)),
                 };
-                let connection = ConnectionId::new(who);
+                let connection = NodeId::ALONE.connection(who);
                 let question = Question { connection, number: 0, user: &user, holds: one.holds };
                 match talk.room.ask(question, kind, wants, &mut talk.outbox) {
                     RoomAnswer::Granted => one.holds[kind as usize] += wants,

@@ -122,7 +122,7 @@ impl Long {
         match (&self.what, self.reply) {
             (What::Disconnect(connection, ..), _) => *connection,
             (_, Some(reply)) => reply.connection,
-            (_, None) => ConnectionId::default(),
+            (_, None) => ConnectionId::NOBODY,
         }
     }
 
@@ -394,7 +394,7 @@ impl<L: Log> Meta<L> {
         topology: &mut Topology,
         out: &mut Outbox,
     ) {
-        let queues = topology.queues_owned_by(connection.get());
+        let queues = topology.queues_owned_by(connection);
         if queues.is_empty() {
             if let Some(reply) = reply {
                 out.reply(reply, Reply::Done);
@@ -444,7 +444,7 @@ impl<L: Log> Meta<L> {
     pub(super) fn take_up(&mut self, topology: &Topology) {
         for vhost in topology.going_vhosts() {
             let letter = Job::Letter(Box::new(ToMeta::VhostGoes(vhost)));
-            self.work.push(ConnectionId::default(), letter, 1);
+            self.work.push(ConnectionId::NOBODY, letter, 1);
         }
     }
 
@@ -473,11 +473,11 @@ impl<L> Meta<L> {
                 (origin.unwrap_or_default(), 1 + (bindings + consumers.len()) as u64 / 2)
             }
             ToMeta::Disconnected { connection, .. } => (*connection, 1),
-            ToMeta::VhostGoes(_) => (ConnectionId::default(), 1),
+            ToMeta::VhostGoes(_) => (ConnectionId::NOBODY, 1),
             ToMeta::Prepared { .. }
             | ToMeta::Applied { .. }
             | ToMeta::LogWoke
-            | ToMeta::Continue => (ConnectionId::default(), 0),
+            | ToMeta::Continue => (ConnectionId::NOBODY, 0),
         }
     }
 }

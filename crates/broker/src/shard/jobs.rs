@@ -252,7 +252,7 @@ impl Jobs {
         let is_much = self.work.units() > WAITING_UNITS_MAX || self.bytes > WAITING_BYTES_MAX;
         if is_much
             && let Line::Connection(who) = line
-            && who != ConnectionId::default()
+            && who != ConnectionId::NOBODY
             && self.work.units_of(line) * self.work.lines() as u64 >= self.work.units()
             && !self.paused.contains(&who)
         {

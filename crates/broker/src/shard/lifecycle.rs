@@ -3,9 +3,7 @@
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
 use leveret_queue::{Backlog, Queue, Time};
-use leveret_topology::{
-    By, ConfirmOn, ConfirmOptions, Queue as NamedQueue, QueueId, Topology, connection_pid,
-};
+use leveret_topology::{By, ConfirmOn, ConfirmOptions, Queue as NamedQueue, QueueId, Topology};
 
 use super::confirms::Way;
 use super::consume::names;
@@ -343,7 +341,7 @@ fn say_auto_deleted(last: &Consumer, is_closing: bool, topology: &Topology) {
 /// Nobody asked for the deletion of an exclusive queue: its connection is closed.
 fn say_owner_gone(id: QueueId, topology: &Topology) {
     let Some((queue, vhost)) = named(id, topology) else { return };
-    let Some(owner) = queue.exclusive_owner.map(connection_pid) else { return };
+    let Some(owner) = queue.exclusive_owner.map(ConnectionId::pid) else { return };
     tracing::debug!(
         target: "queue",
         "Deleting exclusive queue '{}' in vhost '{vhost}' because its declaring connection {owner} was closed", queue.name

@@ -78,7 +78,7 @@ impl<L: Log> Shard<L> {
             ToShard::Delete { queue, .. } => {
                 // What its connection wrote before it ended comes before its exclusive queues go.
                 let owner = topology.queue_by_id(*queue)?.exclusive_owner?;
-                (ConnectionId::new(owner), cost::LETTER)
+                (owner, cost::LETTER)
             }
             _ => return None,
         };

@@ -24,7 +24,7 @@ use crate::message::{
 
 /// Whether it is for the firehose: on no channel of its connection. Events are nobody's.
 fn is_copy(from: ConnectionId, message: &Publish) -> bool {
-    message.channel == 0 && from != ConnectionId::default()
+    message.channel == 0 && from != ConnectionId::NOBODY
 }
 
 /// What became of a message.

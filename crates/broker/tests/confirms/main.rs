@@ -717,7 +717,7 @@ fn copies_stay_out_of_what_is_full_while_an_alarm_is_on() {
         assert_eq!(node.said, [""; 0]);
     };
     let short = Alarm { disk: true, ..Alarm::default() };
-    let nobody = ConnectionId::default();
+    let nobody = ConnectionId::NOBODY;
     check(Alarm::default(), PUBLISHER, [1, 1]);
     check(short, PUBLISHER, [1, 0]);
     check(Alarm { memory: true, stops_all: true, ..short }, PUBLISHER, [1, 0]);

@@ -122,7 +122,7 @@ fn run(seed: u64) {
                         message.acked.insert(name);
                     }
                     node.turn(ToShard::Settle {
-                        from: ConnectionId::new(1),
+                        from: NodeId::ALONE.connection(1),
                         settlements: vec![settlement],
                     });
                 }
@@ -139,7 +139,7 @@ fn run(seed: u64) {
     }
     // What was lent is known to its channels alone.
     while let Some(lent) = node.settlement(node.queue('i'), Settle::Reject, false) {
-        node.turn(ToShard::Settle { from: ConnectionId::new(1), settlements: vec![lent] });
+        node.turn(ToShard::Settle { from: NodeId::ALONE.connection(1), settlements: vec![lent] });
     }
     (0..3).for_each(|_| node.disk());
     see_who_has_what(&mut node, &mut messages);

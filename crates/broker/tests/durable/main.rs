@@ -16,7 +16,7 @@ use leveret_broker::message::*;
 use leveret_broker::transaction::{TxId, Vote};
 use leveret_queue::Offset;
 use leveret_topology::{
-    ApplyTo, GroupId, Homes, PasswordHash, Policy, PolicySpec, QueueId, Topology, VhostId,
+    ApplyTo, GroupId, Homes, NodeId, PasswordHash, Policy, PolicySpec, QueueId, Topology, VhostId,
 };
 
 use crate::log::HandLog;
@@ -34,7 +34,7 @@ pub(crate) struct World {
 
 /// A command of connection `me`.
 pub(crate) fn reply(me: u64) -> ReplyTo {
-    ReplyTo { connection: ConnectionId::new(me), channel: 1 }
+    ReplyTo { connection: NodeId::ALONE.connection(me), channel: 1 }
 }
 
 impl World {
@@ -89,7 +89,7 @@ impl World {
                 Reply::Refused { code, .. } => format!("refused {}", code as u16),
                 other => panic!("{other:?}"),
             };
-            answers.push(format!("{} {text}", to.get()));
+            answers.push(format!("{} {text}", to.number()));
         }
         for (_, letter) in self.out.shards.drain(..) {
             let (to, text) = match letter {
@@ -101,7 +101,7 @@ impl World {
                 ToShard::Forget { .. } => (None, "forget"),
                 other => panic!("{other:?}"),
             };
-            answers.push(format!("{} {text}", to.map_or(0, |to| to.connection.get())));
+            answers.push(format!("{} {text}", to.map_or(0, |to| to.connection.number())));
         }
         answers
     }
@@ -251,7 +251,7 @@ fn who_waits() {
         ("definitions",           |_, _| admin(1, import(r#"{"queues":[{"vhost":"/","name":"n"}]}"#)), &["1 told", "0 created"], true),
         ("same definitions",      |_, _| admin(1, import(r#"{"queues":[{"vhost":"/","name":"q"}]}"#)), &["1 told"], false),
         ("refused halfway",       |_, _| admin(1, import(HALF)), &["1 refused 406", "0 created", "0 options"], true),
-        ("connection gone",       |_, _| ToMeta::Disconnected { connection: ConnectionId::new(9), reply: Some(reply(9)) }, &["0 delete"], false),
+        ("connection gone",       |_, _| ToMeta::Disconnected { connection: NodeId::ALONE.connection(9), reply: Some(reply(9)) }, &["0 delete"], false),
     ];
     for (what, command, answers, waits) in rows {
         let mut world = World::new();
@@ -462,7 +462,7 @@ fn a_failed_log() {
     assert!(world.queue("q3").is_none(), "not even tried");
     // Who goes may go; a durable queue's end is not claimed.
     let disconnected =
-        ToMeta::Disconnected { connection: ConnectionId::new(9), reply: Some(reply(9)) };
+        ToMeta::Disconnected { connection: NodeId::ALONE.connection(9), reply: Some(reply(9)) };
     world.turn([disconnected, world.gone(10, "t"), world.gone(11, "q1"), ToMeta::LogWoke]);
     assert_eq!(world.answers(), ["9 done", "10 deleted 7", &refused(11)]);
     let text = world.meta.failure().unwrap().to_string();

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_amqp::table::Table;
-use leveret_broker::message::{AdminCommand, Binding, ConnectionId, ToMeta, ToSession, ToShard};
+use leveret_broker::message::{
+    AdminCommand, Binding, ConnectionId, NodeId, ToMeta, ToSession, ToShard,
+};
 use leveret_topology::{QueueId, VhostId};
 use serde_json::json;
 
@@ -47,7 +49,7 @@ impl Node {
     }
 
     fn answered(&mut self, who: ConnectionId) {
-        let left = self.asked.get_mut(&who.get()).expect("it was asked");
+        let left = self.asked.get_mut(&who.number()).expect("it was asked");
         *left = left.checked_sub(1).expect("an answer is given once");
     }
 
@@ -171,7 +173,10 @@ impl Node {
             10 if rng.at(3) == 0 => {
                 let who = self.ask(self.connection);
                 self.connection += 1;
-                ToMeta::Disconnected { connection: ConnectionId::new(who), reply: Some(reply(who)) }
+                ToMeta::Disconnected {
+                    connection: NodeId::ALONE.connection(who),
+                    reply: Some(reply(who)),
+                }
             }
             10 => declare_queue(vhost, self.ask_anew(), queue, true, false),
             11 => ToMeta::DeclareExchange {

@@ -113,7 +113,7 @@ fn an_import() {
         assert!(world.topology.exchange(vhost, &name).is_some());
         others += 1;
         let after = (world.topology.queue_count(), world.topology.binding_count());
-        let is_answered = world.out.sessions.iter().any(|(to, _)| to.get() == 1);
+        let is_answered = world.out.sessions.iter().any(|(to, _)| to.number() == 1);
         if is_answered {
             assert_eq!((after.0, after.1), (3_000, 3_000));
             break;

@@ -20,7 +20,7 @@ use leveret_node::connection::{self as driven, Read, Written};
 use leveret_node::{Inboxes, Run};
 use leveret_queue::Time;
 use leveret_session::{AwaitedBody, Context, End, Peer, Session, Settings};
-use leveret_topology::{Bootstrap, GroupId, Homes, PasswordHash, Topology};
+use leveret_topology::{Bootstrap, GroupId, Homes, NodeId, PasswordHash, Topology};
 
 pub(crate) const SHARDS: usize = 2;
 
@@ -201,7 +201,7 @@ impl Node {
 
     /// A socket was accepted.
     pub(crate) fn accept(&mut self, is_loopback: bool) -> usize {
-        let id = ConnectionId::new(self.links.len() as u64);
+        let id = NodeId::ALONE.connection(self.links.len() as u64);
         let peer = Peer {
             address: "127.0.0.1:40000".to_owned(),
             local: ([127, 0, 0, 1], 5672).into(),
@@ -210,7 +210,7 @@ impl Node {
         };
         let settings = Arc::new(self.settings.clone());
         self.links.push(Link {
-            session: Session::new(id, settings, peer, 42 + id.get(), self.now),
+            session: Session::new(id, settings, peer, 42 + id.number(), self.now),
             out: OutBuf::new(),
             inbox: Vec::new(),
             left: Bytes::new(),
@@ -350,7 +350,7 @@ impl Node {
 
     pub(crate) fn letter(&mut self, link: usize, letter: ToSession) {
         let mut out = Outbox::default();
-        out.session(ConnectionId::new(link as u64), letter);
+        out.session(NodeId::ALONE.connection(link as u64), letter);
         self.run(out);
     }
 
@@ -482,7 +482,7 @@ impl Inboxes for Node {
     }
 
     fn to_session(&mut self, id: ConnectionId, letters: &mut Run<'_, '_>) {
-        let link = self.links.get_mut(id.get() as usize).filter(|link| !link.is_gone);
+        let link = self.links.get_mut(id.number() as usize).filter(|link| !link.is_gone);
         if let Some(link) = link {
             link.inbox.extend(letters);
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use leveret_amqp::content::ContentHeader;
 use leveret_amqp::method::Method;
+use leveret_broker::message::ConnectionId;
 use leveret_queue::Time;
 
 use super::World;
@@ -124,7 +125,7 @@ pub(crate) struct Channel {
     /// Names it as a publisher: numbers of channels are used again, these are not.
     pub(crate) publisher: u32,
     /// The broker's name for its connection.
-    connection: u64,
+    connection: ConnectionId,
     pub(crate) opened: Time,
     /// Answers to come, each with what was sent before its command.
     awaited: VecDeque<(Awaited, Vec<Sent>)>,
@@ -158,7 +159,7 @@ pub(crate) enum Sent {
 }
 
 impl Channel {
-    pub(crate) fn new(publisher: u32, connection: u64, opened: Time) -> Self {
+    pub(crate) fn new(publisher: u32, connection: ConnectionId, opened: Time) -> Self {
         Self {
             publisher,
             connection,
@@ -509,7 +510,7 @@ impl Channel {
 }
 
 /// The broker has read these.
-fn were_read(connection: u64, sent: &[Sent], shadow: &mut Shadow) {
+fn were_read(connection: ConnectionId, sent: &[Sent], shadow: &mut Shadow) {
     for &sent in sent {
         match sent {
             Sent::Publish(message) => shadow.known(message),

@@ -13,6 +13,7 @@ use super::write::{
     TO_QUEUE, TRANSIENT,
 };
 use crate::binding::{BINDING_IDS, Binding, Removed, Target};
+use crate::connection::ConnectionId;
 use crate::event::{Event, about_permission};
 use crate::exchange::{ExchangeKind, ExchangeSpec};
 use crate::id::{BindingId, ExchangeId, GroupId, QueueId, VhostId};
@@ -353,7 +354,8 @@ impl Topology {
         let flags = body.u8()?;
         let arguments = body.table()?;
         let declared_by = if flags & BY_USER == 0 { "" } else { body.text()? };
-        let exclusive_owner = if flags & EXCLUSIVE == 0 { None } else { Some(body.u64()?) };
+        let exclusive_owner =
+            if flags & EXCLUSIVE == 0 { None } else { Some(ConnectionId::from_bits(body.u64()?)) };
         let home = match flags & HOME {
             0 => self.homes.usual(id),
             _ => GroupId::new(body.u32()?),

@@ -197,7 +197,7 @@ fn put_queue(queue: &Queue, home: Option<GroupId>, out: &mut Vec<u8>) {
         put_text(out, &queue.declared_by);
     }
     if let Some(owner) = queue.exclusive_owner {
-        put_u64(out, owner);
+        put_u64(out, owner.bits());
     }
     if let Some(home) = home {
         put_u32(out, home.get());

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use leveret_amqp::table::{Table, Value};
 use leveret_topology::stored::{Kind, StoredError};
 use leveret_topology::{
-    Applied, ArgumentsChange, BindingId, Change, Destination, EntityKey, ExchangeSpec,
-    PasswordHash, QueueId, QueueSpec, SWEPT_AT_ONCE, Topology, VhostId,
+    Applied, ArgumentsChange, BindingId, Change, Destination, EntityKey, ExchangeSpec, Homes,
+    NodeId, PasswordHash, QueueId, QueueSpec, SWEPT_AT_ONCE, Topology, VhostId,
 };
 use serde_json::json;
 
-use crate::common::{Rng, table};
+use crate::common::{OWNER, Rng, table};
 use crate::stored::{PASSWORD, Shelf, change, exchange, policy, queue, restore};
 
 /// A topology that changes, what a log has of it, and a topology that follows.
@@ -114,7 +114,7 @@ fn more(rng: &mut Rng, topology: &mut Topology) {
             drop(topology.set_queue_arguments(vhost, name, change));
         }
         3 => {
-            let queues = topology.queues_owned_by(1);
+            let queues = topology.queues_owned_by(OWNER);
             queues.into_iter().for_each(|id| drop(topology.remove_queue(id)));
         }
         4 => {
@@ -293,13 +293,78 @@ fn events() {
     }
 }
 
+/// A node that is given up takes with it what was its own, and nothing else.
+#[test]
+fn of_a_node_that_is_gone() {
+    let mut rng = Rng(1);
+    let mut pair = Pair::new();
+    let homes = Homes::among(4);
+    pair.leader.set_homes(homes);
+    pair.follower.set_homes(homes);
+    let t = &mut pair.leader;
+    let v = t.add_vhost("v").unwrap();
+    let gone = NodeId::new(2).unwrap();
+    let owners = [
+        ("first", gone.connection(1)),
+        ("last", gone.connection((1 << 40) - 1)),
+        ("own", OWNER),
+        ("next", NodeId::new(3).unwrap().connection(0)),
+    ];
+    for (name, owner) in owners {
+        t.declare_queue(QueueSpec { exclusive_owner: Some(owner), ..queue(v, name) }).unwrap();
+    }
+    for name in ["t0", "t1"] {
+        t.declare_queue(QueueSpec { durable: false, ..queue(v, name) }).unwrap();
+    }
+    for name in ["d0", "d1", "d2", "d3"] {
+        t.declare_queue(queue(v, name)).unwrap();
+    }
+    for name in ["auto", "shared"] {
+        let spec = ExchangeSpec { auto_delete: true, ..exchange(v, name, "topic") };
+        t.declare_exchange(spec).unwrap();
+    }
+    for number in 0..SWEPT_AT_ONCE + 1 {
+        let (key, to) = (number.to_string(), Destination::Queue("first"));
+        t.bind(v, "auto", to, &key, Table::new(), None).unwrap();
+    }
+    for name in ["first", "last", "own", "t0", "t1", "d0"] {
+        t.bind(v, "shared", Destination::Queue(name), "", Table::new(), None).unwrap();
+    }
+    pair.follow(&mut rng);
+    let lost = pair.leader.home(pair.leader.queue(v, "t1").unwrap().id);
+    assert_ne!(pair.leader.home(pair.leader.queue(v, "t0").unwrap().id), lost);
+    assert_eq!(pair.leader.home(pair.leader.queue(v, "d3").unwrap().id), lost);
+
+    let mut sweep = pair.leader.node_is_gone(gone, &[lost]);
+    pair.follow(&mut rng);
+    for topology in [&pair.leader, &pair.follower] {
+        let mut names: Vec<_> = topology.queues(v).into_iter().map(|queue| &*queue.name).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["d0", "d1", "d2", "d3", "next", "own", "t0"]);
+    }
+    while !sweep.is_done() {
+        pair.leader.sweep(&mut sweep, 100);
+        pair.follow(&mut rng);
+    }
+    for topology in [&pair.leader, &pair.follower] {
+        assert_eq!(topology.binding_count(), 3);
+        assert!(topology.exchange(v, "auto").is_none() && topology.exchange(v, "shared").is_some());
+        assert_eq!(topology.queues_owned_by(OWNER).len(), 1);
+    }
+    // Who asks twice gets the answer of once.
+    assert!(pair.leader.node_is_gone(gone, &[lost]).is_done());
+    pair.follow(&mut rng);
+}
+
 /// Bytes that are no change of what they say are refused.
 #[test]
 fn damaged_changes() {
     let mut topology = Topology::new();
     let v = topology.add_vhost("v").unwrap();
-    let id =
-        topology.declare_queue(QueueSpec { exclusive_owner: Some(7), ..queue(v, "q") }).unwrap().id;
+    let id = topology
+        .declare_queue(QueueSpec { exclusive_owner: Some(OWNER), ..queue(v, "q") })
+        .unwrap()
+        .id;
     let mut noted = topology.take_changes().into_iter();
     let noted = noted.find(|it| it.key == EntityKey::Queue(id)).unwrap();
     let good = topology.change(noted);

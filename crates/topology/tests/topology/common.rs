@@ -2,9 +2,15 @@
 
 use leveret_amqp::table::{RawTable, Table, Value};
 use leveret_topology::{
-    BindError, Bound, DeclareError, Declared, Destination, ExchangeId, ExchangeSpec, QueueId,
-    QueueSpec, Removed, Routable, Route, Topology, VhostId,
+    BindError, Bound, ConnectionId, DeclareError, Declared, Destination, ExchangeId, ExchangeSpec,
+    NodeId, QueueId, QueueSpec, Removed, Routable, Route, Topology, VhostId,
 };
+
+/// A connection that has exclusive queues.
+pub(crate) const OWNER: ConnectionId = NodeId::ALONE.connection(1);
+
+/// Another one.
+pub(crate) const OTHER: ConnectionId = NodeId::ALONE.connection(2);
 
 pub(crate) struct World {
     pub(crate) topology: Topology,

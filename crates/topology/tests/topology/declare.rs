@@ -1,6 +1,6 @@
 //! `queue.declare` and `exchange.declare`: what is accepted, and RabbitMQ's texts for what is not.
 
-use crate::common::{World, table, text};
+use crate::common::{OTHER, OWNER, World, table, text};
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{Table, Value};
 use leveret_queue::{Options, Overflow};
@@ -157,7 +157,7 @@ fn properties_of_an_existing_queue() {
     let locked = "cannot obtain exclusive access to locked queue 'q' in vhost '/'. It could be \
                   originally declared on another connection or the exclusive property value does \
                   not match that of the original declaration.";
-    let exclusive = QueueSpec { exclusive_owner: Some(1), durable: true, ..spec.clone() };
+    let exclusive = QueueSpec { exclusive_owner: Some(OWNER), durable: true, ..spec.clone() };
     let (error, code) = declare(&mut world, exclusive.clone()).unwrap_err();
     assert_eq!((error.as_str(), code), (locked, ReplyCode::ResourceLocked));
 
@@ -165,21 +165,21 @@ fn properties_of_an_existing_queue() {
     let exclusive = QueueSpec { name: "e", ..exclusive };
     let id = declare(&mut world, exclusive.clone()).unwrap().id;
     assert!(!declare(&mut world, exclusive.clone()).unwrap().created);
-    for owner in [None, Some(2)] {
+    for owner in [None, Some(OTHER)] {
         let spec = QueueSpec { exclusive_owner: owner, ..exclusive.clone() };
         assert_eq!(declare(&mut world, spec).unwrap_err().0, locked.replace("'q'", "'e'"));
     }
     assert!(!world.topology.queue_by_id(id).unwrap().durable);
-    assert!(world.topology.existing_queue(world.vhost, "e", 1).is_ok());
-    let error = world.topology.existing_queue(world.vhost, "e", 2).unwrap_err();
+    assert!(world.topology.existing_queue(world.vhost, "e", OWNER).is_ok());
+    let error = world.topology.existing_queue(world.vhost, "e", OTHER).unwrap_err();
     assert_eq!(error.to_string(), locked.replace("'q'", "'e'"));
-    let error = world.topology.existing_queue(world.vhost, "f", 2).unwrap_err();
+    let error = world.topology.existing_queue(world.vhost, "f", OTHER).unwrap_err();
     assert_eq!(error.to_string(), "no queue 'f' in vhost '/'");
     assert_eq!(error.reply_code(), ReplyCode::NotFound);
-    assert_eq!(world.topology.queues_owned_by(1), [id]);
+    assert_eq!(world.topology.queues_owned_by(OWNER), [id]);
     world.topology.assert_invariants();
     world.topology.remove_queue(id);
-    assert_eq!(world.topology.queues_owned_by(1), []);
+    assert_eq!(world.topology.queues_owned_by(OWNER), []);
     world.topology.assert_invariants();
 }
 
@@ -225,7 +225,7 @@ fn quorum_queues() {
     let queue = world.topology.queue_by_id(id).unwrap();
     assert_eq!((queue.kind, queue.options().delivery_limit), (QueueKind::Quorum, Some(3)));
     assert!(queue.options().counts_deliveries);
-    let exclusive = QueueSpec { name: "e", exclusive_owner: Some(1), ..spec.clone() };
+    let exclusive = QueueSpec { name: "e", exclusive_owner: Some(OWNER), ..spec.clone() };
     let error = world.topology.declare_queue(exclusive).unwrap_err();
     assert_eq!(error.to_string(), "invalid property 'exclusive-owner' for queue 'e' in vhost '/'");
     // Without a limit of its own none, as in RabbitMQ 3.13; negative: none.
@@ -382,7 +382,7 @@ fn bad_bindings() {
     let quorum = table([("x-queue-type", text("quorum"))]);
     let spec = QueueSpec { durable: true, arguments: quorum, ..world.queue_spec("quorum") };
     world.topology.declare_queue(spec).unwrap();
-    let own = QueueSpec { exclusive_owner: Some(1), ..world.queue_spec("own") };
+    let own = QueueSpec { exclusive_owner: Some(OWNER), ..world.queue_spec("own") };
     world.topology.declare_queue(own).unwrap();
 
     let (q, x) = (Destination::Queue("q"), Destination::Exchange("hash"));
@@ -413,17 +413,18 @@ fn bad_bindings() {
         let vhost = world.vhost;
         world.topology.bind(vhost, "amq.direct", own, "", Table::new(), connection)
     };
-    let error = bind(&mut world, Some(2)).unwrap_err();
+    let error = bind(&mut world, Some(OTHER)).unwrap_err();
     assert_eq!(error.reply_code(), ReplyCode::ResourceLocked);
     assert!(error.to_string().starts_with("cannot obtain exclusive access to locked queue 'own'"));
-    assert!(bind(&mut world, Some(1)).unwrap().created);
+    assert!(bind(&mut world, Some(OWNER)).unwrap().created);
     assert!(!bind(&mut world, None).unwrap().created);
     // What the binding asks for comes first; one that is not there is nobody's to remove.
     let vhost = world.vhost;
-    let error = world.topology.bind(vhost, "hash", own, "x", Table::new(), Some(2)).unwrap_err();
+    let error =
+        world.topology.bind(vhost, "hash", own, "x", Table::new(), Some(OTHER)).unwrap_err();
     assert!(matches!(error, BindError::WeightNotNumber(_)));
     let mut unbind =
-        |key| world.topology.unbind(vhost, "amq.direct", own, key, Table::new(), Some(2));
+        |key| world.topology.unbind(vhost, "amq.direct", own, key, Table::new(), Some(OTHER));
     assert!(unbind("never bound").unwrap().bindings.is_empty());
     assert!(matches!(unbind("").unwrap_err(), BindError::Locked(_)));
     assert_eq!(world.topology.binding_count(), 1);

@@ -4,7 +4,7 @@ use leveret_counting::live_bytes;
 use leveret_topology::{Destination, Import, Imported, Permission, QueueKind, Routable, Topology};
 use serde_json::{Value as Json, json};
 
-use crate::common::{World, table, text};
+use crate::common::{OWNER, World, table, text};
 
 /// As `rabbitmqctl export_definitions` of 3.13 writes it, shortened.
 const EXPORTED: &str = r##"{
@@ -224,7 +224,7 @@ fn what_is_not_exported() {
     let mut world = World::new();
     world.queue("q");
     let own = world.queue_spec("own");
-    let own = leveret_topology::QueueSpec { exclusive_owner: Some(1), ..own };
+    let own = leveret_topology::QueueSpec { exclusive_owner: Some(OWNER), ..own };
     world.topology.declare_queue(own).unwrap();
     // An import passes over names of the broker's, and ends at their bindings.
     let unnamed = world.queue_spec("amq.gen-1");

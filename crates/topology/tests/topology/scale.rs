@@ -2,7 +2,7 @@
 
 use leveret_topology::{Binding, Exchange, Queue, Topology};
 
-use crate::common::World;
+use crate::common::{OTHER, OWNER, World};
 
 /// The idle queue's share of its budget of 2 KB in the whole broker: what is kept beside its name
 /// (once, with 16 bytes before it) and its two table entries of 24 and 16 bytes.
@@ -47,10 +47,13 @@ fn many_exclusive_queues() {
     for number in 0..20_000 {
         let name = format!("queue {number}");
         let spec = world.queue_spec(&name);
-        let spec = leveret_topology::QueueSpec { exclusive_owner: Some(number % 2), ..spec };
+        let spec = leveret_topology::QueueSpec {
+            exclusive_owner: Some([OTHER, OWNER][number % 2]),
+            ..spec
+        };
         world.topology.declare_queue(spec).unwrap();
     }
-    for id in world.topology.queues_owned_by(1) {
+    for id in world.topology.queues_owned_by(OWNER) {
         world.topology.remove_queue(id);
     }
     world.topology.assert_invariants();

@@ -10,7 +10,7 @@ use leveret_topology::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::common::{Rng, table, text};
+use crate::common::{OWNER, Rng, table, text};
 
 /// Stored things as a log keeps them: one record by key, in the order in which they were written.
 #[derive(Debug, Default)]
@@ -181,7 +181,7 @@ const ROWS: &[Row] = &[
     ("a user's queue",       1, |t, v| { let id = t.declare_queue(queue(v, "q1")).unwrap().id; t.queue_declared_by(id, "u"); }),
     ("quorum queue",         1, |t, v| { t.declare_queue(QueueSpec { arguments: table([("x-queue-type", text("quorum"))]), ..queue(v, "q1") }).unwrap(); }),
     ("server-named queue",   1, |t, v| { t.declare_queue(QueueSpec { server_named: true, ..queue(v, "amq.gen-1") }).unwrap(); }),
-    ("exclusive queue",      0, |t, v| { t.declare_queue(QueueSpec { exclusive_owner: Some(1), ..queue(v, "q1") }).unwrap(); }),
+    ("exclusive queue",      0, |t, v| { t.declare_queue(QueueSpec { exclusive_owner: Some(OWNER), ..queue(v, "q1") }).unwrap(); }),
     ("transient queue",      0, |t, v| { t.declare_queue(QueueSpec { durable: false, ..queue(v, "q1") }).unwrap(); }),
 ];
 
@@ -395,7 +395,7 @@ pub(crate) fn change(rng: &mut Rng, topology: &mut Topology) {
         16 => topology.set_global_parameter(name, json!(rng.next() as f64 / 1e7)),
         17 => drop(topology.clear_global_parameter(name)),
         18 => {
-            let exclusive_owner = rng.chance(20).then_some(1);
+            let exclusive_owner = rng.chance(20).then_some(OWNER);
             let auto_delete = rng.chance(20);
             let spec = QueueSpec { durable, exclusive_owner, auto_delete, ..queue(vhost, name) };
             drop(topology.declare_queue(QueueSpec { arguments, ..spec }));

@@ -86,6 +86,7 @@ impl Runs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::NodeId;
 
     /// `1:7` is message 7 of connection 1, `-` failed, `!` timed out.
     #[track_caller]
@@ -98,7 +99,7 @@ mod tests {
                 "!" => Verdict::TimedOut,
                 _ => Verdict::Ok,
             };
-            let to = ConnectionId::new(to.trim_matches(['-', '!']).parse().unwrap());
+            let to = NodeId::ALONE.connection(to.trim_matches(['-', '!']).parse().unwrap());
             runs.add(to, 1, seq.parse().unwrap(), verdict);
         }
         let mut out = Outbox::default();
@@ -108,10 +109,10 @@ mod tests {
             .iter()
             .map(|(to, letter)| match letter {
                 ToSession::Confirm { first, last, ok, .. } => {
-                    format!("{}{}:{first}..{last}", if *ok { "" } else { "-" }, to.get())
+                    format!("{}{}:{first}..{last}", if *ok { "" } else { "-" }, to.number())
                 }
                 ToSession::ConfirmTimeout { first, last, .. } => {
-                    format!("!{}:{first}..{last}", to.get())
+                    format!("!{}:{first}..{last}", to.number())
                 }
                 other => panic!("{other:?}"),
             })

@@ -1,5 +1,5 @@
 use super::*;
-use crate::message::{ConnectionId, ToSession};
+use crate::message::{NodeId, ToSession};
 
 /// A plain random source: the state is the seed.
 fn next(state: &mut u64) -> u64 {
@@ -61,7 +61,7 @@ fn told(confirms: &mut Confirms) -> Vec<(u64, bool)> {
 
 fn add(confirms: &mut Confirms, plain: &Plain, wait: Wait) {
     let mut slot =
-        Slot { to: ConnectionId::new(1), seq: plain.at + 1, channel: 1, ..Slot::default() };
+        Slot { to: NodeId::ALONE.connection(1), seq: plain.at + 1, channel: 1, ..Slot::default() };
     plain.queues.iter().for_each(|&(_, until, _)| slot.count(until));
     let is_mixed = plain.queues.iter().any(|&(_, until, _)| until != plain.queues[0].1);
     let mixed = is_mixed.then(|| plain.queues.iter().map(|&(id, until, _)| (id, until)).collect());

@@ -11,12 +11,12 @@ use leveret_broker::record::join_names;
 use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
 use leveret_queue::{ChannelLimit, Gate, Offset, OutputGauge, Place, Time};
-use leveret_topology::{GroupId, PolicySpec, QueueId, Topology, VhostId};
+use leveret_topology::{GroupId, NodeId, PolicySpec, QueueId, Topology, VhostId};
 
 use crate::log::{HandLog, State};
 
-pub(crate) const PUBLISHER: ConnectionId = ConnectionId::new(1);
-const CONSUMER: ConnectionId = ConnectionId::new(2);
+pub(crate) const PUBLISHER: ConnectionId = NodeId::ALONE.connection(1);
+const CONSUMER: ConnectionId = NodeId::ALONE.connection(2);
 
 pub(crate) struct Node {
     pub(crate) topology: Topology,
@@ -268,7 +268,7 @@ impl Node {
     pub(crate) fn settle(&mut self, queue: QueueId, how: Settle, last: bool) {
         if let Some(settlement) = self.settlement(queue, how, last) {
             self.turn(ToShard::Settle {
-                from: ConnectionId::new(1),
+                from: NodeId::ALONE.connection(1),
                 settlements: vec![settlement],
             });
         }
