@@ -191,11 +191,11 @@ impl<L: Log> Node<L> {
         self.next_connection = earlier.next_connection;
     }
 
-    /// From now on a second topology begins with what is there, and has nothing but the changes that are told.
+    /// From now on a second topology begins with what is there, and has nothing but the changes that are told. It knows one group
+    /// of its own, so that homes are told, too.
     pub(crate) fn begin_to_follow(&mut self) -> Result<(), StoredError> {
         self.meta.follow();
         let mut follower = Topology::new();
-        follower.set_homes(self.topology.homes());
         apply(&self.topology.snapshot(), &mut follower)?;
         self.follower = Some(follower);
         Ok(())

@@ -4,8 +4,7 @@
 //! nothing, since a change says what a thing is and not what was done to it. What goes is taken away first, from bindings up to
 //! vhosts; so a name is free for the thing that has it now. Then what is there is made, from vhosts down to bindings.
 //!
-//! Both know the same groups ([`set_homes`](Topology::set_homes)): a change of a queue tells its home only if that is not the usual one
-//! among them.
+//! Each may know groups of its own ([`set_homes`](Topology::set_homes)): a change of a queue tells its home.
 //!
 //! A change applied twice is applied once. Nothing is refused that a rule refuses, and nothing follows from a change but what is
 //! in the batch: an auto-delete exchange goes by a change of its own. Nothing is noted. Events are told, if somebody
@@ -72,7 +71,8 @@ impl Topology {
     fn apply_there(&mut self, change: &Change, applied: &mut Applied) -> Result<(), StoredError> {
         let Some(record) = &change.record else { return Ok(()) };
         let id = if let EntityKey::Binding(id) = change.key { Some(id) } else { None };
-        let mut with = Upsert { is_stored: change.is_stored, id, policies: Vec::new() };
+        let mut with =
+            Upsert { is_stored: change.is_stored, id, policies: Vec::new(), is_change: true };
         match self.upsert(record, &mut with)? {
             Restored::Orphan(what) => applied.orphans.push(what),
             Restored::There(key) | Restored::InsteadOf(key, _) => {

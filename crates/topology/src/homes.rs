@@ -4,7 +4,7 @@
 //! about the queue go there. Nothing else knows a rule by which homes are chosen, so that a queue may have any home.
 //!
 //! The rule is that of data directories that know no homes: the number of the queue modulo the number of groups. A stored
-//! queue has its home in its record only if the rule says another one.
+//! queue has its home in its record only if the rule says another one. A change for other topologies always tells it.
 
 use crate::hash::mix;
 use crate::id::{ExchangeId, GroupId, QueueId};
@@ -17,6 +17,9 @@ pub struct Homes {
     /// New queues have homes by chance.
     seed: Option<u64>,
 }
+
+/// Groups are fewer than this in all, so that a list may have a place for each.
+pub(crate) const GROUPS_MAX: u32 = 1 << 16;
 
 impl Default for Homes {
     fn default() -> Self {
@@ -33,11 +36,6 @@ impl Homes {
     /// New queues have homes by chance from now on: for the simulator, as no home must follow from the number of a queue.
     pub const fn by_chance(self, seed: u64) -> Self {
         Self { seed: Some(seed), ..self }
-    }
-
-    /// Whether there is this group.
-    pub(crate) fn has(self, group: GroupId) -> bool {
-        group.get() < self.groups
     }
 
     /// How many groups there are.

@@ -65,7 +65,7 @@ pub struct Change {
     pub key: EntityKey,
     /// It survives a restart, or did.
     pub is_stored: bool,
-    /// The thing as it is now, [head and body](crate::stored). None: it is gone.
+    /// The thing as it is now, [head and body](crate::stored); a queue with its home. None: it is gone.
     pub record: Option<Box<[u8]>>,
 }
 
@@ -141,8 +141,7 @@ impl Topology {
 
     /// What became of a thing, as it is now.
     pub fn change(&self, noted: Noted) -> Change {
-        let mut record = self.head(&noted.key).to_vec();
-        let record = self.store(&noted.key, &mut record).then(|| record.into());
+        let record = self.told(&noted.key).map(Into::into);
         Change { key: noted.key, is_stored: noted.is_stored, record }
     }
 

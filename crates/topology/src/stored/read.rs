@@ -52,7 +52,7 @@ pub enum StoredError {
         /// It is of those that survive a restart.
         is_stored: bool,
     },
-    /// A queue lives in a group that is not there.
+    /// A queue lives in a group that is not there, or cannot be.
     #[error("a queue of group {home}, and there are {groups}")]
     Home {
         /// The queue's home.
@@ -60,6 +60,9 @@ pub enum StoredError {
         /// How many groups there are.
         groups: u32,
     },
+    /// A change of a queue does not say where the queue lives.
+    #[error("a queue without a home")]
+    Homeless,
     /// A change of one thing has the record of another one.
     #[error("the record of {0:?}")]
     Other(EntityKey),

@@ -16,6 +16,7 @@ use crate::binding::{BINDING_IDS, Binding, Removed, Target};
 use crate::connection::ConnectionId;
 use crate::event::{Event, about_permission};
 use crate::exchange::{ExchangeKind, ExchangeSpec};
+use crate::homes::GROUPS_MAX;
 use crate::id::{BindingId, ExchangeId, GroupId, QueueId, VhostId};
 use crate::journal::{EntityKey, Ids};
 use crate::parameters::LIMITS_EVENTS;
@@ -49,6 +50,8 @@ pub(crate) struct Upsert {
     pub(crate) id: Option<BindingId>,
     /// Policies that were set: names in their vhosts are to be looked at.
     pub(crate) policies: Vec<PolicyChange>,
+    /// It comes from another topology.
+    pub(crate) is_change: bool,
 }
 
 type Result<T> = std::result::Result<T, StoredError>;
@@ -101,7 +104,7 @@ impl Topology {
             Kind::Parameter => self.upsert_parameter(it),
             Kind::Policy | Kind::OperatorPolicy => self.upsert_policy(kind, it, with),
             Kind::Exchange => self.upsert_exchange(version, it, with.is_stored),
-            Kind::Queue => self.upsert_queue(it, with.is_stored),
+            Kind::Queue => self.upsert_queue(it, with),
             Kind::Binding => self.upsert_binding(it, with.id),
             Kind::Tracing => self.upsert_tracing(it),
         }?;
@@ -347,7 +350,8 @@ impl Topology {
         Ok(there(EntityKey::Exchange(id), old.map(EntityKey::Exchange)))
     }
 
-    fn upsert_queue(&mut self, body: &mut Reader<'_>, durable: bool) -> Result<Restored> {
+    fn upsert_queue(&mut self, body: &mut Reader<'_>, with: &Upsert) -> Result<Restored> {
+        let durable = with.is_stored;
         let (id, vhost) = (QueueId::new(body.u64()?), VhostId::new(body.u32()?));
         let name = body.text()?;
         let kind = queue_kind(body.text()?)?;
@@ -356,15 +360,10 @@ impl Topology {
         let declared_by = if flags & BY_USER == 0 { "" } else { body.text()? };
         let exclusive_owner =
             if flags & EXCLUSIVE == 0 { None } else { Some(ConnectionId::from_bits(body.u64()?)) };
-        let home = match flags & HOME {
-            0 => self.homes.usual(id),
-            _ => GroupId::new(body.u32()?),
-        };
+        let home = if flags & HOME == 0 { None } else { Some(GroupId::new(body.u32()?)) };
         let declared = if body.is_empty() { None } else { Some(Box::new(body.table()?)) };
         check_stored(flags, durable)?;
-        if !self.homes.has(home) {
-            return Err(StoredError::Home { home, groups: self.homes.groups() });
-        }
+        let home = self.home_told(id, home, with.is_change)?;
         self.used_queue(id)?;
         let Some(place) = self.vhost_even_going(vhost) else {
             return Ok(Restored::Orphan(format!("queue '{name}'")));
@@ -406,6 +405,18 @@ impl Topology {
         // What was routed there goes elsewhere now.
         self.generation += u64::from(moved);
         Ok(there(EntityKey::Queue(id), old.map(EntityKey::Queue)))
+    }
+
+    /// The home of a queue by its record. What was stored here tells only homes that are not the usual ones, and those are here. A
+    /// change always tells it, and the group may be elsewhere.
+    fn home_told(&self, id: QueueId, told: Option<GroupId>, is_change: bool) -> Result<GroupId> {
+        let (home, groups) = match told {
+            None if is_change => return Err(StoredError::Homeless),
+            None => return Ok(self.homes.usual(id)),
+            Some(home) if is_change => (home, GROUPS_MAX),
+            Some(home) => (home, self.homes.groups()),
+        };
+        if home.get() < groups { Ok(home) } else { Err(StoredError::Home { home, groups }) }
     }
 
     fn upsert_binding(&mut self, body: &mut Reader<'_>, id: Option<BindingId>) -> Result<Restored> {

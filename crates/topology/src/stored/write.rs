@@ -34,7 +34,7 @@ pub(super) const BY_USER: u8 = 4;
 pub(super) const TRANSIENT: u8 = 8;
 /// Flag of a queue: whose it is alone is told. It is never stored.
 pub(super) const EXCLUSIVE: u8 = 16;
-/// Flag of a queue: its home is told, as it is not the usual one.
+/// Flag of a queue: its home is told.
 pub(super) const HOME: u8 = 32;
 
 /// The layout of a queue whose home is not told.
@@ -61,14 +61,23 @@ impl Topology {
         }
     }
 
-    /// Whether the home of a queue is to be told.
+    /// Whether the home of a queue is to be stored.
     fn is_homed(&self, queue: &Queue) -> bool {
         queue.home != self.homes.usual(queue.id)
     }
 
-    fn put_queue(&self, queue: &Queue, out: &mut Vec<u8>) {
-        let home = self.is_homed(queue).then_some(queue.home);
-        put_queue(queue, home, out);
+    /// The whole record of what a key names now, for another topology: it may know other groups, so a queue's home is always told.
+    /// None if the thing is gone.
+    pub(crate) fn told(&self, key: &EntityKey) -> Option<Vec<u8>> {
+        let mut record = key.kind().head().to_vec();
+        match key {
+            EntityKey::Queue(id) => {
+                let queue = self.queue_by_id(*id)?;
+                put_queue(queue, Some(queue.home), &mut record);
+            }
+            _ => self.try_store(key, &mut record)?,
+        }
+        Some(record)
     }
 
     fn try_store(&self, key: &EntityKey, out: &mut Vec<u8>) -> Option<()> {
@@ -116,7 +125,10 @@ impl Topology {
                 put_policy(policy, out);
             }
             EntityKey::Exchange(id) => put_exchange(self.exchange_by_id(*id)?, out),
-            EntityKey::Queue(id) => self.put_queue(self.queue_by_id(*id)?, out),
+            EntityKey::Queue(id) => {
+                let queue = self.queue_by_id(*id)?;
+                put_queue(queue, self.is_homed(queue).then_some(queue.home), out);
+            }
             EntityKey::Binding(id) => {
                 put_binding(self.bindings.get(self.bindings.find_id(*id)?), out);
             }

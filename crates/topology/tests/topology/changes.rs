@@ -11,7 +11,17 @@ use leveret_topology::{
 use serde_json::json;
 
 use crate::common::{OWNER, Rng, table};
-use crate::stored::{PASSWORD, Shelf, change, exchange, policy, queue, restore};
+use crate::stored::{PASSWORD, Shelf, change, exchange, policy, queue, restore_among};
+
+/// The groups that the one knows that changes.
+const LEADERS: Homes = Homes::among(5);
+
+/// A topology with other groups: fewer, and another rule.
+fn elsewhere() -> Topology {
+    let mut topology = Topology::new();
+    topology.set_homes(Homes::among(3));
+    topology
+}
 
 /// A topology that changes, what a log has of it, and a topology that follows.
 struct Pair {
@@ -24,8 +34,9 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let (leader, follower) = (Topology::new(), Topology::new());
-        Self { leader, shelf: Shelf::default(), follower, saw_all: true }
+        let mut leader = Topology::new();
+        leader.set_homes(LEADERS.by_chance(1));
+        Self { leader, shelf: Shelf::default(), follower: elsewhere(), saw_all: true }
     }
 
     /// All that changed since the last batch, in the order given by `rng`.
@@ -67,7 +78,7 @@ impl Pair {
     /// A follower that begins with all that there is. What is noted and not taken yet comes again.
     #[track_caller]
     fn begin_again(&mut self, rng: &mut Rng) {
-        self.follower = Topology::new();
+        self.follower = elsewhere();
         self.saw_all = false;
         let applied = self.follower.apply(&self.leader.snapshot()).unwrap();
         end(applied, &mut self.follower);
@@ -77,7 +88,7 @@ impl Pair {
 
     /// The leader's process ends, and another one begins with what its log has.
     fn restart(&mut self) {
-        self.leader = restore(&self.shelf.records());
+        self.leader = restore_among(LEADERS.by_chance(2), &self.shelf.records());
         // Bindings have other ids.
         self.shelf = Shelf::default();
         self.leader.note_all();
@@ -167,7 +178,7 @@ impl Pair {
     fn restart_has_what_was_stored(&self) {
         assert_same(
             &self.follower.describe_durable(),
-            &restore(&self.shelf.records()).describe_durable(),
+            &restore_among(LEADERS, &self.shelf.records()).describe_durable(),
         );
     }
 }
@@ -298,9 +309,7 @@ fn events() {
 fn of_a_node_that_is_gone() {
     let mut rng = Rng(1);
     let mut pair = Pair::new();
-    let homes = Homes::among(4);
-    pair.leader.set_homes(homes);
-    pair.follower.set_homes(homes);
+    pair.leader.set_homes(Homes::among(4));
     let t = &mut pair.leader;
     let v = t.add_vhost("v").unwrap();
     let gone = NodeId::new(2).unwrap();
@@ -369,11 +378,22 @@ fn damaged_changes() {
     let noted = noted.find(|it| it.key == EntityKey::Queue(id)).unwrap();
     let good = topology.change(noted);
     assert_eq!((good.key.clone(), good.is_stored), (EntityKey::Queue(id), false));
+    let key = EntityKey::Queue(id);
+    let mut record = topology.head(&key).to_vec();
+    assert!(topology.store(&key, &mut record));
+    let homeless = Change { record: Some(record.into()), ..good.clone() };
     let mut refused = |change: Change| topology.apply(&[change]).unwrap_err();
     let stored = Change { is_stored: true, ..good.clone() };
     assert!(matches!(refused(stored), StoredError::Transient { is_stored: false }));
     let other = Change { key: EntityKey::Queue(QueueId::new(99)), ..good.clone() };
     assert!(matches!(refused(other), StoredError::Other(EntityKey::Queue(it)) if it == id));
+    // Whose home is not told, or cannot be.
+    assert!(matches!(refused(homeless), StoredError::Homeless));
+    let mut record = good.record.clone().unwrap();
+    let at = record.len() - 4;
+    record[at..].copy_from_slice(&[0, 0, 1, 0]);
+    let nowhere = Change { record: Some(record), ..good.clone() };
+    assert!(matches!(refused(nowhere), StoredError::Home { groups: 0x1_0000, .. }));
     let huge = Change { key: EntityKey::Binding(BindingId::new(u64::MAX)), record: None, ..good };
     assert!(matches!(refused(huge), StoredError::Id));
     let record = good.record.clone().unwrap();

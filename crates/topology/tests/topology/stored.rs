@@ -56,7 +56,12 @@ fn take_stored(topology: &mut Topology) -> Vec<EntityKey> {
 }
 
 pub(crate) fn restore(records: &[Vec<u8>]) -> Topology {
+    restore_among(Homes::default(), records)
+}
+
+pub(crate) fn restore_among(homes: Homes, records: &[Vec<u8>]) -> Topology {
     let mut topology = Topology::new();
+    topology.set_homes(homes);
     for record in records {
         let restored = topology.restore(record).unwrap();
         assert!(matches!(restored, Restored::There(_)), "{restored:?}");
