@@ -35,7 +35,7 @@ pub use leveret_topology::{ConnectionId, NodeId};
 pub use outbox::Outbox;
 pub use reply::{ConsumerFacts, Holding, Looked, Moved, Page, QueueFacts, Refusal, Reply};
 pub use step::{STEP_QUEUES_MAX, Step, What};
-pub use targets::{Homed, Targets, add_by_home};
+pub use targets::{Homed, Targets, add_by_home, log_of};
 pub use to_meta::{AdminCommand, Binding, ToMeta};
 pub use to_session::{Delivery, ToSession};
 pub use to_shard::{DeadLetterFrom, MoveTo, Named, Taken, ToShard};

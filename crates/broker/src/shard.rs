@@ -158,7 +158,7 @@ impl<L: Log> Shard<L> {
         let start = Place::end_of(out);
         self.store.begins(now, self.outside.micros, self.outside.is_pressed);
         if self.is_closed {
-            self.write_on(letters, now, out);
+            self.write_on(letters, topology.homes(), now, out);
             return false;
         }
         self.jobs.begin();
@@ -239,7 +239,7 @@ impl<L: Log> Shard<L> {
             ToShard::Nobody { reply } => out.reply(reply, Reply::Gone),
             // What is to go on was touched at the start of the turn.
             ToShard::Continue => {}
-            ToShard::Freed { by, records } => self.store.freed(by, &records),
+            ToShard::Freed { by, records } => self.store.freed(by, topology.homes(), &records),
             ToShard::Lend { to, records } => self.store.lend(to, records, out),
             ToShard::Lent { records } => {
                 self.store.lent(records);
@@ -272,7 +272,7 @@ impl<L: Log> Shard<L> {
         self.store.hold_answers(start, out);
         self.settle_with_disk(now, out);
         self.store.free_answers(out);
-        self.store.send_errands(self.group, out);
+        self.store.send_errands(self.group, topology.homes(), out);
         if !self.unreadable.is_empty() {
             self.tell_unreadable(topology);
         }

@@ -110,7 +110,7 @@ impl Default for Options {
         Self {
             writer: format!("leveret {}", env!("CARGO_PKG_VERSION")),
             seed: 0,
-            number: 0,
+            number: LogNumber::new(0),
             segment_bytes: 16 << 20,
             cache_bytes: 16 << 20,
             spill_bytes: 64 << 20,

@@ -188,13 +188,13 @@ impl Holder {
     /// Another log, which refers to the record: see [`shared`]. Nobody else has a number as high as these but the
     /// highest, which is for the owner's own use.
     pub const fn of_log(log: LogNumber) -> Self {
-        Self(LOG_MAX - log as u64)
+        Self(LOG_MAX - log.get() as u64)
     }
 
     /// Which log it is, if it is one.
     pub const fn as_log(self) -> Option<LogNumber> {
         match LOG_MAX.checked_sub(self.0) {
-            Some(number) if number <= LogNumber::MAX as u64 => Some(number as LogNumber),
+            Some(number) if number <= u32::MAX as u64 => Some(LogNumber::new(number as u32)),
             _ => None,
         }
     }

@@ -22,8 +22,38 @@ use smallvec::SmallVec;
 
 use crate::Offset;
 
-/// The number of a log among those that share records.
-pub type LogNumber = u32;
+/// The number of a log among those of one data directory, which share records. Logs have stored it as the name of a
+/// [holder](crate::Holder::of_log), so it stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogNumber(u32);
+
+impl LogNumber {
+    /// The log with this number.
+    pub const fn new(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The bare number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The log whose place in a list that has one for each is `index`.
+    pub fn at(index: usize) -> Self {
+        Self(u32::try_from(index).expect("fewer than 2^32 logs"))
+    }
+
+    /// The place of the log in a list that has one for each.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl core::fmt::Display for LogNumber {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// Where a shared record's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -146,24 +176,34 @@ impl Shared {
 mod tests {
     use super::*;
 
+    fn log(number: u32) -> LogNumber {
+        LogNumber::new(number)
+    }
+
     #[test]
     fn the_first_one_writes() {
-        let shared = Shared::among(0..3);
-        let place = Place { log: 1, at: Offset::new(7) };
-        assert_eq!(shared.take(1, place.at), Taken::Here([0, 2].into_iter().collect()));
-        assert_eq!(shared.take(0, Offset::new(9)), Taken::There(place, Progress::Writing));
-        assert_eq!(shared.set(Progress::Stuck).to_vec(), [0]);
-        assert_eq!(shared.set(Progress::Safe).to_vec(), [0]);
-        assert_eq!(shared.set(Progress::Safe).to_vec(), [0; 0]);
-        assert_eq!(shared.take(2, Offset::new(3)), Taken::There(place, Progress::Safe));
+        let shared = Shared::among((0..3).map(LogNumber::new));
+        let place = Place { log: log(1), at: Offset::new(7) };
+        assert_eq!(
+            shared.take(log(1), place.at),
+            Taken::Here([log(0), log(2)].into_iter().collect())
+        );
+        assert_eq!(shared.take(log(0), Offset::new(9)), Taken::There(place, Progress::Writing));
+        assert_eq!(shared.set(Progress::Stuck).to_vec(), [log(0)]);
+        assert_eq!(shared.set(Progress::Safe).to_vec(), [log(0)]);
+        assert_eq!(shared.set(Progress::Safe).to_vec(), []);
+        assert_eq!(shared.take(log(2), Offset::new(3)), Taken::There(place, Progress::Safe));
     }
 
     #[test]
     fn who_leaves_before_is_not_counted_with() {
-        let shared = Shared::among(0..3);
-        assert_eq!(shared.leave(2), None);
-        assert_eq!(shared.leave(2), None);
-        assert_eq!(shared.take(0, Offset::new(5)), Taken::Here([1].into_iter().collect()));
-        assert_eq!(shared.leave(1), Some(Place { log: 0, at: Offset::new(5) }));
+        let shared = Shared::among((0..3).map(LogNumber::new));
+        assert_eq!(shared.leave(log(2)), None);
+        assert_eq!(shared.leave(log(2)), None);
+        assert_eq!(
+            shared.take(log(0), Offset::new(5)),
+            Taken::Here([log(1)].into_iter().collect())
+        );
+        assert_eq!(shared.leave(log(1)), Some(Place { log: log(0), at: Offset::new(5) }));
     }
 }

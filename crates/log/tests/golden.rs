@@ -5,7 +5,7 @@
 use leveret_log::disk::{FileName, SimDisk};
 use leveret_log::file::{OnDamage, Options};
 use leveret_log::suite::drive;
-use leveret_log::{FileLog, Holder, Keep, Log, Offset, Shared};
+use leveret_log::{FileLog, Holder, Keep, Log, LogNumber, Offset, Shared};
 
 const FORMAT_1: &[u8] = include_bytes!("golden/format-1.seg");
 const FORMAT_2: &[u8] = include_bytes!("golden/format-2.seg");
@@ -56,7 +56,7 @@ fn seal() -> [Vec<u8>; 3] {
 }
 
 fn write_with(log: &mut FileLog<SimDisk>) {
-    let other = Options { number: 1, ..Options::default() };
+    let other = Options { number: LogNumber::new(1), ..Options::default() };
     let mut other = FileLog::open(SimDisk::new(1), other, &mut |_| {}).unwrap().0;
     let names = [Holder::new(1), Holder::new(300), Holder::new(1 << 40)];
     log.set_spill_bytes(u64::MAX);
@@ -73,7 +73,7 @@ fn write_with(log: &mut FileLog<SimDisk>) {
     log.persist(spilled).unwrap();
     log.persist(unwritten).unwrap();
     drive(log);
-    let [theirs, ours] = [(); 2].map(|()| Shared::among(0..2));
+    let [theirs, ours] = [(); 2].map(|()| Shared::among((0..2).map(LogNumber::new)));
     let shared = b"headshared".as_slice().into();
     other.append_shared(&shared, 4, &names[..1], Keep::Durable, &theirs).unwrap();
     drive(&mut other);
@@ -125,7 +125,7 @@ fn format_1_is_read() {
 
 #[test]
 fn formats_2_and_3_are_read() {
-    let log_1 = Holder::of_log(1).get();
+    let log_1 = Holder::of_log(LogNumber::new(1)).get();
     for file in [FORMAT_2, FORMAT_3] {
         check(file, &[(6, b"head", &[1]), (7, b"head", &[1, 300, log_1])]);
     }

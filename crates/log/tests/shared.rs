@@ -18,7 +18,7 @@ const LOGS: usize = 3;
 const HEAD: usize = 8;
 
 fn options(number: usize) -> Options {
-    Options { number: number as LogNumber, ..Options::default() }
+    Options { number: LogNumber::at(number), ..Options::default() }
 }
 
 fn open_all(disks: &[SimDisk], options: &[Options]) -> (Vec<FileLog<SimDisk>>, Unmatched) {
@@ -47,7 +47,7 @@ fn record(id: u64, len: usize) -> Bytes {
 }
 
 fn share(among: &[usize]) -> Arc<Shared> {
-    Shared::among(among.iter().map(|&log| log as LogNumber))
+    Shared::among(among.iter().map(|&log| LogNumber::at(log)))
 }
 
 /// Logs, and what they have to tell each other.
@@ -67,13 +67,13 @@ impl Logs {
     fn deliver(&mut self) {
         let Some((from, errand)) = self.letters.pop_front() else { return };
         match errand {
-            Errand::Wake(log) => self.all[log as usize].collect().expect("good"),
+            Errand::Wake(log) => self.all[log.index()].collect().expect("good"),
             Errand::Freed(place) => {
-                let holder = Holder::of_log(from as LogNumber);
-                self.all[place.log as usize].release(place.at, holder).expect("held");
+                let holder = Holder::of_log(LogNumber::at(from));
+                self.all[place.log.index()].release(place.at, holder).expect("held");
             }
             Errand::Lend { of, at } => {
-                let home = &mut self.all[of.log as usize];
+                let home = &mut self.all[of.log.index()];
                 match home.read(of.at) {
                     Err(ReadError::Cold { .. }) => {
                         home.fetch(&[of.at]);
@@ -398,7 +398,7 @@ fn what_is_another_record_by_now_is_not_lent() {
         assert_eq!(unmatched, Unmatched { strange: 1, ..Unmatched::default() }, "start {start}");
         logs = Logs { all, letters: VecDeque::new() };
         logs.all.iter_mut().for_each(|log| log.recover(&mut |_| {}));
-        let of = Place { log: 0, at: Offset::ZERO };
+        let of = Place { log: LogNumber::new(0), at: Offset::ZERO };
         let error = ReadError::Elsewhere { at: Offset::ZERO, of, file: None };
         assert_eq!(logs.read(1, Offset::ZERO), Err(error));
         assert_eq!(logs.read(0, Offset::ZERO), Ok(record(3, 3000)));

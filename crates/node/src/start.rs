@@ -15,7 +15,7 @@ use leveret_broker::transaction::{Decided, TxId};
 use leveret_broker::{Meta, Shard};
 use leveret_log::{Log, Offset};
 use leveret_queue::Time;
-use leveret_topology::{GroupId, Topology};
+use leveret_topology::Topology;
 
 /// Shards of these logs, with the queues of `topology`, which are not filled yet. With `keeps_orphans` messages of queues
 /// that the topology does not have stay in the log, in no queue.
@@ -26,7 +26,7 @@ pub fn host<L: Log>(
     now: Time,
 ) -> Vec<Shard<L>> {
     let hosted = logs.enumerate().map(|(index, log)| {
-        let mut shard = Shard::new(GroupId::at(index), log);
+        let mut shard = Shard::new(topology.homes().group_at(index), log);
         if keeps_orphans {
             shard.keep_orphans();
         }

@@ -12,7 +12,6 @@
 use leveret_broker::message::{ToMeta, ToShard};
 use leveret_broker::{Meta, Shard};
 use leveret_log::{Log, SyncError};
-use leveret_topology::GroupId;
 
 /// A node of which nobody has turns any more but by the one who stops it.
 pub trait Stopping {
@@ -29,7 +28,7 @@ pub trait Stopping {
     fn meta<T>(&mut self, look: impl FnOnce(&mut Meta<Self::Log>) -> T) -> T;
 
     /// Gives a shard a letter, and turns to everybody to whom something follows from it.
-    fn run_shard(&mut self, group: GroupId, letter: ToShard);
+    fn run_shard(&mut self, index: usize, letter: ToShard);
 
     /// The same with the topology's owner.
     fn run_meta(&mut self, letter: ToMeta);
@@ -76,7 +75,7 @@ impl PutAway {
     fn depart<N: Stopping>(&mut self, node: &mut N) -> Step {
         // What had its turn left to others is taken over, and what did not fit one turn goes on in the next.
         for index in 0..node.shards() {
-            node.run_shard(GroupId::at(index), ToShard::Continue);
+            node.run_shard(index, ToShard::Continue);
         }
         if under_way(node) == 0 {
             self.give_up_departing(node);
@@ -139,10 +138,10 @@ mod tests {
             look(&mut self.meta)
         }
 
-        fn run_shard(&mut self, group: GroupId, letter: ToShard) {
+        fn run_shard(&mut self, index: usize, letter: ToShard) {
             self.turns.0 += 1;
             let (now, mut out) = (Time::from_ms(1), Outbox::default());
-            self.shards[group.index()].turn(&mut vec![letter], &self.topology, now, &mut out);
+            self.shards[index].turn(&mut vec![letter], &self.topology, now, &mut out);
             assert!(out.is_empty());
         }
 

@@ -10,7 +10,7 @@ use leveret_broker::flow::AlarmChange;
 use leveret_broker::message::{ConnectionId, NodeId, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard};
 use leveret_session::Settings;
-use leveret_topology::Topology;
+use leveret_topology::{Homes, Topology};
 use tokio::sync::{Notify, watch};
 
 use crate::alarms::Alarms;
@@ -42,6 +42,8 @@ pub struct Node {
     pub settings: Arc<Settings>,
     /// Shards, by index.
     pub shards: Vec<ShardActor>,
+    /// Which group each of them is.
+    pub homes: Homes,
     /// The topology's owner.
     pub meta: Actor<Meta<NodeLog>, ToMeta>,
     names: Names<Topology>,
@@ -141,6 +143,7 @@ impl Node {
         let names_bytes = AtomicU64::new(topology.weight());
         Self {
             shards: shards.collect(),
+            homes: topology.homes(),
             meta: Actor::new(Rank::Meta, meta),
             names: Names::new(topology),
             recipients: RankedRw::new(Rank::Recipients, HashMap::default()),

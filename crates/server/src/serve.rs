@@ -14,7 +14,7 @@ use leveret_log::Offset;
 use leveret_node::start::{self, Filled};
 use leveret_node::stop::{self, PutAway, Step, Stopping};
 use leveret_session::Settings;
-use leveret_topology::{GroupId, Topology};
+use leveret_topology::Topology;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -355,7 +355,8 @@ impl Stopping for Stopped<'_> {
         look(&mut self.0.meta.state())
     }
 
-    fn run_shard(&mut self, group: GroupId, letter: ToShard) {
+    fn run_shard(&mut self, index: usize, letter: ToShard) {
+        let group = self.0.homes.group_at(index);
         with_runner(self.0, |runner| runner.run_shard(group, letter));
     }
 

@@ -130,7 +130,7 @@ impl Waker {
         self.changed.notify_all();
         let Some(node) = self.node.get().and_then(Weak::upgrade) else { return };
         run_alone(&node, |runner| match owner {
-            Owner::Shard(index) => runner.run_shard(GroupId::at(index), ToShard::LogWoke),
+            Owner::Shard(index) => runner.run_shard(node.homes.group_at(index), ToShard::LogWoke),
             Owner::Names => runner.run_meta(ToMeta::LogWoke),
         });
     }
@@ -277,7 +277,7 @@ impl Storage {
         for index in 0..count {
             let dir = shard_dir(dir, index);
             let owner = Owner::Shard(index);
-            let number = LogNumber::try_from(index).context("so many shards")?;
+            let number = LogNumber::at(index);
             let options = LogOptions { number, ..options.clone() };
             let disk = disk_of(&dir, &waker, owner, &reached)?;
             let says = disk.list_says();
@@ -370,7 +370,7 @@ impl Checked {
     /// Refuses logs with messages of queues that live elsewhere: each log has to be where it was.
     pub(crate) fn refuse_strangers(&mut self, topology: &Topology) -> anyhow::Result<()> {
         for (index, log) in self.shards.iter_mut().enumerate() {
-            let (dir, group) = (shard_dir(&self.dir, index), GroupId::at(index));
+            let (dir, group) = (shard_dir(&self.dir, index), topology.homes().group_at(index));
             refuse_stranger(&dir, |each| log.each_holder(each), group, topology)
                 .context("Nothing was changed in the data directory")?;
         }

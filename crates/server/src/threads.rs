@@ -16,7 +16,6 @@ use crate::clock::now;
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working_for_others, rest, with_runner};
 use leveret_broker::message::ToShard;
-use leveret_topology::GroupId;
 
 /// Handles of the threads, to give them connections.
 #[derive(Debug)]
@@ -100,7 +99,7 @@ async fn keep_time(node: Arc<Node>) {
                 // Until the turn tells the next time, so that this one is not seen again.
                 shard.due_ms.store(u64::MAX, Ordering::Release);
                 with_runner(&node, |runner| {
-                    runner.run_shard(GroupId::at(index), ToShard::Continue)
+                    runner.run_shard(node.homes.group_at(index), ToShard::Continue)
                 });
             }
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leveret_amqp::content::{ContentHeader, Peek, RawProperties};
 use leveret_amqp::whole::WholePublish;
-use leveret_broker::message::{Message, Publish, Shared, Targets};
+use leveret_broker::message::{Message, Publish, Shared, Targets, log_of};
 use leveret_broker::record::{self, are_names, split_names};
 use leveret_topology::ExchangeId;
 
@@ -398,7 +398,8 @@ fn share(routed: &Routed, head: Head, message: &mut Message, cx: &Context<'_>) -
     let whole = head.publish(0, &Targets::new(), std::mem::take(message));
     let record_head = record::Head::of(&whole, cx.wall.ms());
     *message = whole.message.into_record(&record_head);
-    Shared::among(routed.targets.iter().map(|(group, _)| group.get()))
+    let homes = cx.topology.homes();
+    Shared::among(routed.targets.iter().map(|(group, _)| log_of(*group, homes)))
 }
 
 /// Exchange and routing key of a message from the wire.

@@ -225,7 +225,7 @@ impl Disks {
             seed,
             digests: seed.is_multiple_of(2),
             on_damage: OnDamage::Aside,
-            number: index as LogNumber,
+            number: LogNumber::at(index),
             segment_bytes: kib(random, 64),
             cache_bytes: random.below(3) as u64 * kib(random, 16),
             spill_bytes: kib(random, 32),

@@ -129,7 +129,7 @@ impl Node {
         let mut topology = Topology::new();
         bootstrap(&mut topology);
         topology.set_homes(homes);
-        let groups = (0..homes.groups()).map(GroupId::new);
+        let groups = (0..homes.groups() as usize).map(|index| homes.group_at(index));
         let shards = groups.map(|group| Shard::new(group, MemoryLog::new())).collect();
         Self::with(settings, topology, Meta::new(MemoryLog::new()), shards)
     }
@@ -534,7 +534,9 @@ impl<L: Log> Node<L> {
 
 impl<L: Log> Inboxes for Node<L> {
     fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
-        let Some(actor) = self.shards.get_mut(group.index()) else { return 0 };
+        let Some(actor) = self.shards.get_mut(self.topology.homes().index_of(group)) else {
+            return 0;
+        };
         actor.inbox.push_back(letter);
         actor.inbox.len()
     }

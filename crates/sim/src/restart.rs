@@ -4,7 +4,6 @@ use leveret_broker::message::{ConnectionId, ToMeta, ToShard};
 use leveret_broker::{Meta, Shard};
 use leveret_log::disk::Faults as DiskFaults;
 use leveret_node::stop::{PutAway, Step, Stopping};
-use leveret_topology::GroupId;
 
 use crate::disk::{Ending, Owner, Store};
 use crate::life;
@@ -393,8 +392,8 @@ impl Stopping for Stopped<'_> {
         look(self.sim.node.meta_mut())
     }
 
-    fn run_shard(&mut self, group: GroupId, letter: ToShard) {
-        self.sim.node.tell_shard(group.index(), letter);
+    fn run_shard(&mut self, index: usize, letter: ToShard) {
+        self.sim.node.tell_shard(index, letter);
         self.work_off();
     }
 

@@ -43,6 +43,19 @@ impl Homes {
         self.groups
     }
 
+    /// The group whose shard, and whose log, is at this place among those of the node: see [`index_of`](Self::index_of).
+    ///
+    /// Here alone numbers of logs and of groups are the same, as they are on a node that is alone.
+    pub fn group_at(self, index: usize) -> GroupId {
+        GroupId::at(index)
+    }
+
+    /// The place of a group's shard among those of the node. The number of its log is the same place in the data directory.
+    #[inline]
+    pub const fn index_of(self, group: GroupId) -> usize {
+        group.index()
+    }
+
     /// The home of a queue whose record does not say another one.
     pub fn usual(self, queue: QueueId) -> GroupId {
         self.modulo(queue.get())
@@ -103,5 +116,6 @@ mod tests {
         let differs = |queue| homes.choose(queue) != homes.usual(queue);
         assert!((0..300).map(QueueId::new).filter(|&queue| differs(queue)).count() > 150);
         assert_eq!(homes.usual(QueueId::new(7)), GroupId::new(1));
+        assert!((0..3).all(|index| homes.index_of(homes.group_at(index)) == index));
     }
 }

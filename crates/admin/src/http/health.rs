@@ -141,7 +141,8 @@ pub(super) async fn virtual_hosts(call: Call) -> Result<Answer, Fault> {
 /// Shards that do not answer in time.
 async fn silent_shards(node: &Arc<Node>) -> Vec<GroupId> {
     let mut asker = Asker::new(node);
-    let mut silent: Vec<GroupId> = (0..node.shards.len()).map(GroupId::at).collect();
+    let mut silent: Vec<GroupId> =
+        (0..node.shards.len()).map(|index| node.homes.group_at(index)).collect();
     // None answers before all queues are filled.
     if !node.is_filled() {
         return silent;

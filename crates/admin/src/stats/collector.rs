@@ -17,7 +17,7 @@ use leveret_server::ended::{self, Passages, Sums};
 use leveret_server::front::About;
 use leveret_server::locks::{Guard, Rank, Ranked};
 use leveret_server::node::Node;
-use leveret_topology::{GroupId, QueueId, QueueKind, Topology, VhostId};
+use leveret_topology::{QueueId, QueueKind, Topology, VhostId};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
@@ -238,7 +238,8 @@ impl Collector {
         for index in 0..asked {
             let mut begins = true;
             loop {
-                asker.tell_shard(GroupId::at(index), ToShard::Sample { reply, begins });
+                asker
+                    .tell_shard(self.node.homes.group_at(index), ToShard::Sample { reply, begins });
                 begins = false;
                 let Reply::Sampled(piece) = asker.answer().await? else { continue };
                 seen.extend(piece.queues.iter().map(|it| it.queue));

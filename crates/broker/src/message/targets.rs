@@ -6,7 +6,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use leveret_topology::{GroupId, QueueId, Topology};
+use leveret_log::LogNumber;
+use leveret_topology::{GroupId, Homes, QueueId, Topology};
 use smallvec::SmallVec;
 
 /// Lists of this length lie in the message.
@@ -62,6 +63,11 @@ impl Targets {
 
 /// Queues by the group that they live in: what each group gets.
 pub type Homed = SmallVec<[(GroupId, Targets); 1]>;
+
+/// The log of a group of this node.
+pub fn log_of(group: GroupId, homes: Homes) -> LogNumber {
+    LogNumber::at(homes.index_of(group))
+}
 
 /// Adds queues to lists by their homes.
 pub fn add_by_home(queues: &[QueueId], topology: &Topology, homed: &mut Homed) {

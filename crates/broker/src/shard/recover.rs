@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use leveret_log::{Holder, Log};
 use leveret_queue::{Incoming, Left, Offset, Time};
-use leveret_topology::{QueueId, Topology};
+use leveret_topology::{Homes, QueueId, Topology};
 
 use super::store::Parked;
 use super::{Shard, queue_offset};
@@ -207,19 +207,25 @@ impl<L: Log> Shard<L> {
     /// A turn of a shard that is closed: see [`close`](Self::close). Those are told who waited for the log, and others for
     /// what it was to be agreed upon.
     #[cold]
-    pub(super) fn write_on(&mut self, letters: &mut Vec<ToShard>, now: Time, out: &mut Outbox) {
+    pub(super) fn write_on(
+        &mut self,
+        letters: &mut Vec<ToShard>,
+        homes: Homes,
+        now: Time,
+        out: &mut Outbox,
+    ) {
         for letter in letters.drain(..) {
-            self.store.hear(letter, out);
+            self.store.hear(letter, homes, out);
         }
         // What another log wants may have come from the disk.
         for parked in self.store.came(|_| {}) {
             if let Parked::Letter(letter) = parked {
-                self.store.hear(letter, out);
+                self.store.hear(letter, homes, out);
             }
         }
         self.settle_with_disk(now, out);
         self.store.free_answers(out);
-        self.store.send_errands(self.group, out);
+        self.store.send_errands(self.group, homes, out);
     }
 
     /// What is below this offset may have been delivered: what the next start has to be told after a

@@ -40,7 +40,7 @@ use super::format::{
     BatchHeader, FileHeader, IndexReader, Malformed, NUMBER_MAX, take_u8, take_varint, u32_at,
     u64_at, unzigzag,
 };
-use crate::shared::Place;
+use crate::shared::{LogNumber, Place};
 use crate::{HEAD_MAX, Holder, Offset};
 
 pub use make::{Digester, ReadAt, Undigested};
@@ -254,7 +254,7 @@ impl<'a> Rows<'a> {
         if bits & row::ELSEWHERE != 0 {
             let log = u32::try_from(take_varint(&mut self.rest)?).ok()?;
             let at = take_varint(&mut self.rest).filter(|at| *at < NUMBER_MAX)?;
-            elsewhere = Some(Place { log, at: Offset::new(at) });
+            elsewhere = Some(Place { log: LogNumber::new(log), at: Offset::new(at) });
         }
         self.last = self.at;
         if self.at >= NUMBER_MAX || self.set >= self.sets {

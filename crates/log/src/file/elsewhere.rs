@@ -99,10 +99,11 @@ impl Elsewhere {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared::LogNumber;
     use crate::suite::numbers;
 
     fn place(log: u32, at: u64) -> Place {
-        Place { log, at: Offset::new(at) }
+        Place { log: LogNumber::new(log), at: Offset::new(at) }
     }
 
     #[test]

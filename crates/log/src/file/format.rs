@@ -44,7 +44,7 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
 
 use crate::disk::Heading;
-use crate::shared::Place;
+use crate::shared::{LogNumber, Place};
 use crate::{HEAD_MAX, Holder, Offset};
 
 /// Files of 3 are in the disk's list of files: nothing else is new.
@@ -380,7 +380,7 @@ impl<'a> IndexReader<'a> {
             _ => {
                 let log = u32::try_from(take_varint(&mut self.rest)?).ok()?;
                 let at = take_varint(&mut self.rest).filter(|at| *at < NUMBER_MAX)?;
-                Some(Place { log, at: Offset::new(at) })
+                Some(Place { log: LogNumber::new(log), at: Offset::new(at) })
             }
         };
         let has_marks = flags & FLAG_MARKS != 0;
@@ -526,7 +526,7 @@ impl<'a> IndexWriter<'a> {
         self.out.push(facts.head.len() as u8);
         self.out.extend_from_slice(facts.head);
         if let Some(place) = facts.elsewhere {
-            put_varint(self.out, u64::from(place.log));
+            put_varint(self.out, u64::from(place.log.get()));
             put_varint(self.out, place.at.get());
         }
         put_varint(self.out, facts.holders as u64);

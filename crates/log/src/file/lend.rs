@@ -214,10 +214,10 @@ fn agree<D: Disk>(logs: &mut [FileLog<D>], lost_before: &[Offset], is_at_rest: b
     let seen: Vec<_> = seen.into_iter().map(Seen::sorted).collect();
     let mut needed: Vec<(LogNumber, Place)> = Vec::new();
     for number in 0..logs.len() {
-        let own = LogNumber::try_from(number).unwrap_or(LogNumber::MAX);
+        let own = LogNumber::at(number);
         let refers: Vec<_> = logs[number].store.elsewhere.iter().collect();
         for (at, place) in refers {
-            let home = place.log as usize;
+            let home = place.log.index();
             let is_there = |log: &FileLog<D>| log.lends(place.at, Holder::of_log(own));
             if logs.get(home).is_some_and(is_there) {
                 needed.push((own, place));
@@ -241,12 +241,12 @@ fn agree<D: Disk>(logs: &mut [FileLog<D>], lost_before: &[Offset], is_at_rest: b
     }
     needed.sort_unstable();
     for (index, home) in logs.iter_mut().enumerate() {
-        let log = LogNumber::try_from(index).unwrap_or(LogNumber::MAX);
+        let log = LogNumber::at(index);
         let all = home.all_lent();
         home.sums.lent += all.len() as u64;
         for (to, at) in all {
             // What that one has lost may come back, and need it then.
-            let is_awaited = lost_before(to as usize) > Offset::ZERO;
+            let is_awaited = lost_before(to.index()) > Offset::ZERO;
             if !is_awaited && needed.binary_search(&(to, Place { log, at })).is_err() {
                 let _ = home.release(at, Holder::of_log(to));
                 unmatched.unneeded += 1;

@@ -4,11 +4,11 @@
 //! there is something to say only of what had to be written.
 
 use leveret_log::{Errand, HoldError, Holder, Log, LogNumber, Offset, ReadError};
-use leveret_topology::GroupId;
+use leveret_topology::{GroupId, Homes};
 
 use super::Store;
 use super::cold::Parked;
-use crate::message::{Outbox, ToShard};
+use crate::message::{Outbox, ToShard, log_of};
 
 /// What one shard says to another of such records.
 #[derive(Debug, Default)]
@@ -20,7 +20,12 @@ struct Mail {
 
 impl<L: Log> Store<L> {
     /// Sends what the log has for others, a letter of each kind.
-    pub(in super::super) fn send_errands(&mut self, group: GroupId, out: &mut Outbox) {
+    pub(in super::super) fn send_errands(
+        &mut self,
+        group: GroupId,
+        homes: Homes,
+        out: &mut Outbox,
+    ) {
         let mut mail: Vec<(LogNumber, Mail)> = Vec::new();
         let mut mail_to = |log: LogNumber, add: &mut dyn FnMut(&mut Mail)| {
             let index = mail.iter().position(|(to, _)| *to == log).unwrap_or_else(|| {
@@ -35,7 +40,7 @@ impl<L: Log> Store<L> {
             Errand::Lend { of, at } => mail_to(of.log, &mut |mail| mail.wanted.push((of.at, at))),
         });
         for (log, Mail { wakes, freed, wanted }) in mail {
-            let to = GroupId::new(log);
+            let to = homes.group_at(log.index());
             if wakes {
                 out.shard(to, ToShard::LogWoke);
             }
@@ -49,9 +54,9 @@ impl<L: Log> Store<L> {
     }
 
     /// Does what a letter says of the logs alone. Nothing, if it says something else.
-    pub(in super::super) fn hear(&mut self, letter: ToShard, out: &mut Outbox) {
+    pub(in super::super) fn hear(&mut self, letter: ToShard, homes: Homes, out: &mut Outbox) {
         match letter {
-            ToShard::Freed { by, records } => self.freed(by, &records),
+            ToShard::Freed { by, records } => self.freed(by, homes, &records),
             ToShard::Lend { to, records } => self.lend(to, records, out),
             ToShard::Lent { records } => self.lent(records),
             _ => {}
@@ -59,8 +64,8 @@ impl<L: Log> Store<L> {
     }
 
     /// Another shard refers to these no more.
-    pub(in super::super) fn freed(&mut self, by: GroupId, records: &[Offset]) {
-        let holder = Holder::of_log(by.get());
+    pub(in super::super) fn freed(&mut self, by: GroupId, homes: Homes, records: &[Offset]) {
+        let holder = Holder::of_log(log_of(by, homes));
         for &at in records {
             match self.log.release(at, holder) {
                 // It was lost with a file before this process began.

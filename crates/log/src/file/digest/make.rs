@@ -242,7 +242,7 @@ impl Made {
         }
         if let Some(place) = record.elsewhere {
             bits |= row::ELSEWHERE;
-            put_varint(out, place.log.into());
+            put_varint(out, place.log.get().into());
             put_varint(out, place.at.get());
         }
         if let Some(place) = out.get_mut(bits_at) {

@@ -17,7 +17,7 @@ type Numbers<'a> = &'a mut dyn FnMut(u64) -> u64;
 
 fn options(number: usize) -> Options {
     Options {
-        number: number as LogNumber,
+        number: LogNumber::at(number),
         seed: 7,
         segment_bytes: 700,
         cache_bytes: 0,
@@ -222,12 +222,12 @@ fn settle(logs: &mut [FileLog<SimDisk>]) {
                 Errand::Wake(_) => {}
                 Errand::Freed(place) => {
                     // Who crafts a reference may name what was never there.
-                    if let Some(home) = logs.get_mut(place.log as usize) {
-                        let _ = home.release(place.at, Holder::of_log(from as LogNumber));
+                    if let Some(home) = logs.get_mut(place.log.index()) {
+                        let _ = home.release(place.at, Holder::of_log(LogNumber::at(from)));
                     }
                 }
                 Errand::Lend { of, at } => {
-                    let Some(home) = logs.get_mut(of.log as usize) else { continue };
+                    let Some(home) = logs.get_mut(of.log.index()) else { continue };
                     let bytes = crate::suite::read_cold(home, of.at);
                     logs[from].lent(at, bytes.map(Bytes::from));
                 }
@@ -256,7 +256,7 @@ fn written(below: Numbers<'_>) -> Vec<SimDisk> {
                 let holders: Vec<_> = (0..=below(3)).map(Holder::new).collect();
                 let keep = if below(4) == 0 { Keep::Volatile } else { Keep::Durable };
                 let both = below(2) == 0;
-                let shared = Shared::among(0..LOGS as LogNumber);
+                let shared = Shared::among((0..LOGS).map(LogNumber::at));
                 for (to, into) in logs.iter_mut().enumerate() {
                     let at = match both {
                         true => into.append_shared(&bytes, 8, &holders, keep, &shared),

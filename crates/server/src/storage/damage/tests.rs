@@ -23,7 +23,7 @@ use leveret_broker::{Meta, Shard};
 use leveret_config::DamagedFiles;
 use leveret_log::file::Digester;
 use leveret_log::{Errand, Holder, Keep, Log as _, ReadError, Shared};
-use leveret_topology::{GroupId, Homes, Topology};
+use leveret_topology::{Homes, Topology};
 
 use super::super::*;
 use crate::clock::now;
@@ -52,9 +52,12 @@ struct Open {
     kept: Restored,
 }
 
+/// The groups that there are.
+const HOMES: Homes = Homes::among(SHARDS as u32);
+
 /// The shard that a queue lives in.
 fn shard_of(queue: QueueId) -> usize {
-    Homes::among(SHARDS as u32).usual(queue).index()
+    HOMES.index_of(HOMES.usual(queue))
 }
 
 impl Open {
@@ -64,7 +67,7 @@ impl Open {
         let waker = Arc::clone(checked.waker());
         let mut seen = 0;
         let wait = &mut || seen = waker.wait(seen);
-        let read = Meta::read(Homes::among(SHARDS as u32), names, wait);
+        let read = Meta::read(HOMES, names, wait);
         let (mut meta, mut topology) = read.context("cannot read the names")?;
         checked.refuse_strangers(&topology)?;
         checked.note()?;
@@ -75,7 +78,7 @@ impl Open {
         meta.promise(&mut topology, wait)?;
         let (mut all, mut orphans, mut told) = (Vec::new(), 0, Restored::default());
         for (index, (log, seen_below)) in shards.into_iter().zip(seen_below).enumerate() {
-            let mut shard = Shard::new(GroupId::at(index), log);
+            let mut shard = Shard::new(HOMES.group_at(index), log);
             if kept.are_kept() {
                 shard.keep_orphans();
             }
@@ -263,7 +266,7 @@ fn made(end: End) -> Made {
             number += 1;
             if round % 20 == 0 {
                 let record = record_of(number, 6000);
-                let both = Shared::among(0..SHARDS as LogNumber);
+                let both = Shared::among((0..SHARDS).map(LogNumber::at));
                 for shard in 0..SHARDS {
                     let holders: Vec<_> = queues
                         .iter()
@@ -681,7 +684,7 @@ fn lend(node: &mut Open, to: usize, errand: &Errand) -> Result<(), String> {
     let Errand::Lend { of, at } = errand else { return Ok(()) };
     let mut seen = 0;
     loop {
-        let home = node.shards[of.log as usize].log_mut();
+        let home = node.shards[of.log.index()].log_mut();
         match home.read(of.at) {
             Err(ReadError::Cold { at }) => home.fetch(&[at]),
             read => {
@@ -691,7 +694,7 @@ fn lend(node: &mut Open, to: usize, errand: &Errand) -> Result<(), String> {
             }
         }
         seen = node.waker.wait(seen);
-        let home = node.shards[of.log as usize].log_mut();
+        let home = node.shards[of.log.index()].log_mut();
         home.collect().map_err(|error| error.to_string())?;
     }
 }
