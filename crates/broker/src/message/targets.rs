@@ -29,6 +29,13 @@ impl Targets {
         Self(List::Few { len: 0, queues: [QueueId::new(0); FEW] })
     }
 
+    /// One.
+    pub const fn one(queue: QueueId) -> Self {
+        let mut queues = [QueueId::new(0); FEW];
+        queues[0] = queue;
+        Self(List::Few { len: 1, queues })
+    }
+
     /// These.
     pub fn from_slice(queues: &[QueueId]) -> Self {
         queues.iter().copied().collect()
@@ -75,7 +82,7 @@ pub fn add_by_home(queues: &[QueueId], topology: &Topology, homed: &mut Homed) {
         let home = topology.home(queue);
         match homed.iter_mut().find(|(at, _)| *at == home) {
             Some((_, targets)) => targets.push(queue),
-            None => homed.push((home, Targets::from_slice(&[queue]))),
+            None => homed.push((home, Targets::one(queue))),
         }
     }
 }

@@ -178,7 +178,7 @@ impl<L: Log> Shard<L> {
         let answers = targets.len() as u32;
         for target in targets {
             let from = Some(DeadLetterFrom { group: self.group, queue, offset });
-            let message = Publish { targets: Targets::from_slice(&[target]), ..letter.clone() };
+            let message = Publish { targets: Targets::one(target), ..letter.clone() };
             out.shard(topology.home(target), ToShard::DeadLetter { from, message });
         }
         self.exits.sent(queue, offset, origin, taken, answers);
