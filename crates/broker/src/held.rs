@@ -15,14 +15,14 @@ use crate::message::{Outbox, Reply, ToSession, ToShard};
 
 /// A place between two letters of an outbox. What the names' owner writes to itself waits for nothing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Bookmark {
     shards: usize,
     sessions: usize,
     events: usize,
     meta: usize,
 }
 
-impl Place {
+impl Bookmark {
     pub(crate) fn end_of(out: &Outbox) -> Self {
         let (shards, sessions) = (out.shards.len(), out.sessions.len());
         Self { shards, sessions, events: out.events.len(), meta: out.meta.len() }
@@ -96,7 +96,7 @@ pub(crate) fn take_out(spans: &[Span], out: &mut Outbox) -> Outbox {
 }
 
 /// Takes out what a shard wrote since `start` and what stands on its log.
-pub(crate) fn take_since(start: Place, out: &mut Outbox) -> Outbox {
+pub(crate) fn take_since(start: Bookmark, out: &mut Outbox) -> Outbox {
     Outbox {
         shards: out.shards.extract_if(start.shards.., |(_, letter)| is_effect(letter)).collect(),
         sessions: out.sessions.extract_if(start.sessions.., |(_, it)| is_answer(it)).collect(),

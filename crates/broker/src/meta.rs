@@ -35,7 +35,7 @@ use crate::message::{
     Binding, ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToSession, ToShard,
 };
 
-use crate::held::{Held, Place, Span, take_out};
+use crate::held::{Bookmark, Held, Span, take_out};
 use crate::work::Work;
 use decisions::Decisions;
 use long::{Job, Lines, Long, Then, What};
@@ -164,7 +164,7 @@ impl<L: Log> Meta<L> {
 
     /// Applies one letter.
     fn take(&mut self, letter: ToMeta, topology: &mut Topology, out: &mut Outbox) {
-        let start = Place::end_of(out);
+        let start = Bookmark::end_of(out);
         if self.failure().is_some() && self.refuse_change(&letter, out) {
             return;
         }
@@ -185,8 +185,8 @@ impl<L: Log> Meta<L> {
             Rests::OnItself | Rests::OnTheLog => self.saved.write(topology),
         };
         match written {
-            Ok(()) => self.held.push(start.to(Place::end_of(out))),
-            Err(error) => waiting::refuse(&[start.to(Place::end_of(out))], out, &error),
+            Ok(()) => self.held.push(start.to(Bookmark::end_of(out))),
+            Err(error) => waiting::refuse(&[start.to(Bookmark::end_of(out))], out, &error),
         }
     }
 

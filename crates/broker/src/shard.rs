@@ -50,7 +50,7 @@ use leveret_queue::{Queue, Time};
 use leveret_topology::{GroupId, QueueId, Topology};
 
 use crate::flow::Alarm;
-use crate::held::Place;
+use crate::held::Bookmark;
 use crate::message::{Outbox, Reply, ToSession, ToShard};
 use confirms::Confirms;
 use exits::Exits;
@@ -155,7 +155,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) -> bool {
-        let start = Place::end_of(out);
+        let start = Bookmark::end_of(out);
         self.store.begins(now, self.outside.micros, self.outside.is_pressed);
         if self.is_closed {
             self.write_on(letters, topology.homes(), now, out);
@@ -256,7 +256,13 @@ impl<L: Log> Shard<L> {
 
     /// Ends a turn: works off what left, dispatches, until neither brings more; then hands out what
     /// connections get.
-    fn finish(&mut self, start: Place, topology: &Topology, now: Time, out: &mut Outbox) -> bool {
+    fn finish(
+        &mut self,
+        start: Bookmark,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) -> bool {
         self.jobs.count();
         self.work_off_left(Pays::Nobody, topology, now, out);
         self.jobs.spend();

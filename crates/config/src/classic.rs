@@ -1,7 +1,7 @@
 //! RabbitMQ's classic format of Erlang terms (`rabbitmq.config`, `advanced.config`): not read, but each term is told as the
 //! line of `rabbitmq.conf` that says the same.
 
-use crate::error::{ConfigError, FAULTS_MAX, Place, Problem, short};
+use crate::error::{ConfigError, FAULTS_MAX, Problem, Provenance, short};
 use crate::known;
 use crate::ldap::term::{Reader, Term};
 use crate::load::Config;
@@ -46,7 +46,7 @@ pub(crate) fn is_classic(text: &str) -> bool {
 /// One fault for the file, and one for each of its terms.
 pub(crate) fn faults(name: &str, text: &str) -> Vec<ConfigError> {
     let fault = |line: u32, what: String| ConfigError {
-        place: Place::File { name: name.to_owned(), line },
+        place: Provenance::File { name: name.to_owned(), line },
         problem: Problem::Syntax(what),
     };
     let mut all = vec![fault(1, CLASSIC.to_owned())];

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Where a setting came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Provenance {
     /// A line of a file, counted from 1.
     File {
         /// The file's name as the user gave it.
@@ -18,7 +18,7 @@ pub enum Place {
     Flag(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Provenance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { name, line } => write!(f, "{name}:{line}"),
@@ -33,7 +33,7 @@ impl fmt::Display for Place {
 #[error("{place}: {}", short(&.problem.to_string()))]
 pub struct ConfigError {
     /// Where.
-    pub place: Place,
+    pub place: Provenance,
     /// What.
     pub problem: Problem,
 }

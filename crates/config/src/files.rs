@@ -6,8 +6,8 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::classic;
-use crate::load::{Config, File, FlagSetting, Loaded, Notice, Sources};
-use crate::{ConfigError, ConfigErrors, Place, Problem};
+use crate::load::{Config, File, FlagSetting, Inputs, Loaded, Notice};
+use crate::{ConfigError, ConfigErrors, Problem, Provenance};
 
 /// Read when no file is named, if it exists.
 pub const DEFAULT_FILE: &str = "/etc/leveret/leveret.conf";
@@ -28,10 +28,10 @@ pub fn load(file: Option<&Path>, flags: Vec<FlagSetting>) -> Result<Loaded, Conf
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
     let (files, place) = match file {
-        Some(path) => (vec![path.to_owned()], Place::Flag("--config".to_owned())),
+        Some(path) => (vec![path.to_owned()], Provenance::Flag("--config".to_owned())),
         None => named_by_environment(&env),
     };
-    let mut sources = Sources { include: &include, env, flags, ..Sources::default() };
+    let mut sources = Inputs { include: &include, env, flags, ..Inputs::default() };
     for path in files {
         match read(&path) {
             Ok(file) => sources.files.push(file),
@@ -49,7 +49,7 @@ pub fn load(file: Option<&Path>, flags: Vec<FlagSetting>) -> Result<Loaded, Conf
 
 /// Warnings about the terms of `advanced.config`, which RabbitMQ reads besides: the one that the environment names, or the
 /// one beside the configuration file.
-fn advanced(sources: &Sources<'_>) -> Vec<Notice> {
+fn advanced(sources: &Inputs<'_>) -> Vec<Notice> {
     let named = sources.env.iter().find(|(name, _)| name == "RABBITMQ_ADVANCED_CONFIG_FILE");
     let path = match (named, sources.files.first()) {
         (Some((_, path)), _) if !path.is_empty() => PathBuf::from(path),
@@ -103,7 +103,7 @@ pub fn ctl_socket(config: &Config) -> PathBuf {
     }
 }
 
-fn named_by_environment(env: &[(String, String)]) -> (Vec<PathBuf>, Place) {
+fn named_by_environment(env: &[(String, String)]) -> (Vec<PathBuf>, Provenance) {
     let names = ["LEVERET_CONFIG_FILE", "RABBITMQ_CONFIG_FILE", "RABBITMQ_CONFIG_FILES"];
     let named = names.iter().find_map(|name| {
         let set = env.iter().find(|(known, value)| known == name && !value.is_empty())?;
@@ -112,9 +112,9 @@ fn named_by_environment(env: &[(String, String)]) -> (Vec<PathBuf>, Place) {
     let Some((name, path)) = named else {
         let default = Path::new(DEFAULT_FILE);
         let files = if default.exists() { vec![default.to_owned()] } else { Vec::new() };
-        return (files, Place::Environment(names[0].to_owned()));
+        return (files, Provenance::Environment(names[0].to_owned()));
     };
-    let place = Place::Environment(name.to_owned());
+    let place = Provenance::Environment(name.to_owned());
     if name == "RABBITMQ_CONFIG_FILES" {
         // A directory, or a pattern in its last part.
         let pattern = if path.is_dir() { path.join("*.conf") } else { path };

@@ -33,9 +33,9 @@ pub mod signin;
 pub mod tls;
 mod value;
 
-pub use error::{ConfigError, ConfigErrors, Place, Problem};
+pub use error::{ConfigError, ConfigErrors, Problem, Provenance};
 pub use flags::Flags;
-pub use load::{Config, File, FlagSetting, Include, Loaded, Notice, Sources};
+pub use load::{Config, File, FlagSetting, Include, Inputs, Loaded, Notice};
 pub use option::Spec;
 pub use setting::{
     CategoryLevels, Entries, LOG_CATEGORIES, ListenAddress, Listeners, LogFile, MECHANISMS,

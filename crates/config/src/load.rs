@@ -1,7 +1,7 @@
 //! From texts, environment and flags to a configuration.
 //!
 //! Order, later wins: defaults, files in their order, RabbitMQ's environment names, ours, flags.
-//! Pure: what is read from disk comes through [`Sources`]. All faults are found at once.
+//! Pure: what is read from disk comes through [`Inputs`]. All faults are found at once.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::auth::{AuthOptions, HttpAuthOptions, HttpAuthTlsOptions, LdapTlsOptions};
 use crate::encrypted::DecoderOptions;
-use crate::error::{ConfigError, ConfigErrors, FAULTS_MAX, Place, Problem};
+use crate::error::{ConfigError, ConfigErrors, FAULTS_MAX, Problem, Provenance};
 use crate::known::{self, Fate, Known};
 use crate::ldap::LdapOptions;
 use crate::oauth2::OAuth2Options;
@@ -48,7 +48,7 @@ pub struct FlagSetting {
 }
 
 /// All that a configuration is made of.
-pub struct Sources<'a> {
+pub struct Inputs<'a> {
     /// Files in the order in which they count.
     pub files: Vec<File>,
     /// Answers `include`.
@@ -59,7 +59,7 @@ pub struct Sources<'a> {
     pub flags: Vec<FlagSetting>,
 }
 
-impl Default for Sources<'_> {
+impl Default for Inputs<'_> {
     fn default() -> Self {
         let include = &|_: &str, _: &str| Err("include is not possible here".to_owned());
         Self { files: Vec::new(), include, env: Vec::new(), flags: Vec::new() }
@@ -163,7 +163,7 @@ config! {
 
 impl Config {
     /// Reads the sources. Either every setting is good, or every fault is told.
-    pub fn load(sources: &Sources<'_>) -> Result<Loaded, ConfigErrors> {
+    pub fn load(sources: &Inputs<'_>) -> Result<Loaded, ConfigErrors> {
         let mut loader = Loader::new(&sources.env);
         for file in &sources.files {
             loader.file(file, sources.include, &mut Vec::new());
@@ -328,7 +328,7 @@ impl<'a> Loader<'a> {
                 }
             } else if UNREAD_ENVIRONMENT.contains(&name.as_str()) {
                 let why = "it is not read, as by RabbitMQ's image: say it in a configuration file, or by RABBITMQ_DEFAULT_USER and RABBITMQ_DEFAULT_PASS";
-                self.error(Place::Environment(name.clone()), Problem::Syntax(why.to_owned()));
+                self.error(Provenance::Environment(name.clone()), Problem::Syntax(why.to_owned()));
             } else if MEANINGLESS_ENVIRONMENT.contains(&name.as_str()) {
                 let text = format!("environment variable {name} has no meaning here");
                 self.notices.push(Notice { is_warning: false, text });
@@ -338,12 +338,12 @@ impl<'a> Loader<'a> {
 
     fn push(&mut self, key: &str, value: String, variable: &str) {
         let key = key.split('.').map(str::to_owned).collect();
-        self.lines.push(Line { key, value, place: Place::Environment(variable.to_owned()) });
+        self.lines.push(Line { key, value, place: Provenance::Environment(variable.to_owned()) });
     }
 
     fn flags(&mut self, flags: &[FlagSetting]) {
         for FlagSetting { flag, key, value } in flags {
-            let place = Place::Flag(flag.clone());
+            let place = Provenance::Flag(flag.clone());
             match parse::split_key(key) {
                 Ok(key) => self.lines.push(Line { key, value: value.clone(), place }),
                 Err(why) => self.error(place, Problem::Syntax(why.to_owned())),
@@ -381,7 +381,7 @@ impl<'a> Loader<'a> {
         for (index, line) in lines.iter().enumerate() {
             of_key.entry(self.meant(&line.key)).or_default().push(index);
         }
-        let is_in_file = |line: &Line| matches!(line.place, Place::File { .. });
+        let is_in_file = |line: &Line| matches!(line.place, Provenance::File { .. });
         let mut places: Vec<Option<String>> =
             lines.iter().map(|line| Some(line.place.to_string())).collect();
         let mut told: Vec<(usize, Notice)> = Vec::new();
@@ -542,7 +542,7 @@ impl<'a> Loader<'a> {
         self.errors.len() >= FAULTS_MAX
     }
 
-    fn error(&mut self, place: Place, problem: Problem) {
+    fn error(&mut self, place: Provenance, problem: Problem) {
         self.errors.push(ConfigError { place, problem });
     }
 }
@@ -575,9 +575,9 @@ fn repeated<'l>(spec: &Spec, last: &Line, earlier: impl Iterator<Item = &'l Line
 }
 
 /// The text of the file that a path in the file of `place` stands for.
-fn first_text(include: &Include<'_>, place: &Place, path: &str) -> Result<String, String> {
+fn first_text(include: &Include<'_>, place: &Provenance, path: &str) -> Result<String, String> {
     let from = match place {
-        Place::File { name, .. } => name,
+        Provenance::File { name, .. } => name,
         _ => "",
     };
     let files = include(from, path)?;

@@ -16,7 +16,7 @@
 //! Knows nothing of which keys exist. Every fault of a file is reported, not only the first; of very many the first hundred.
 
 use crate::classic;
-use crate::error::{ConfigError, FAULTS_MAX, Place, Problem};
+use crate::error::{ConfigError, FAULTS_MAX, Problem, Provenance};
 
 /// One setting as it stands in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) struct Line {
     /// The value without quotes and surrounding blanks.
     pub value: String,
     /// Where the setting begins.
-    pub place: Place,
+    pub place: Provenance,
 }
 
 /// What a file holds, in order.
@@ -39,7 +39,7 @@ pub(crate) enum Item {
         /// The path or pattern as written, relative to the file that holds it.
         path: String,
         /// The line of the directive.
-        place: Place,
+        place: Provenance,
     },
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn parse(name: &str, text: &str) -> (Vec<Item>, Vec<ConfigError>) {
     let mut items = Vec::new();
     let mut errors = Vec::new();
     while !reader.rest.is_empty() && errors.len() < FAULTS_MAX {
-        let place = Place::File { name: name.to_owned(), line: reader.line };
+        let place = Provenance::File { name: name.to_owned(), line: reader.line };
         match reader.line() {
             Ok(Some(item)) => items.push(item),
             Ok(None) => {}
@@ -105,7 +105,7 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Reads one line, or more if a quoted value spans them, with its end.
     fn line(&mut self) -> Result<Option<Item>, &'static str> {
-        let place = Place::File { name: self.name.to_owned(), line: self.line };
+        let place = Provenance::File { name: self.name.to_owned(), line: self.line };
         self.skip_blanks();
         if self.at_line_end() {
             self.skip_line();
@@ -257,8 +257,8 @@ mod tests {
     #[track_caller]
     fn check(text: &str, want: &str) {
         let (items, errors) = parse("f", text);
-        let line = |place: &Place| match place {
-            Place::File { line, .. } => *line,
+        let line = |place: &Provenance| match place {
+            Provenance::File { line, .. } => *line,
             _ => 0,
         };
         let mut got: Vec<String> = items

@@ -1,6 +1,6 @@
 //! Whole configurations, from text to values.
 
-use leveret_config::{ByteSize, Config, File, FlagSetting, Level, Loaded, Notice, Sources};
+use leveret_config::{ByteSize, Config, File, FlagSetting, Inputs, Level, Loaded, Notice};
 
 #[test]
 #[rustfmt::skip] // a table
@@ -79,7 +79,7 @@ fn encrypted_values() {
     let load = |rest: &str| {
         let text = format!("default_pass = encrypted:{VALUE}\ndefault_vhost = encrypted:x\n{rest}");
         let files = vec![File { name: "f.conf".to_owned(), text }];
-        Config::load(&Sources { files, include: &include, ..Sources::default() })
+        Config::load(&Inputs { files, include: &include, ..Inputs::default() })
     };
     for rest in
         ["config_entry_decoder.passphrase = pass", "config_entry_decoder.passphrase_file = secret"]
@@ -241,7 +241,7 @@ fn repeated_faults() {
 fn repeated(a: &str, b: &str, flags: &[(&str, &str)], want: &str) {
     let file = |name: &str, text: &str| File { name: name.to_owned(), text: text.to_owned() };
     let files = vec![file("a.conf", a), file("b.conf", b)];
-    let sources = Sources { files, flags: flags_of(flags), ..Sources::default() };
+    let sources = Inputs { files, flags: flags_of(flags), ..Inputs::default() };
     assert_eq!(told(&Config::load(&sources).unwrap()), want);
 }
 
@@ -388,7 +388,7 @@ fn page_is_fresh() {
 
 fn load(text: &str, env: Vec<(String, String)>, flags: &[(&str, &str)]) -> Result<Loaded, String> {
     let files = vec![File { name: "f.conf".to_owned(), text: text.to_owned() }];
-    Config::load(&Sources { files, env, flags: flags_of(flags), ..Sources::default() })
+    Config::load(&Inputs { files, env, flags: flags_of(flags), ..Inputs::default() })
         .map_err(|errors| errors.to_string())
 }
 

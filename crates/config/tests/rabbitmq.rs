@@ -1,6 +1,6 @@
 //! Every key of RabbitMQ's schemas works, is told as one without effect, or is refused.
 
-use leveret_config::{Config, File, Sources};
+use leveret_config::{Config, File, Inputs};
 
 /// Keys and values that RabbitMQ takes.
 fn schema() -> impl Iterator<Item = (String, &'static str)> {
@@ -21,7 +21,7 @@ fn schema() -> impl Iterator<Item = (String, &'static str)> {
 fn told(key: &str, value: &str) -> Result<Vec<String>, String> {
     let text = format!("{key} = '{value}'");
     let files = vec![File { name: "f.conf".to_owned(), text }];
-    match Config::load(&Sources { files, ..Sources::default() }) {
+    match Config::load(&Inputs { files, ..Inputs::default() }) {
         Ok(loaded) => Ok(loaded.notices.into_iter().map(|it| it.text).collect()),
         Err(errors) => Err(errors.to_string()),
     }

@@ -290,7 +290,7 @@ pub enum ReadError {
         /// What was asked for.
         at: Offset,
         /// Where its bytes are.
-        of: shared::Place,
+        of: shared::Original,
         /// The file that should have them, if the record is there still.
         file: Option<disk::FileName>,
     },

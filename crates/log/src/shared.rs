@@ -57,7 +57,7 @@ impl core::fmt::Display for LogNumber {
 
 /// Where a shared record's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct Original {
     /// The log that has them.
     pub log: LogNumber,
     /// Its name there.
@@ -71,12 +71,12 @@ pub enum Errand {
     Wake(LogNumber),
     /// This log refers to the record no more: there, it is to be [`release`](crate::Log::release)d for
     /// [`Holder::of_log`](crate::Holder::of_log).
-    Freed(Place),
+    Freed(Original),
     /// The bytes are wanted here, for the record `at`: they are to be given to
     /// [`Log::lent`](crate::Log::lent).
     Lend {
         /// Whose bytes.
-        of: Place,
+        of: Original,
         /// What it is called here.
         at: Offset,
     },
@@ -97,7 +97,7 @@ pub(crate) enum Taken {
     /// It writes them. These logs may come to refer to it.
     Here(SmallVec<[LogNumber; 4]>),
     /// Another one has them.
-    There(Place, Progress),
+    There(Original, Progress),
 }
 
 /// What the logs know together of a record that each of them was given.
@@ -113,7 +113,7 @@ struct State {
 
 #[derive(Debug)]
 struct Home {
-    place: Place,
+    place: Original,
     progress: Progress,
     /// Those whose batches wait for it.
     waiting: SmallVec<[LogNumber; 4]>,
@@ -130,7 +130,7 @@ impl Shared {
     }
 
     /// A log has no use for the bytes, or has them for itself. Tells who counts with it in vain.
-    pub(crate) fn leave(&self, log: LogNumber) -> Option<Place> {
+    pub(crate) fn leave(&self, log: LogNumber) -> Option<Original> {
         let mut state = self.state();
         let index = state.logs.iter().position(|&it| it == log)?;
         state.logs.swap_remove(index);
@@ -151,7 +151,7 @@ impl Shared {
             }
             return Taken::There(home.place, home.progress);
         }
-        let place = Place { log, at };
+        let place = Original { log, at };
         state.home = Some(Home { place, progress: Progress::Writing, waiting: SmallVec::new() });
         Taken::Here(state.logs.clone())
     }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn the_first_one_writes() {
         let shared = Shared::among((0..3).map(LogNumber::new));
-        let place = Place { log: log(1), at: Offset::new(7) };
+        let place = Original { log: log(1), at: Offset::new(7) };
         assert_eq!(
             shared.take(log(1), place.at),
             Taken::Here([log(0), log(2)].into_iter().collect())
@@ -204,6 +204,6 @@ mod tests {
             shared.take(log(0), Offset::new(5)),
             Taken::Here([log(1)].into_iter().collect())
         );
-        assert_eq!(shared.leave(log(1)), Some(Place { log: log(0), at: Offset::new(5) }));
+        assert_eq!(shared.leave(log(1)), Some(Original { log: log(0), at: Offset::new(5) }));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leveret_log::disk::{Faults, FileName, SimDisk};
 use leveret_log::file::{OnDamage, Options, Unmatched, match_up};
-use leveret_log::shared::Place;
+use leveret_log::shared::Original;
 use leveret_log::suite::numbers;
 use leveret_log::{
     Errand, FileLog, Holder, Keep, LARGE, Log, LogNumber, Offset, ReadError, Shared,
@@ -398,7 +398,7 @@ fn what_is_another_record_by_now_is_not_lent() {
         assert_eq!(unmatched, Unmatched { strange: 1, ..Unmatched::default() }, "start {start}");
         logs = Logs { all, letters: VecDeque::new() };
         logs.all.iter_mut().for_each(|log| log.recover(&mut |_| {}));
-        let of = Place { log: LogNumber::new(0), at: Offset::ZERO };
+        let of = Original { log: LogNumber::new(0), at: Offset::ZERO };
         let error = ReadError::Elsewhere { at: Offset::ZERO, of, file: None };
         assert_eq!(logs.read(1, Offset::ZERO), Err(error));
         assert_eq!(logs.read(0, Offset::ZERO), Ok(record(3, 3000)));

@@ -38,14 +38,14 @@ pub fn host<L: Log>(
 
 /// What shards are filled by, besides their logs.
 #[derive(Clone, Debug)]
-pub struct Filling {
+pub struct Past {
     /// What became of transactions.
     decided: Decided,
     /// By shard: records below may have been delivered.
     seen_below: Vec<Offset>,
 }
 
-impl Filling {
+impl Past {
     /// For shards of which `meta` keeps the names. `seen_below`: by shard, what the last process left word of with
     /// [`Shard::seen_below`]; where it left none, all may have been delivered.
     pub fn new<L: Log>(meta: &Meta<L>, seen_below: Vec<Offset>) -> Self {

@@ -6,7 +6,7 @@
 //!  write     until all of that is on the disks, and the names are
 //! ```
 //!
-//! A driver calls [`PutAway::step`] until it [is done](Step::Done), and lets the disks go on in between. When to give up is its own
+//! A driver calls [`PutAway::round`] until it [is done](Next::Done), and lets the disks go on in between. When to give up is its own
 //! affair.
 
 use leveret_broker::message::{ToMeta, ToShard};
@@ -44,9 +44,9 @@ pub enum PutAway {
     Writing,
 }
 
-/// What a step came to.
+/// What a round came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum Next {
     /// The next one gets on without waiting for anything.
     GoesOn,
     /// The next one is for when a disk has done something.
@@ -57,7 +57,7 @@ pub enum Step {
 
 impl PutAway {
     /// One round over all shards.
-    pub fn step<N: Stopping>(&mut self, node: &mut N) -> Result<Step, SyncError> {
+    pub fn round<N: Stopping>(&mut self, node: &mut N) -> Result<Next, SyncError> {
         match self {
             Self::Departing => Ok(self.depart(node)),
             Self::Writing => write(node),
@@ -72,17 +72,17 @@ impl PutAway {
         *self = Self::Writing;
     }
 
-    fn depart<N: Stopping>(&mut self, node: &mut N) -> Step {
+    fn depart<N: Stopping>(&mut self, node: &mut N) -> Next {
         // What had its turn left to others is taken over, and what did not fit one turn goes on in the next.
         for index in 0..node.shards() {
             node.run_shard(index, ToShard::Continue);
         }
         if under_way(node) == 0 {
             self.give_up_departing(node);
-            return Step::GoesOn;
+            return Next::GoesOn;
         }
         let has_work = (0..node.shards()).any(|index| node.shard(index, |it| it.has_work()));
-        if has_work { Step::GoesOn } else { Step::Waits }
+        if has_work { Next::GoesOn } else { Next::Waits }
     }
 }
 
@@ -91,7 +91,7 @@ pub fn under_way<N: Stopping>(node: &mut N) -> u64 {
     (0..node.shards()).map(|index| node.shard(index, |it| it.under_way())).sum()
 }
 
-fn write<N: Stopping>(node: &mut N) -> Result<Step, SyncError> {
+fn write<N: Stopping>(node: &mut N) -> Result<Next, SyncError> {
     let mut is_done = true;
     for index in 0..node.shards() {
         is_done &= node.shard(index, |shard| shard.sync().map(|()| shard.is_durable()))?;
@@ -101,7 +101,7 @@ fn write<N: Stopping>(node: &mut N) -> Result<Step, SyncError> {
         Some(failure) => Err(failure.clone()),
         None => Ok(meta.log().durable() == meta.log().end()),
     })?;
-    Ok(if is_done { Step::Done } else { Step::Waits })
+    Ok(if is_done { Next::Done } else { Next::Waits })
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
     use leveret_topology::Topology;
 
     use super::*;
-    use crate::start::{Filled, Filling, host};
+    use crate::start::{Filled, Past, host};
 
     /// Actors that write to nobody.
     struct Quiet {
@@ -157,16 +157,16 @@ mod tests {
         let mut meta = Meta::new(MemoryLog::new());
         let logs = (0..2).map(|_| MemoryLog::new());
         let mut shards = host(logs, &topology, false, Time::from_ms(1));
-        let (filling, mut all) = (Filling::new(&meta, Vec::new()), Filled::default());
+        let (past, mut all) = (Past::new(&meta, Vec::new()), Filled::default());
         for (index, shard) in shards.iter_mut().enumerate() {
-            all.add(filling.fill(index, shard, &mut |_| {}));
+            all.add(past.fill(index, shard, &mut |_| {}));
         }
         assert_eq!(all.end(&mut meta), Default::default());
         let mut node = Quiet { topology, meta, shards, turns: (0, 0) };
         let mut stop = PutAway::default();
-        assert_eq!(stop.step(&mut node), Ok(Step::GoesOn));
+        assert_eq!(stop.round(&mut node), Ok(Next::GoesOn));
         assert_eq!((stop, node.turns), (PutAway::Writing, (2, 0)));
-        assert_eq!(stop.step(&mut node), Ok(Step::Done));
+        assert_eq!(stop.round(&mut node), Ok(Next::Done));
         assert_eq!(node.turns, (2, 1));
     }
 }

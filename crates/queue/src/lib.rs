@@ -46,7 +46,7 @@ pub use backlog::Backlog;
 pub use consumers::{ConsumerId, ConsumerSpec, ConsumerView, ExclusiveInUse};
 pub use dispatch::{Deliver, Record};
 pub use gate::{ChannelLimit, Gate, OutputGauge, delivery_cost};
-pub use look::{Look, Place};
+pub use look::{Look, LookAt};
 pub use message::{
     Delivery, Got, Incoming, Left, Offset, Reason, Refused, Settle, Time, UnackedId,
 };

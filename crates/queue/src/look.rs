@@ -16,7 +16,7 @@ pub(crate) trait Keyed {
 
 /// Where a page is to be of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum LookAt {
     /// Messages that wait for a consumer.
     Ready,
     /// Messages that wait for an ack.
@@ -89,15 +89,15 @@ impl<T: Keyed> Lowest<T> {
 impl Queue {
     /// At most `max` messages of `place` from an offset on, ascending. Nothing of the queue changes. Of a
     /// million messages some thousand are looked at, if they came in order.
-    pub fn look(&self, place: Place, from: Offset, max: usize) -> Vec<Look> {
+    pub fn look(&self, place: LookAt, from: Offset, max: usize) -> Vec<Look> {
         match place {
-            Place::Ready => {
+            LookAt::Ready => {
                 let mut lowest = Lowest::new(from.get(), max);
                 self.ready.search(&mut lowest);
                 let found = lowest.finish().into_iter();
                 found.map(|entry| self.look_at(entry, None)).collect()
             }
-            Place::Unacked => {
+            LookAt::Unacked => {
                 let mut lowest = Lowest::new(from.get(), max);
                 self.unacked.outs().for_each(|out| lowest.offer(*out));
                 let found = lowest.finish().into_iter();

@@ -31,22 +31,22 @@ pub(crate) struct Filling {
 
 /// What a node is filled by.
 #[derive(Debug)]
-pub(crate) struct Sources {
-    /// What they are filled by besides their logs.
-    pub filling: start::Filling,
+pub(crate) struct Supply {
+    /// What is known besides the logs.
+    pub past: start::Past,
     /// What becomes of messages of queues that are not known.
     pub orphans: Orphans,
 }
 
 impl Filling {
     /// Begins. Nothing else takes the lock of a shard until [`Filling::finish`].
-    pub(crate) fn begin(node: &Arc<Node>, sources: Sources) -> io::Result<Self> {
+    pub(crate) fn begin(node: &Arc<Node>, supply: Supply) -> io::Result<Self> {
         let (tell, ended) = oneshot::channel();
         let (read, node) = (Arc::new(AtomicU64::new(0)), Arc::clone(node));
-        let filling = Self { begun: Instant::now(), orphans: sources.orphans.clone(), read, ended };
+        let filling = Self { begun: Instant::now(), orphans: supply.orphans.clone(), read, ended };
         let read = Arc::clone(&filling.read);
         std::thread::Builder::new().name("fill".to_owned()).spawn(move || {
-            match fill_all(&node, &sources, &read) {
+            match fill_all(&node, &supply, &read) {
                 // Nobody hears of it in a process that ends already.
                 Ok(filled) => drop(tell.send(filled)),
                 Err(error) => tracing::error!(%error, "the queues cannot be filled"),
@@ -86,10 +86,10 @@ impl Filling {
 }
 
 /// Fills all shards at the same time.
-fn fill_all(node: &Node, sources: &Sources, read: &AtomicU64) -> io::Result<Filled> {
+fn fill_all(node: &Node, supply: &Supply, read: &AtomicU64) -> io::Result<Filled> {
     let work =
         node.shards.iter().enumerate().map(|(index, shard)| {
-            ((), move || fill(&mut shard.actor.state(), index, sources, read))
+            ((), move || fill(&mut shard.actor.state(), index, supply, read))
         });
     let mut all = Filled::default();
     for ((), filled) in all_at_once("fill", work.collect())? {
@@ -99,10 +99,10 @@ fn fill_all(node: &Node, sources: &Sources, read: &AtomicU64) -> io::Result<Fill
 }
 
 /// Fills one, and tells now and then how far it is.
-fn fill(shard: &mut Shard<NodeLog>, index: usize, sources: &Sources, read: &AtomicU64) -> Filled {
+fn fill(shard: &mut Shard<NodeLog>, index: usize, supply: &Supply, read: &AtomicU64) -> Filled {
     let total = shard.usage().records;
     let (mut done, mut pace) = (0, Pace::begin());
-    sources.filling.fill(index, shard, &mut |more| {
+    supply.past.fill(index, shard, &mut |more| {
         done += more;
         read.fetch_add(more, Ordering::Relaxed);
         if let Some(percent) = pace.percent(done, total) {

@@ -228,7 +228,7 @@ mod tests {
         let check = |settings: &[&str], target: &str, at: tracing::Level, want: bool| {
             let text = settings.iter().copied().map(one).collect();
             let files = vec![leveret_config::File { name: "f".to_owned(), text }];
-            let sources = leveret_config::Sources { files, ..leveret_config::Sources::default() };
+            let sources = leveret_config::Inputs { files, ..leveret_config::Inputs::default() };
             let log = leveret_config::Config::load(&sources).expect("settings").config.log;
             let got = filter(&log, log.console_level).would_enable(target, &at);
             assert_eq!(got, want, "{settings:?}: {target} at {at}");

@@ -12,7 +12,7 @@ use leveret_broker::message::{ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard};
 use leveret_log::Offset;
 use leveret_node::start::{self, Filled};
-use leveret_node::stop::{self, PutAway, Step, Stopping};
+use leveret_node::stop::{self, Next, PutAway, Stopping};
 use leveret_session::Settings;
 use leveret_topology::Topology;
 use tokio::signal::unix::Signal;
@@ -23,14 +23,14 @@ use crate::clock::now;
 use crate::connection::Letter;
 use crate::descriptors;
 use crate::disk::IoTotals;
-use crate::filling::{Filling, Sources};
+use crate::filling::{Filling, Supply};
 use crate::front::{About, Inside, Listener, OpenFrontEnds, Stop};
 use crate::listener::{Preface, SocketOptions, accept, bind};
 use crate::logging::{Logs, PERIOD};
 use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
-use crate::signals::{Signals, Stops};
+use crate::signals::{Signals, StopSignals};
 use crate::storage::{DirectoryLock, Left, NodeLog, Orphans, Waker};
 use crate::storage::{close_to_others, forget_clean, leave_clean};
 use crate::supervisor::Supervisor;
@@ -108,8 +108,8 @@ pub fn run(
         let keeps_orphans = options.orphans.are_kept();
         let shards = start::host(shards.into_iter(), &options.topology, keeps_orphans, now());
         let waiting = shards.iter().map(|shard| shard.usage().records).sum();
-        let filling = start::Filling::new(&options.meta, seen_below);
-        let sources = Sources { filling, orphans: options.orphans };
+        let past = start::Past::new(&options.meta, seen_below);
+        let supply = Supply { past, orphans: options.orphans };
         let settings = Arc::new(options.settings);
         let logins = Logins::new(options.logins, rand::random());
         let node =
@@ -181,7 +181,7 @@ pub fn run(
         if waiting > 0 {
             ready.announce_doors(&listeners, waiting);
         }
-        let mut filling = Some(Filling::begin(&node, sources)?);
+        let mut filling = Some(Filling::begin(&node, supply)?);
         let telling = tokio::spawn(tell_more(Arc::clone(&node), logs.clone()));
         let supervisor = Supervisor::of_environment().map(Arc::new);
         let round = supervisor.as_ref().and_then(|it| it.round());
@@ -259,7 +259,7 @@ enum Ends {
 async fn serve_until_the_end(
     node: &Arc<Node>,
     filling: &mut Option<Filling>,
-    (stops, asked): (&mut Stops, &mut UnboundedReceiver<String>),
+    (stops, asked): (&mut StopSignals, &mut UnboundedReceiver<String>),
     mut is_ready: impl FnMut(u64),
 ) -> Ends {
     loop {
@@ -338,9 +338,9 @@ fn moved() -> u64 {
 }
 
 /// A node that stops: nobody runs turns any more but the disks' threads, and those only to take in what they did.
-struct Stopped<'a>(&'a Arc<Node>);
+struct StoppingNode<'a>(&'a Arc<Node>);
 
-impl Stopping for Stopped<'_> {
+impl Stopping for StoppingNode<'_> {
     type Log = NodeLog;
 
     fn shards(&self) -> usize {
@@ -367,15 +367,15 @@ impl Stopping for Stopped<'_> {
 
 /// Does what is under way, and writes all of it down, unless the disks take too long. Whether all is written.
 fn write_all(node: &Arc<Node>, waker: &Waker, step: &Beat) -> bool {
-    let mut node = Stopped(node);
+    let mut node = StoppingNode(node);
     let (mut stop, mut seen) = (PutAway::default(), 0);
     let mut patience = Patience::from(std::time::Instant::now());
     loop {
         let before = stop;
-        match stop.step(&mut node) {
-            Ok(Step::Done) => return true,
-            Ok(Step::Waits) => seen = waker.wait(seen),
-            Ok(Step::GoesOn) => {}
+        match stop.round(&mut node) {
+            Ok(Next::Done) => return true,
+            Ok(Next::Waits) => seen = waker.wait(seen),
+            Ok(Next::GoesOn) => {}
             Err(error) => {
                 tracing::error!(%error, "the last messages could not be written");
                 return false;

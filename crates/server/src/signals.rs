@@ -12,13 +12,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 #[derive(Debug)]
 pub struct Signals {
     pub(crate) runtime: Runtime,
-    pub(crate) stops: Stops,
+    pub(crate) stops: StopSignals,
     pub(crate) hangup: Signal,
 }
 
 /// What asks a node to stop.
 #[derive(Debug)]
-pub(crate) struct Stops {
+pub(crate) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
@@ -28,7 +28,7 @@ impl Signals {
     pub fn take() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let inside = runtime.enter();
-        let stops = Stops {
+        let stops = StopSignals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         };
@@ -64,7 +64,7 @@ impl Signals {
     }
 }
 
-impl Stops {
+impl StopSignals {
     /// Waits for one. Its name.
     pub(crate) async fn comes(&mut self) -> &'static str {
         tokio::select! {

@@ -5,7 +5,7 @@ use leveret_broker::shard::Restored;
 use leveret_broker::work::Limits;
 use leveret_log::Offset;
 use leveret_log::file::match_up;
-use leveret_node::start::{Filled, Filling, host};
+use leveret_node::start::{Filled, Past, host};
 use leveret_queue::Time;
 use leveret_topology::Homes;
 
@@ -25,7 +25,7 @@ pub(crate) fn start(
     seen_below: Option<&[Offset]>,
     random: &mut Random,
     now: Time,
-) -> Check<(Node<Store>, Filling)> {
+) -> Check<(Node<Store>, Past)> {
     // Homes as they always were, or by chance, others in each life: those of earlier ones are in the records.
     let seed = random.clone().next();
     let homes = Homes::among(shards as u32);
@@ -42,7 +42,7 @@ pub(crate) fn start(
         meta.save(&mut topology, &mut wait).map_err(|error| format!("names: {error}"))?;
     }
     topology.assert_invariants();
-    let filling = Filling::new(&meta, seen_below.map(<[Offset]>::to_vec).unwrap_or_default());
+    let past = Past::new(&meta, seen_below.map(<[Offset]>::to_vec).unwrap_or_default());
     let stores = stores.map(|mut store| {
         if agreed != Agreed::AtOnce {
             let mistake = match agreed {
@@ -60,14 +60,14 @@ pub(crate) fn start(
     node.begin_to_follow().map_err(|error| format!("names by changes alone: {error}"))?;
     node.is_followed()?;
     node.hold_shards();
-    Ok((node, filling))
+    Ok((node, past))
 }
 
 /// Fills the queues of a node: its shards have turns from now on. What came back, by shard.
-pub(crate) fn fill(node: &mut Node<Store>, filling: &Filling) -> Vec<Restored> {
+pub(crate) fn fill(node: &mut Node<Store>, past: &Past) -> Vec<Restored> {
     let (mut restored, mut all) = (Vec::new(), Filled::default());
     for (index, shard) in node.shards_mut().enumerate() {
-        let filled = filling.fill(index, shard, &mut |_| {});
+        let filled = past.fill(index, shard, &mut |_| {});
         restored.push(filled.restored.clone());
         all.add(filled);
     }

@@ -4,7 +4,7 @@
 
 use leveret_broker::message::{ConnectionId, Looked, MoveTo, NodeId, Reply, ReplyTo, ToShard};
 use leveret_broker::record::View;
-use leveret_queue::{Offset, Place};
+use leveret_queue::{LookAt, Offset};
 use leveret_topology::{GroupId, QueueId, Topology};
 
 use crate::plan::{LOOKED_INTO, MOVED_TO};
@@ -39,7 +39,7 @@ impl Mover {
         }
         let queue = topology.queue(topology.vhost("/")?.id, name)?.id;
         self.queue = Some(queue);
-        let place = if random.one_in(4) { Place::Unacked } else { Place::Ready };
+        let place = if random.one_in(4) { LookAt::Unacked } else { LookAt::Ready };
         let from = Offset::new(0);
         let letter = ToShard::Look { reply: reply(), queue, place, from, max: PAGE };
         Some((topology.home(queue), letter))

@@ -3,7 +3,7 @@
 use leveret_broker::message::{ConnectionId, ToMeta, ToShard};
 use leveret_broker::{Meta, Shard};
 use leveret_log::disk::Faults as DiskFaults;
-use leveret_node::stop::{PutAway, Step, Stopping};
+use leveret_node::stop::{Next, PutAway, Stopping};
 
 use crate::disk::{Ending, Owner, Store};
 use crate::life;
@@ -127,14 +127,14 @@ impl Sim {
     /// What is under way arrives, and all is written down: as in the server. Of the connections only these have turns.
     fn write_all(&mut self, noticed: Vec<ConnectionId>) -> Check {
         let mut stop = PutAway::default();
-        let mut stopped = Stopped { sim: self, noticed, result: Ok(()) };
+        let mut stopped = StoppingSim { sim: self, noticed, result: Ok(()) };
         for step in 0..STOP_STEPS_MAX {
             if step == REST_STEPS && stop == PutAway::Departing {
                 stop.give_up_departing(&mut stopped);
             }
-            let done = stop.step(&mut stopped).map_err(|error| error.to_string())?;
+            let done = stop.round(&mut stopped).map_err(|error| error.to_string())?;
             std::mem::replace(&mut stopped.result, Ok(()))?;
-            if done == Step::Done {
+            if done == Next::Done {
                 return Ok(());
             }
             stopped.sim.step_disks();
@@ -292,7 +292,7 @@ impl Sim {
         let seen_below: Option<Vec<_>> =
             is_clean.then(|| self.node.shards().map(|shard| shard.seen_below()).collect());
         let seen_below = seen_below.as_deref();
-        let (mut node, filling) =
+        let (mut node, past) =
             life::start(self.options, Some(disks), seen_below, &mut self.storage, self.now)?;
         node.go_on_after(&self.node);
         self.node = node;
@@ -300,7 +300,7 @@ impl Sim {
         self.shadow.totals.power_cuts += u64::from(how == Ending::PowerCut);
         self.watch.marks = vec![[0; 3]; shards];
         self.watch.restored = Vec::new();
-        self.filling = Some(filling);
+        self.past = Some(past);
         // Clients come in before the queues are filled, or not.
         if self.starts.one_in(2) {
             self.fill()?;
@@ -312,8 +312,8 @@ impl Sim {
 
     /// Fills the queues, if they are not: the shards have turns from now on.
     pub(crate) fn fill(&mut self) -> Check {
-        let Some(filling) = self.filling.take() else { return Ok(()) };
-        let restored = life::fill(&mut self.node, &filling);
+        let Some(past) = self.past.take() else { return Ok(()) };
+        let restored = life::fill(&mut self.node, &past);
         self.watch.restored = restored.iter().map(|one| one.messages).collect();
         for one in &restored {
             self.shadow.totals.restored += one.messages;
@@ -361,7 +361,7 @@ impl Sim {
 }
 
 /// A simulation whose broker stops.
-struct Stopped<'a> {
+struct StoppingSim<'a> {
     sim: &'a mut Sim,
     /// Connections that have turns.
     noticed: Vec<ConnectionId>,
@@ -369,7 +369,7 @@ struct Stopped<'a> {
     result: Check,
 }
 
-impl Stopped<'_> {
+impl StoppingSim<'_> {
     fn work_off(&mut self) {
         if self.result.is_ok() {
             self.result = self.sim.work_off(&self.noticed);
@@ -377,7 +377,7 @@ impl Stopped<'_> {
     }
 }
 
-impl Stopping for Stopped<'_> {
+impl Stopping for StoppingSim<'_> {
     type Log = Store;
 
     fn shards(&self) -> usize {

@@ -14,7 +14,7 @@
 use leveret_amqp::reply::ReplyCode;
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{ConnectionId, ToMeta, ToSession};
-use leveret_node::start::Filling;
+use leveret_node::start::Past;
 use leveret_queue::Time;
 
 use crate::checks::{self, ACK_TIMEOUT_MS, Watch};
@@ -256,7 +256,7 @@ pub struct Sim {
     /// When queues are filled.
     pub(crate) starts: Random,
     /// What the queues are to be filled with, if they are not.
-    pub(crate) filling: Option<Filling>,
+    pub(crate) past: Option<Past>,
     ready: Vec<Event>,
     actors: Vec<Actor>,
 }
@@ -285,8 +285,8 @@ impl Sim {
         let disks = options.has_disks.then(|| Disks::new(seed, options.shards));
         let start = Time::from_ms(START_MS);
         let node = life::start(options, disks.as_ref(), None, &mut storage, start);
-        let (mut node, filling) = node.expect("empty disks open");
-        life::fill(&mut node, &filling);
+        let (mut node, past) = node.expect("empty disks open");
+        life::fill(&mut node, &past);
         Self {
             seed,
             options,
@@ -296,7 +296,7 @@ impl Sim {
             full_until: None,
             storage,
             starts: Random::new(seed, 7),
-            filling: None,
+            past: None,
             peers: Vec::new(),
             shadow: {
                 let mut shadow = Shadow::new(plan::queues(), options.has_disks);

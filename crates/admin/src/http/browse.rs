@@ -5,7 +5,7 @@
 use leveret_amqp::content::RawProperties;
 use leveret_broker::message::{Looked, Reply, ToShard};
 use leveret_broker::record::View;
-use leveret_queue::{Offset, Place};
+use leveret_queue::{LookAt, Offset};
 use leveret_server::clock::{now, wall};
 use leveret_server::node::Recipient;
 use leveret_topology::{Permission, QueueId};
@@ -44,8 +44,8 @@ fn filter(call: &Call) -> Filter {
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
     let (_, queue) = queue_control::queue(&call, Permission::Read).await?;
     let place = match call.query("state") {
-        None | Some("ready") => Place::Ready,
-        Some("unacked") => Place::Unacked,
+        None | Some("ready") => LookAt::Ready,
+        Some("unacked") => LookAt::Unacked,
         Some(other) => {
             let text = format!("unknown state '{other}'; there are ready and unacked");
             return Err(Fault::bad(text));
@@ -110,7 +110,7 @@ pub(super) fn position(call: &Call) -> Result<Offset, Fault> {
 
 /// Why nothing could be done with a message: it is with a consumer, or is not there.
 pub(super) async fn not_ready(call: &Call, queue: QueueId, offset: Offset) -> Result<Fault, Fault> {
-    let page = page(call.node(), queue, Place::Unacked, offset, 1).await?;
+    let page = page(call.node(), queue, LookAt::Unacked, offset, 1).await?;
     let page = page.ok_or_else(Fault::not_found)?;
     let found = page.messages.first().filter(|looked| looked.look.offset == offset);
     Ok(match found {
@@ -129,11 +129,11 @@ pub(super) async fn not_ready(call: &Call, queue: QueueId, offset: Offset) -> Re
     })
 }
 
-fn row(call: &Call, looked: &Looked, place: Place, payload: Payload) -> Value {
+fn row(call: &Call, looked: &Looked, place: LookAt, payload: Payload) -> Value {
     let look = &looked.look;
     let mut row = json!({
         "position": look.offset.get(),
-        "state": match place { Place::Ready => "ready", Place::Unacked => "unacked" },
+        "state": match place { LookAt::Ready => "ready", LookAt::Unacked => "unacked" },
         "redelivered": look.redelivered,
         "delivery_count": look.delivery_count,
         "payload_bytes": look.size,

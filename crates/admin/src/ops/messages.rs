@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use leveret_amqp::content::{Properties, RawProperties};
 use leveret_broker::message::{Looked, MoveTo, Moved, Page, Reply, ToShard};
 use leveret_broker::record::View;
-use leveret_queue::{Offset, Place};
+use leveret_queue::{LookAt, Offset};
 use leveret_server::node::Node;
 use leveret_topology::{QueueId, table_to_json};
 use serde_json::Value;
@@ -74,7 +74,7 @@ pub(crate) fn header_text(value: &Value) -> String {
 pub(crate) async fn page(
     node: &Arc<Node>,
     queue: QueueId,
-    place: Place,
+    place: LookAt,
     from: Offset,
     max: usize,
 ) -> Result<Option<Page>, Refusal> {
@@ -121,7 +121,9 @@ pub(crate) async fn move_messages<Asked: Future<Output = bool>>(
             None => next.map(|from| (from, PAGE)),
         };
         let Some((from, max)) = asked else { break };
-        let Some(page) = page(node, queue, Place::Ready, from, max).await? else { return Ok(None) };
+        let Some(page) = page(node, queue, LookAt::Ready, from, max).await? else {
+            return Ok(None);
+        };
         next = page.next;
         let end = *end.get_or_insert(page.end);
         let is_asked = |looked: &&Looked| match &positions {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use leveret_client::{Connection, Options, Uri};
-use leveret_config::{Config, FlagSetting, Sources};
+use leveret_config::{Config, FlagSetting, Inputs};
 use leveret_server::front::Stop;
 use serde_json::Value;
 
@@ -54,7 +54,7 @@ impl Node {
             key: (*key).to_owned(),
             value: (*value).to_owned(),
         });
-        let sources = Sources { flags: flags.collect(), ..Sources::default() };
+        let sources = Inputs { flags: flags.collect(), ..Inputs::default() };
         let config = Config::load(&sources).unwrap().config;
         let (sender, opened) = mpsc::channel();
         let thread = std::thread::spawn(move || {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use leveret_amqp::table::Table;
 use leveret_log::ReadError;
-use leveret_queue::{Gate, Offset, Place};
+use leveret_queue::{Gate, LookAt, Offset};
 use leveret_topology::{By, ExchangeId, GroupId, QueueId};
 
 use super::{ChannelId, ConnectionId, ConsumerSlot, Publish, ReplyTo, Settlement};
@@ -135,7 +135,7 @@ pub enum ToShard {
         /// Of which queue.
         queue: QueueId,
         /// Ready ones, or unacked ones.
-        place: Place,
+        place: LookAt,
         /// From which on, in the order of offsets.
         from: Offset,
         /// So many at most.

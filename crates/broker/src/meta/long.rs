@@ -20,7 +20,7 @@ use super::room::{Needed, no_room};
 use super::saved::SaveError;
 use super::waiting;
 use super::{Leaving, Meta, cancel, delete, forget, refuse};
-use crate::held::Place;
+use crate::held::Bookmark;
 use crate::message::{ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToShard};
 use crate::work::{Limits, Piece, Work};
 
@@ -160,7 +160,7 @@ impl<L: Log> Meta<L> {
                     self.work.done(origin, cost);
                 }
                 Job::Long(long) => {
-                    let start = Place::end_of(out);
+                    let start = Bookmark::end_of(out);
                     let (used, rest) = self.advance(long, allowed, topology, out);
                     match rest {
                         Some(long) => {
@@ -216,14 +216,14 @@ impl<L: Log> Meta<L> {
             }
             return (1, None);
         }
-        let (start, by) = (Place::end_of(out), long.by.clone());
+        let (start, by) = (Bookmark::end_of(out), long.by.clone());
         topology.act_as(&by.user);
         let (used, rest) = self.advance_some(long, allowed, topology, out);
         self.tell_events(&by, topology, out);
         if rest.is_none() {
             match self.saved.write(topology) {
-                Ok(()) => self.held.push(start.to(Place::end_of(out))),
-                Err(error) => waiting::refuse(&[start.to(Place::end_of(out))], out, &error),
+                Ok(()) => self.held.push(start.to(Bookmark::end_of(out))),
+                Err(error) => waiting::refuse(&[start.to(Bookmark::end_of(out))], out, &error),
             }
         }
         (used, rest)
@@ -233,14 +233,14 @@ impl<L: Log> Meta<L> {
     fn keep(
         &mut self,
         mut long: Box<Long>,
-        start: Place,
+        start: Bookmark,
         topology: &mut Topology,
         out: &mut Outbox,
     ) -> (Box<Long>, u64) {
         match self.saved.write(topology) {
-            Ok(()) => self.held.push(start.to(Place::end_of(out))),
+            Ok(()) => self.held.push(start.to(Bookmark::end_of(out))),
             Err(error) => {
-                waiting::refuse(&[start.to(Place::end_of(out))], out, &error);
+                waiting::refuse(&[start.to(Bookmark::end_of(out))], out, &error);
                 long.failed = Some(error);
             }
         }

@@ -40,7 +40,7 @@ use super::format::{
     BatchHeader, FileHeader, IndexReader, Malformed, NUMBER_MAX, take_u8, take_varint, u32_at,
     u64_at, unzigzag,
 };
-use crate::shared::{LogNumber, Place};
+use crate::shared::{LogNumber, Original};
 use crate::{HEAD_MAX, Holder, Offset};
 
 pub use make::{Digester, ReadAt, Undigested};
@@ -81,7 +81,7 @@ pub(super) struct Row<'a> {
     /// Only of records that other logs have to do with.
     pub(super) crc: Option<u32>,
     pub(super) is_volatile: bool,
-    pub(super) elsewhere: Option<Place>,
+    pub(super) elsewhere: Option<Original>,
     /// Which of the sets holds it.
     pub(super) set: usize,
     pub(super) marks: &'a [(Holder, u8)],
@@ -254,7 +254,7 @@ impl<'a> Rows<'a> {
         if bits & row::ELSEWHERE != 0 {
             let log = u32::try_from(take_varint(&mut self.rest)?).ok()?;
             let at = take_varint(&mut self.rest).filter(|at| *at < NUMBER_MAX)?;
-            elsewhere = Some(Place { log: LogNumber::new(log), at: Offset::new(at) });
+            elsewhere = Some(Original { log: LogNumber::new(log), at: Offset::new(at) });
         }
         self.last = self.at;
         if self.at >= NUMBER_MAX || self.set >= self.sets {

@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 
 use crate::Offset;
-use crate::shared::Place;
+use crate::shared::Original;
 
 /// Records from an offset on, each of which follows the one before it in both logs.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     len: u64,
-    first: Place,
+    first: Original,
 }
 
 /// Places by offset.
@@ -24,9 +24,9 @@ pub(super) struct Elsewhere {
 }
 
 impl Run {
-    fn place(&self, skip: u64) -> Place {
+    fn place(&self, skip: u64) -> Original {
         let at = self.first.at.get().saturating_add(skip);
-        Place { at: Offset::new(at), ..self.first }
+        Original { at: Offset::new(at), ..self.first }
     }
 }
 
@@ -36,14 +36,14 @@ impl Elsewhere {
     }
 
     /// Where the bytes of a record are, if not here.
-    pub(super) fn get(&self, at: u64) -> Option<Place> {
+    pub(super) fn get(&self, at: u64) -> Option<Original> {
         let (start, run) = self.runs.range(..=at).next_back()?;
         let skip = at - start;
         (skip < run.len).then(|| run.place(skip))
     }
 
     /// Adds a record of `len` bytes.
-    pub(super) fn insert(&mut self, at: u64, place: Place, len: u32) {
+    pub(super) fn insert(&mut self, at: u64, place: Original, len: u32) {
         self.remove(at);
         self.records += 1;
         self.bytes += u64::from(len);
@@ -58,7 +58,7 @@ impl Elsewhere {
     }
 
     /// Takes a record out.
-    pub(super) fn remove(&mut self, at: u64) -> Option<Place> {
+    pub(super) fn remove(&mut self, at: u64) -> Option<Original> {
         let (&start, run) = self.runs.range_mut(..=at).next_back()?;
         let (skip, len) = (at - start, run.len);
         if skip >= len {
@@ -79,7 +79,7 @@ impl Elsewhere {
     }
 
     /// All records, with where each is.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Place)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, Original)> {
         self.runs.iter().flat_map(|(&start, run)| {
             (0..run.len).map(move |skip| (start.saturating_add(skip), run.place(skip)))
         })
@@ -102,8 +102,8 @@ mod tests {
     use crate::shared::LogNumber;
     use crate::suite::numbers;
 
-    fn place(log: u32, at: u64) -> Place {
-        Place { log: LogNumber::new(log), at: Offset::new(at) }
+    fn place(log: u32, at: u64) -> Original {
+        Original { log: LogNumber::new(log), at: Offset::new(at) }
     }
 
     #[test]

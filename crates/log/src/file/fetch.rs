@@ -216,7 +216,7 @@ impl Fetch {
     }
 
     /// What another log would lend is not this record.
-    pub(super) fn never(&mut self, at: Offset, of: shared::Place) {
+    pub(super) fn never(&mut self, at: Offset, of: shared::Original) {
         self.damaged.insert(at.get(), ReadError::Elsewhere { at, of, file: None });
     }
 

@@ -44,7 +44,7 @@
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
 
 use crate::disk::Heading;
-use crate::shared::{LogNumber, Place};
+use crate::shared::{LogNumber, Original};
 use crate::{HEAD_MAX, Holder, Offset};
 
 /// Files of 3 are in the disk's list of files: nothing else is new.
@@ -262,7 +262,7 @@ pub(super) struct RecordEntry<'a> {
     pub(super) has_marks: bool,
     pub(super) head: &'a [u8],
     /// Where its bytes are, if not here.
-    pub(super) elsewhere: Option<Place>,
+    pub(super) elsewhere: Option<Original>,
     holder_count: u64,
     holders: &'a [u8],
 }
@@ -380,7 +380,7 @@ impl<'a> IndexReader<'a> {
             _ => {
                 let log = u32::try_from(take_varint(&mut self.rest)?).ok()?;
                 let at = take_varint(&mut self.rest).filter(|at| *at < NUMBER_MAX)?;
-                Some(Place { log: LogNumber::new(log), at: Offset::new(at) })
+                Some(Original { log: LogNumber::new(log), at: Offset::new(at) })
             }
         };
         let has_marks = flags & FLAG_MARKS != 0;
@@ -497,7 +497,7 @@ pub(super) struct RecordFacts<'a> {
     pub(super) is_volatile: bool,
     pub(super) has_marks: bool,
     pub(super) head: &'a [u8],
-    pub(super) elsewhere: Option<Place>,
+    pub(super) elsewhere: Option<Original>,
     pub(super) holders: usize,
 }
 

@@ -14,7 +14,7 @@ use super::sets::SetId;
 use super::{FileLog, Tag};
 use crate::disk::{Disk, FileName};
 use crate::memory::MemoryLog;
-use crate::shared::{Errand, LogNumber, Place, Progress, Shared, Taken};
+use crate::shared::{Errand, LogNumber, Original, Progress, Shared, Taken};
 use crate::{Holder, Log as _, Offset};
 
 /// Sets of holders that are remembered while all records are passed.
@@ -36,11 +36,11 @@ pub(super) struct Shares {
     /// This batch waits for these.
     pub(super) there: Vec<Arc<Shared>>,
     /// Records of other logs that this one refers to no more.
-    pub(super) freed: Vec<Place>,
+    pub(super) freed: Vec<Original>,
 }
 
 impl Lending {
-    pub(super) fn free(&mut self, places: Vec<Place>) {
+    pub(super) fn free(&mut self, places: Vec<Original>) {
         self.errands.extend(places.into_iter().map(Errand::Freed));
     }
 
@@ -212,7 +212,7 @@ fn agree<D: Disk>(logs: &mut [FileLog<D>], lost_before: &[Offset], is_at_rest: b
     let lost_before = |log: usize| lost_before.get(log).copied().unwrap_or_default();
     let seen: Vec<_> = logs.iter_mut().map(|log| std::mem::take(&mut log.store.seen)).collect();
     let seen: Vec<_> = seen.into_iter().map(Seen::sorted).collect();
-    let mut needed: Vec<(LogNumber, Place)> = Vec::new();
+    let mut needed: Vec<(LogNumber, Original)> = Vec::new();
     for number in 0..logs.len() {
         let own = LogNumber::at(number);
         let refers: Vec<_> = logs[number].store.elsewhere.iter().collect();
@@ -247,7 +247,7 @@ fn agree<D: Disk>(logs: &mut [FileLog<D>], lost_before: &[Offset], is_at_rest: b
         for (to, at) in all {
             // What that one has lost may come back, and need it then.
             let is_awaited = lost_before(to.index()) > Offset::ZERO;
-            if !is_awaited && needed.binary_search(&(to, Place { log, at })).is_err() {
+            if !is_awaited && needed.binary_search(&(to, Original { log, at })).is_err() {
                 let _ = home.release(at, Holder::of_log(to));
                 unmatched.unneeded += 1;
             }

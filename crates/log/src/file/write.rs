@@ -17,7 +17,7 @@ use super::sets::{SetId, Sets};
 use super::{FileLog, Marks, Store, Tag, submit};
 use crate::disk::{Body, Disk, DiskError, FileName, Op, Reached, Token};
 use crate::memory::{LARGE, MemoryLog, Stored};
-use crate::shared::{Place, Progress};
+use crate::shared::{Original, Progress};
 use crate::{AppendError, HoldError, Holder, Log as _, Moment, Offset, SyncError};
 
 /// Memory for a batch that is kept for the next one, unless that one is far smaller.
@@ -105,7 +105,7 @@ pub(super) struct Writer {
     /// Notes that no batch has yet.
     notes: Vec<Note>,
     /// Records of other logs that this log needs until a number of notes is safe. In the order of these numbers.
-    freed: VecDeque<(u64, Place)>,
+    freed: VecDeque<(u64, Original)>,
     /// How many notes were put into batches so far.
     notes_before: u64,
     /// Records below `gathered` that were volatile and not written when a batch passed them. The next batch takes them.
@@ -296,7 +296,7 @@ impl Writer {
     pub(super) fn held_bytes(&self) -> usize {
         self.notes.capacity() * size_of::<Note>()
             + (self.persists.capacity() + self.late.capacity()) * size_of::<u64>()
-            + self.freed.capacity() * size_of::<(u64, Place)>()
+            + self.freed.capacity() * size_of::<(u64, Original)>()
             + self.flight.as_ref().map_or(0, |flight| flight.late.capacity()) * size_of::<u64>()
             + self.spare.0.capacity()
             + self.spare.1.held_bytes()
@@ -322,14 +322,14 @@ impl Writer {
     }
 
     /// Records of other logs that this log needs no more once all notes taken so far are safe.
-    pub(super) fn take_freed(&mut self) -> Vec<Place> {
+    pub(super) fn take_freed(&mut self) -> Vec<Original> {
         let count = self.freed.partition_point(|&(notes, _)| notes <= self.notes_before);
         self.freed.drain(..count).map(|(_, place)| place).collect()
     }
 
     /// This log no longer refers to a record of another log; the last note says so. Returns the record's place if it may
     /// be freed at once, because no record or note that is to become safe depends on it.
-    pub(super) fn free(&mut self, place: Place) -> Option<Place> {
+    pub(super) fn free(&mut self, place: Original) -> Option<Original> {
         if self.has_only_releases {
             return Some(place);
         }

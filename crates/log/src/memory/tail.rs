@@ -33,7 +33,7 @@ impl Deref for Stored<'_> {
 
 /// Where a record is, until the log is changed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Spot {
     slot: usize,
     entry: usize,
 }
@@ -69,27 +69,27 @@ impl MemoryLog {
     }
 
     /// Finds a record that is held.
-    pub(crate) fn place(&self, at: Offset) -> Result<Place, HoldError> {
-        self.locate(at).map(|(slot, entry)| Place { slot, entry })
+    pub(crate) fn place(&self, at: Offset) -> Result<Spot, HoldError> {
+        self.locate(at).map(|(slot, entry)| Spot { slot, entry })
     }
 
-    pub(crate) fn facts(&self, place: Place) -> Facts {
+    pub(crate) fn facts(&self, place: Spot) -> Facts {
         let (tag, held, len) = self.blocks[place.slot].block.facts(place.entry);
         Facts { tag, held, len }
     }
 
-    pub(crate) fn set_tag(&mut self, place: Place, tag: u16) {
+    pub(crate) fn set_tag(&mut self, place: Spot, tag: u16) {
         *self.blocks[place.slot].block.tag_mut(place.entry) = tag;
     }
 
     /// Changes the word that is not 0 to another that is not 0.
-    pub(crate) fn set_held(&mut self, place: Place, held: u32) {
+    pub(crate) fn set_held(&mut self, place: Spot, held: u32) {
         debug_assert!(held > 0);
         *self.blocks[place.slot].block.holders_mut(place.entry) = held;
     }
 
     /// Makes a record a hole.
-    pub(crate) fn drop_record(&mut self, place: Place) {
+    pub(crate) fn drop_record(&mut self, place: Spot) {
         self.forget(place.slot, place.entry);
     }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leveret_queue::{
-    ChannelLimit, ConsumerId, ConsumerSpec, Delivery, Gate, Incoming, Left, Offset, Options,
-    OutputGauge, Place, Queue, Refused, Settle, Settled, Time, UnackedId, delivery_cost,
+    ChannelLimit, ConsumerId, ConsumerSpec, Delivery, Gate, Incoming, Left, LookAt, Offset,
+    Options, OutputGauge, Queue, Refused, Settle, Settled, Time, UnackedId, delivery_cost,
 };
 
 use crate::model::{Channel, Consumer, Event, Message, Model};
@@ -332,13 +332,13 @@ impl World {
             all
         };
         let ready = want(self.model.ready.iter().map(|&message| (None, message)).collect());
-        assert_eq!(look(Place::Ready, 0, usize::MAX / 2), ready);
+        assert_eq!(look(LookAt::Ready, 0, usize::MAX / 2), ready);
         let part = ready.iter().filter(|(_, message)| message.offset > 3).take(2);
-        assert_eq!(look(Place::Ready, 4, 2), part.copied().collect::<Vec<_>>());
+        assert_eq!(look(LookAt::Ready, 4, 2), part.copied().collect::<Vec<_>>());
         let is_there = |key: &u64| self.ids.contains_key(key);
         let unacked = self.model.unacked.iter();
         let unacked = unacked.map(|&(key, message)| (key.filter(is_there), message)).collect();
-        assert_eq!(look(Place::Unacked, 0, usize::MAX / 2), want(unacked));
+        assert_eq!(look(LookAt::Unacked, 0, usize::MAX / 2), want(unacked));
     }
 
     fn get(&mut self, no_ack: bool) {

@@ -10,13 +10,13 @@
 use leveret_log::Log;
 
 use super::Store;
-use crate::held::{Place, take_since};
+use crate::held::{Bookmark, take_since};
 use crate::message::Outbox;
 
 impl<L: Log> Store<L> {
     /// Holds what this turn wrote since `start`, if it is not agreed upon.
     #[inline]
-    pub(in super::super) fn hold_answers(&mut self, start: Place, out: &mut Outbox) {
+    pub(in super::super) fn hold_answers(&mut self, start: Bookmark, out: &mut Outbox) {
         let Some(agreed) = self.log.agreed() else { return };
         let until = self.log.moment();
         if agreed.reaches(until) && self.held.is_empty() {

@@ -10,7 +10,7 @@ use leveret_broker::message::*;
 use leveret_broker::record::join_names;
 use leveret_broker::{Meta, Shard};
 use leveret_log::MemoryLog;
-use leveret_queue::{ChannelLimit, Gate, Offset, OutputGauge, Place, Time};
+use leveret_queue::{ChannelLimit, Gate, LookAt, Offset, OutputGauge, Time};
 use leveret_topology::{GroupId, NodeId, PolicySpec, QueueId, Topology, VhostId};
 
 use crate::log::{HandLog, State};
@@ -318,7 +318,7 @@ impl Node {
                 let page = ToShard::Look {
                     reply,
                     queue,
-                    place: Place::Ready,
+                    place: LookAt::Ready,
                     from: Offset::new(0),
                     max: 2,
                 };
@@ -328,7 +328,7 @@ impl Node {
             }
             ("mv", Some(queue)) => {
                 let target = self.queue(names.chars().nth(1).expect("a target"));
-                let (place, from, max) = (Place::Ready, Offset::new(0), 1);
+                let (place, from, max) = (LookAt::Ready, Offset::new(0), 1);
                 self.turn(ToShard::Look { reply, queue, place, from, max });
                 let (offsets, to) = (self.looked.clone(), MoveTo::Queue(target));
                 self.turn(ToShard::Move { reply, queue, offsets, to });

@@ -18,7 +18,7 @@ use crate::file::format::{
 };
 use crate::file::segments::{Digested, Segment};
 use crate::file::walk::{Batch, Step, Walk, is_begun};
-use crate::shared::Place;
+use crate::shared::Original;
 
 /// A volatile record on disk: lost, unless a note says otherwise.
 pub(super) struct Lost {
@@ -34,7 +34,7 @@ struct Fact {
     /// Needed of those that other logs have to do with.
     crc: Option<u32>,
     is_volatile: bool,
-    elsewhere: Option<Place>,
+    elsewhere: Option<Original>,
 }
 
 /// The batch that a record is in.
