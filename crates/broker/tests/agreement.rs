@@ -65,11 +65,17 @@ impl World {
         self.write();
     }
 
-    /// The replies of a turn.
-    fn turn(&mut self, letter: ToShard) -> Vec<Reply> {
+    /// A turn.
+    fn out(&mut self, letter: ToShard) -> Outbox {
         let mut out = Outbox::default();
         self.now = self.now.after_ms(1);
         self.shard.turn(&mut vec![letter], &self.topology, self.now, &mut out);
+        out
+    }
+
+    /// The replies of a turn.
+    fn turn(&mut self, letter: ToShard) -> Vec<Reply> {
+        let out = self.out(letter);
         let replies = out.sessions.into_iter().filter_map(|(_, letter)| match letter {
             ToSession::Reply { reply, .. } => Some(reply),
             _ => None,
@@ -135,6 +141,34 @@ fn a_purge_is_answered_when_all_of_it_is_let_go() {
     world.write();
     let told = world.agree();
     assert!(matches!(told[..], [Reply::Purged(4)]), "{told:?}");
+}
+
+/// Whoever has the names hears of a deletion when it cannot be undone, and answers then: to AMQP, HTTP and for a vhost
+/// or a connection alike.
+#[test]
+fn a_deletion_is_told_when_it_cannot_be_undone() {
+    let mut world = World::new(Some(Moment::default()));
+    world.agree();
+    let delete = ToShard::Delete {
+        by: Box::default(),
+        reply: Some(ME),
+        queue: world.queue,
+        if_unused: false,
+        if_empty: false,
+    };
+    let out = world.out(delete);
+    assert!(out.meta.is_empty() && out.sessions.is_empty(), "nobody else knows of it: {out:?}");
+    while world.log.hand().finish() {
+        let out = world.out(ToShard::LogWoke);
+        assert!(out.meta.is_empty() && out.sessions.is_empty(), "it is on one disk: {out:?}");
+    }
+    let moment = world.log.moment();
+    world.log.hand().agreed = Some(moment);
+    let out = world.out(ToShard::LogWoke);
+    let [ToMeta::QueueGone { queue, reply: Some((ME, 1)), .. }] = out.meta[..] else {
+        panic!("{out:?}");
+    };
+    assert_eq!(queue, world.queue);
 }
 
 #[test]

@@ -206,11 +206,10 @@ impl Disks {
         self.slow_until.fill(Time::from_ms(0));
     }
 
-    /// What a shard's log has that was not agreed upon is lost.
+    /// What a log has that was not agreed upon is lost: a shard's, or that of names.
     pub(crate) fn cut(&mut self, index: usize, agreed: SimDisk) {
-        if let Some(disk) = self.shards.get_mut(index) {
-            *disk = StepDisk { disk: agreed, done: Rc::default() };
-        }
+        let disk = self.shards.get_mut(index).unwrap_or(&mut self.names);
+        *disk = StepDisk { disk: agreed, done: Rc::default() };
     }
 
     /// Opens one log, with options that make small runs visit what large ones do.
@@ -302,6 +301,8 @@ pub(crate) enum Mistake {
     ReadsEarly,
     /// Nobody waits for what is not agreed upon.
     AnswersEarly,
+    /// What is on the disk here counts as agreed upon.
+    CountsEarly,
 }
 
 /// How far a log was when it had a batch on the disk.
@@ -530,7 +531,13 @@ impl Log for Store {
     }
 
     fn durable(&self) -> Offset {
-        both!(self, log => log.durable()).min(self.readable())
+        let durable = both!(self, log => log.durable());
+        match &self.agreement {
+            Some(agreement) if agreement.mistake != Mistake::CountsEarly => {
+                durable.min(agreement.readable())
+            }
+            _ => durable,
+        }
     }
 
     fn end(&self) -> Offset {

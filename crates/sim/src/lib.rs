@@ -31,7 +31,8 @@
 //! - a log's watermarks are in order and never go back;
 //! - nothing is given out before its record is readable, which in a third of the seeds is some time after it was
 //!   written, as with members that have to agree ([`Agreed`]); in some of them a crash loses what was not agreed upon,
-//!   and a commit or a purge that was answered stands all the same;
+//!   and a commit, a purge, a deletion or a declaration that was answered stands all the
+//!   same;
 //! - once faults end, every queue drains, and then neither memory nor disk is held.
 //!
 //! Where: [`Sim`] draws what happens; [`Node`] runs the broker's actors, and serves other tests that want

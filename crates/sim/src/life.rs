@@ -42,15 +42,18 @@ pub(crate) fn start(
         meta.save(&mut topology, &mut wait).map_err(|error| format!("names: {error}"))?;
     }
     topology.assert_invariants();
+    let (of_shards, of_names) = match agreed {
+        Agreed::LaterButReadBefore => (Mistake::ReadsEarly, Mistake::None),
+        Agreed::CutButAnsweredBefore => (Mistake::AnswersEarly, Mistake::CountsEarly),
+        Agreed::AtOnce | Agreed::Later | Agreed::Cut => (Mistake::None, Mistake::None),
+    };
+    if agreed != Agreed::AtOnce {
+        meta.log_mut().agree_later(of_names, agreed.is_cut());
+    }
     let past = Past::new(&meta, seen_below.map(<[Offset]>::to_vec).unwrap_or_default());
     let stores = stores.map(|mut store| {
         if agreed != Agreed::AtOnce {
-            let mistake = match agreed {
-                Agreed::LaterButReadBefore => Mistake::ReadsEarly,
-                Agreed::CutButAnsweredBefore => Mistake::AnswersEarly,
-                Agreed::AtOnce | Agreed::Later | Agreed::Cut => Mistake::None,
-            };
-            store.agree_later(mistake, agreed.is_cut());
+            store.agree_later(of_shards, agreed.is_cut());
         }
         store
     });

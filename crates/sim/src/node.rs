@@ -16,6 +16,7 @@ use leveret_broker::flow::Alarm;
 use leveret_broker::login::{Asked, Login};
 use leveret_broker::message::{ConnectionId, NodeId, Outbox, Step, ToMeta, ToSession, ToShard};
 use leveret_broker::{Meta, Shard};
+use leveret_log::disk::SimDisk;
 use leveret_log::{Log, MemoryLog};
 use leveret_node::connection::{self, Read, Written};
 use leveret_node::start::Filled;
@@ -704,17 +705,34 @@ impl<P: FnMut(usize) -> usize> connection::Sink for Sink<'_, P> {
 }
 
 impl Node<Store> {
-    /// How many stages of a shard's log may be agreed upon next.
+    /// How many stages of a log may be agreed upon next: a shard's, or that of names, which is the last one.
     pub(crate) fn proposed(&self, index: usize) -> usize {
-        self.shards.get(index).map_or(0, |actor| actor.shard.log().proposed())
+        let shard = self.shards.get(index).map(|actor| actor.shard.log());
+        shard.unwrap_or_else(|| self.meta.log()).proposed()
     }
 
-    /// The first stages of a shard's log are agreed upon, and the shard is woken.
+    /// What the disks have of all that is agreed upon, names last, if the rest is lost in a crash.
+    pub(crate) fn agreed_images(&self) -> Vec<Option<SimDisk>> {
+        let shards = self.shards.iter().map(|actor| actor.shard.log());
+        shards.chain([self.meta.log()]).map(Store::agreed_image).collect()
+    }
+
+    /// The first stages of a log are agreed upon, and its owner is woken.
     pub(crate) fn agree(&mut self, index: usize, count: usize) {
         let count = count.min(self.proposed(index));
-        let Some(actor) = self.shards.get_mut(index).filter(|_| count > 0) else { return };
-        actor.shard.log_mut().agree(count);
-        actor.inbox.push_back(ToShard::LogWoke);
+        if count == 0 {
+            return;
+        }
+        match self.shards.get_mut(index) {
+            Some(actor) => {
+                actor.shard.log_mut().agree(count);
+                actor.inbox.push_back(ToShard::LogWoke);
+            }
+            None => {
+                self.meta.log_mut().agree(count);
+                self.meta_inbox.push_back(ToMeta::LogWoke);
+            }
+        }
     }
 }
 

@@ -144,7 +144,7 @@ impl Sim {
     }
 
     fn agree_all(&mut self) {
-        (0..self.options.shards).for_each(|index| self.node.agree(index, usize::MAX));
+        (0..=self.options.shards).for_each(|index| self.node.agree(index, usize::MAX));
     }
 
     /// There is little room left on a disk, for a while.
@@ -274,13 +274,11 @@ impl Sim {
         disks.end(how);
         let is_clean = matches!(how, Ending::Clean | Ending::SwitchedOff);
         if !is_clean {
-            let images = self.node.shards().map(|shard| shard.log().agreed_image());
-            let images: Vec<_> = images.enumerate().collect();
             if self.options.agreed.is_cut() {
-                let proposed = (0..self.options.shards).map(|index| self.node.proposed(index));
+                let proposed = (0..=self.options.shards).map(|index| self.node.proposed(index));
                 self.shadow.totals.cuts += u64::from(proposed.sum::<usize>() > 0);
             }
-            for (index, image) in images {
+            for (index, image) in self.node.agreed_images().into_iter().enumerate() {
                 image.into_iter().for_each(|image| disks.cut(index, image));
             }
         }

@@ -167,6 +167,8 @@ pub struct Totals {
     pub acks_stored: u64,
     /// Messages that were in a queue for sure when it was purged.
     pub purged: u64,
+    /// Queues that a client knows to be deleted, and that were to stay until then.
+    pub deleted: u64,
     /// Crashes that lost the end of a log.
     pub cuts: u64,
     /// Letters that came twice.
@@ -200,6 +202,7 @@ impl Totals {
         self.said_again += other.said_again;
         self.acks_stored += other.acks_stored;
         self.purged += other.purged;
+        self.deleted += other.deleted;
         self.cuts += other.cuts;
     }
 }
@@ -282,6 +285,7 @@ impl Shadow {
     pub(crate) fn keep(&mut self, queue: QueueIndex, from: Kept, to: Kept) {
         if let Some(kept) = self.kept.get_mut(&queue).filter(|kept| **kept == from) {
             *kept = to;
+            self.totals.deleted += u64::from(to == Kept::Gone);
         }
     }
 

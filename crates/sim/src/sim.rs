@@ -94,7 +94,7 @@ pub struct Faults {
     pub twice: usize,
 }
 
-/// When a record of a shard's log is agreed upon, and so readable and durable.
+/// When a record is agreed upon, of a shard's log or that of names, and so readable and durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agreed {
     /// When it is written, as on one node.
@@ -273,7 +273,7 @@ enum Event {
     Act(usize),
     /// A disk does something.
     Disk(usize),
-    /// Of a shard's log some more is agreed upon.
+    /// Of a log some more is agreed upon.
     Agree(usize),
 }
 
@@ -768,12 +768,16 @@ impl Sim {
 
     /// Logs of which some more may be agreed upon. Others are slow with that now and then.
     fn find_disputed(&mut self) {
-        let is_slow = self.options.agreed.is_cut() && (self.step / SLOW_STEPS).is_multiple_of(2);
+        // Whoever closes is not kept waiting: his session would give up before it has its answers.
+        let closes = self.peers.iter().any(|peer| peer.client.state == State::Closing);
+        let is_slow = self.options.agreed.is_cut()
+            && (self.step / SLOW_STEPS).is_multiple_of(2)
+            && !closes;
         if self.options.agreed == Agreed::AtOnce || is_slow && !self.ready.is_empty() {
             return;
         }
-        let shards = 0..self.options.shards;
-        let disputed = shards.filter(|&index| self.node.proposed(index) > 0);
+        let logs = 0..=self.options.shards;
+        let disputed = logs.filter(|&index| self.node.proposed(index) > 0);
         self.ready.extend(disputed.map(Event::Agree));
     }
 
