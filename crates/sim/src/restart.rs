@@ -210,7 +210,9 @@ impl Sim {
                 }
             }
             let is_well = self.node.failure().is_none() && self.full_until.is_none();
-            if !is_quiet || !is_well || !self.node.is_idle() {
+            // Whoever waits for a slow disk, or for others, to close his connection waits only so long.
+            let is_talked_to = self.peers.iter().any(|peer| peer.is_talked_to(&self.node));
+            if !is_quiet || !is_well || !self.node.is_idle() || is_talked_to {
                 return Ok(());
             }
             self.now = self.now.after_ms(500);

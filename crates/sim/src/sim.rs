@@ -214,7 +214,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// It is about to say something that the broker waits for. A close may be on its way to it: then only the
     /// broker knows.
-    fn is_talked_to(&self, node: &Node<Store>) -> bool {
+    pub(crate) fn is_talked_to(&self, node: &Node<Store>) -> bool {
         self.client.state != State::Open || node.has_closed(self.connection)
     }
 }
@@ -584,7 +584,9 @@ impl Sim {
                 self.node.tell_meta(letter);
             }
             let moved = self.one(true)?;
-            if moved || !self.node.is_idle() {
+            // Whoever waits for a slow disk, or for others, to close his connection waits only so long.
+            let closes = self.peers.iter().any(|peer| peer.client.state == State::Closing);
+            if moved || !self.node.is_idle() || closes {
                 continue;
             }
             // Long enough for what waits for a timer.
@@ -768,11 +770,7 @@ impl Sim {
 
     /// Logs of which some more may be agreed upon. Others are slow with that now and then.
     fn find_disputed(&mut self) {
-        // Whoever closes is not kept waiting: his session would give up before it has its answers.
-        let closes = self.peers.iter().any(|peer| peer.client.state == State::Closing);
-        let is_slow = self.options.agreed.is_cut()
-            && (self.step / SLOW_STEPS).is_multiple_of(2)
-            && !closes;
+        let is_slow = self.options.agreed.is_cut() && (self.step / SLOW_STEPS).is_multiple_of(2);
         if self.options.agreed == Agreed::AtOnce || is_slow && !self.ready.is_empty() {
             return;
         }

@@ -47,8 +47,12 @@ fn an_answer_before_agreement_is_found() {
         let options = Options { agreed, has_disks: true, shards: 1, clients: 3, faults, ..options };
         run_seed(Seed(seed), options, 9_000)
     };
-    let mut undone =
-        vec!["again after it was settled", "again after it was purged", "deleted and is back", "is gone"];
+    let mut undone = vec![
+        "again after it was settled",
+        "again after it was purged",
+        "deleted and is back",
+        "is gone",
+    ];
     for seed in 0..200 {
         let Err(early) = run(Agreed::CutButAnsweredBefore, seed) else { continue };
         let is_it = |undone: &&str| early.what.ends_with(undone);
