@@ -44,6 +44,13 @@ options! {
     /// threads bring nothing.
     shards: u32 = 0, keys = ["shards"], range = 0..=1024;
 
+    /// Whether a thread waits for 50 us before it reads again, while its clients publish single messages fast and nobody waits
+    /// for what comes of them.
+    ///
+    /// Publishers without confirms then cost less CPU time. Nothing is read later when messages come slowly, or when a
+    /// client waits for a confirm, a reply or more deliveries.
+    gather_reads: bool = true, keys = ["gather_reads"];
+
     /// Seconds that a turn, a lock or a thread may take before the process ends itself (by SIGABRT), so that systemd
     /// starts it again. 0 means never.
     ///

@@ -19,7 +19,7 @@ use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use leveret_node::connection::{self, Written};
 use leveret_queue::Time;
 use leveret_session::{
-    ConnectionFacts, ConnectionNumbers, Context, End, Passed, Session, SessionTotals,
+    Brought, ConnectionFacts, ConnectionNumbers, Context, End, Passed, Session, SessionTotals,
 };
 use leveret_topology::{Topology, VhostId};
 use tokio::io::unix::AsyncFd;
@@ -506,6 +506,11 @@ impl Connection {
         } else {
             Next::Letter
         }
+    }
+
+    /// What the turn read.
+    pub(crate) fn take_brought(state: &mut State) -> Brought {
+        state.session.take_brought()
     }
 
     /// What the connection holds since its last turn, in bytes: itself, input that it may not take yet, messages

@@ -17,6 +17,7 @@ pub mod ended;
 pub mod events;
 mod filling;
 pub mod front;
+mod gather;
 mod handover;
 pub mod listener;
 pub mod locks;

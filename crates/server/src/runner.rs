@@ -27,6 +27,7 @@ use crate::buffers::Buffers;
 use crate::clock::{now_with_us, step_ms};
 use crate::connection::{Connection, Letter, Next, Workplace};
 use crate::events;
+use crate::gather::Gather;
 use crate::node::{Node, Recipient};
 use crate::pressure::Pressure;
 use crate::reading::READ_MIN;
@@ -72,6 +73,7 @@ pub struct Runner {
     beat: Arc<Beat>,
     /// How long this thread waits for a processor.
     pressure: Pressure,
+    gather: Gather,
     due: VecDeque<Due>,
     outbox: Outbox,
     out: OutBuf,
@@ -118,6 +120,7 @@ pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Rest>) {
         node,
         beat,
         pressure: Pressure::default(),
+        gather: Gather::default(),
         due: VecDeque::new(),
         outbox: Outbox::default(),
         out: OutBuf::new(),
@@ -195,6 +198,20 @@ pub async fn keep_working(more: Arc<Notify>) {
         more.notified().await;
         RUNNER.with_borrow_mut(|runner| runner.as_mut().map(Runner::work));
         tokio::task::yield_now().await;
+    }
+}
+
+/// This thread naps before it sleeps, if that pays: see [`Gather`].
+pub fn gather() {
+    RUNNER
+        .with_borrow_mut(|runner| runner.as_mut().map(|runner| runner.gather = Gather::new(true)));
+}
+
+/// This thread is about to sleep.
+pub fn sleeps() {
+    let nap = RUNNER.with_borrow_mut(|runner| runner.as_mut()?.gather.sleeps(|| now_with_us().1));
+    if let Some(nap) = nap {
+        std::thread::sleep(nap);
     }
 }
 
@@ -432,6 +449,7 @@ impl Runner {
             };
             connection.write(&mut state, &mut work)
         };
+        self.gather.reads(Connection::take_brought(&mut state));
         let (held_before, held) = Connection::count_held(&mut state);
         if connection.is_done() {
             // Before it is forgotten, and under its lock: see `Ended`.

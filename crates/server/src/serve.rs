@@ -54,6 +54,8 @@ pub struct Options {
     pub listeners: Vec<AmqpListener>,
     /// Threads that run turns.
     pub threads: usize,
+    /// Whether they nap where that gathers messages: see [`Threads::start`].
+    pub gather_reads: bool,
     /// What sessions are told.
     pub settings: Settings,
     /// How logins are treated.
@@ -151,7 +153,8 @@ pub fn run(
         node.alarms.set_disk_limit(options.about.disk_free_limit);
         tokio::spawn(watch_memory(Arc::clone(&node)));
         tokio::spawn(watch_disk(Arc::clone(&node), Arc::clone(waker.room())));
-        let threads = Arc::new(Threads::start(&node, options.threads, give_back)?);
+        let threads =
+            Arc::new(Threads::start(&node, options.threads, options.gather_reads, give_back)?);
         let logins = LoginThreads::start(&node)?;
         let (stop, mut asked) = Stop::new();
         let mut ready = Ready {

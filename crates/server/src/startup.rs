@@ -160,6 +160,7 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
         meta,
         paging_ratio,
         core_dumps: config.access.core_dumps,
+        gather_reads: config.node.gather_reads,
         watchdog_timeout: std::time::Duration::from_secs(config.node.watchdog_timeout.get()),
         sockets: SocketOptions {
             backlog: config.listeners.backlog as i32,

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::clock::now;
 use crate::node::Node;
-use crate::runner::{install_runner, keep_working_for_others, rest, with_runner};
+use crate::runner::{gather, install_runner, keep_working_for_others, rest, sleeps, with_runner};
 use leveret_broker::message::ToShard;
 
 /// Handles of the threads, to give them connections.
@@ -27,8 +27,14 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Starts `count` threads for the node. Each calls `give_back` when it rests after work.
-    pub fn start(node: &Arc<Node>, count: usize, give_back: fn()) -> io::Result<Self> {
+    /// Starts `count` threads for the node. With `gather_reads` they wait for more of what single messages they read fast:
+    /// see [`gather`](crate::gather). Each calls `give_back` when it rests after work.
+    pub fn start(
+        node: &Arc<Node>,
+        count: usize,
+        gather_reads: bool,
+        give_back: fn(),
+    ) -> io::Result<Self> {
         let mut threads = Self {
             handles: Vec::new(),
             next: AtomicUsize::new(0),
@@ -36,7 +42,12 @@ impl Threads {
             joins: Vec::new(),
         };
         for index in 0..count {
-            let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+            let mut builder = Builder::new_current_thread();
+            builder.enable_io().enable_time();
+            if gather_reads {
+                builder.on_thread_park(sleeps);
+            }
+            let runtime = builder.build()?;
             threads.handles.push(runtime.handle().clone());
             node.watched.ask_thread(runtime.handle().clone());
             let (stop, stopped) = oneshot::channel();
@@ -45,6 +56,9 @@ impl Threads {
             let join =
                 std::thread::Builder::new().name(format!("leveret-{index}")).spawn(move || {
                     let (more, worked) = install_runner(Arc::clone(&node));
+                    if gather_reads {
+                        gather();
+                    }
                     runtime.block_on(async move {
                         tokio::spawn(keep_working_for_others(more));
                         tokio::spawn(rest(Arc::clone(&node), worked, give_back));

@@ -17,6 +17,7 @@ use leveret_topology::{ConnectionSlots, GroupId, Topology, VhostId};
 
 use crate::access::Elsewhere;
 use crate::batch::Batch;
+use crate::brought::Brought;
 use crate::cache::RouteCache;
 use crate::connection::Stage;
 use crate::connection::timers::Timers;
@@ -159,6 +160,7 @@ pub(crate) struct Core {
     pub(crate) unfinished: Unfinished,
     /// Queues that messages of this turn go to.
     pub(crate) turn_queues: usize,
+    pub(crate) brought: Brought,
     /// A channel's confirms are to be sent.
     pub(crate) confirms_dirty: bool,
     /// The highest sequence number of a channel that is closed.

@@ -31,6 +31,7 @@ mod answer;
 mod batch;
 mod bind;
 mod body;
+mod brought;
 mod cache;
 mod channel;
 mod confirm;
@@ -63,6 +64,7 @@ mod waiting;
 
 pub use self::core::{Context, End};
 pub use body::AwaitedBody;
+pub use brought::Brought;
 pub use facts::{ChannelFacts, ConnectionFacts, ConnectionNumbers, Passed};
 pub use session::Session;
 pub use settings::{CertificateFacts, Mechanism, Peer, Settings, TlsFacts};

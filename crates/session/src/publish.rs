@@ -307,6 +307,7 @@ fn checked(
         &cache.scratch
     };
 
+    core.brought.publish(&channel.mode, &peek);
     let is_plain = !is_rewritten && routed.is_plain();
     if let ([(group, targets)], true) = (&routed.targets[..], is_plain) {
         if let Mode::Tx(_) = channel.mode {

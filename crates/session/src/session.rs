@@ -12,6 +12,7 @@ use leveret_queue::{OutputGauge, Time};
 use leveret_topology::{ConnectionSlots, Vhost, VhostId};
 
 use crate::bind::{Bind, bind};
+use crate::brought::Brought;
 use crate::channel::content::Stake;
 use crate::channel::{Channel, Channels, Mode};
 use crate::confirm::Confirms;
@@ -94,6 +95,7 @@ impl Session {
             kept: 0,
             unfinished: Default::default(),
             turn_queues: 0,
+            brought: Brought::default(),
             confirms_dirty: false,
             confirm_base: 0,
             totals: Box::default(),
@@ -271,6 +273,8 @@ impl Session {
             Event::Body { channel, part, is_last, .. } => (channel, BODY, part, is_last),
             Event::Heartbeat => return true,
         };
+        // What a publish means is known once it is whole.
+        self.core.brought.is_awaited |= kind == METHOD && !payload.starts_with(&[0, 60, 0, 40]);
         if self.core.alarm.is_raised() && kind == METHOD && self.holds_publish(number, payload, cx)
         {
             return false;
@@ -662,6 +666,11 @@ impl Session {
                 put_confirms(channel.number, confirms, &mut self.core.totals.confirm, traced, cx);
             }
         }
+    }
+
+    /// What was read since the last call.
+    pub fn take_brought(&mut self) -> Brought {
+        std::mem::take(&mut self.core.brought)
     }
 
     /// Whether the last input led to so much that the rest of it is for another turn, after what this one led to: a
