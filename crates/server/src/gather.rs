@@ -9,6 +9,8 @@
 //! * if it was about to sleep many times in a short while: below that rate a wake-up costs nothing that is missed;
 //! * if it read messages, and nothing that somebody may wait for: a confirm, a reply, an answer, more deliveries;
 //! * if naps pay: one that brought few messages is not tried again soon.
+//!
+//! Figures: `docs/decisions/0054-single-messages-are-gathered.md`.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
