@@ -152,7 +152,7 @@ pub(crate) fn run(args: &EverythingArgs) -> Result<End> {
             scope.spawn(move || {
                 operators::run_commands(program, socket, dir, chance(5), journal, stop)
             });
-            let memory = watch(site, args, &interrupt);
+            let memory = watch(site, args, journal, &interrupt);
             stop.store(true, Ordering::Release);
             // Producers have their last confirms by then; what they published comes to those who consume.
             std::thread::sleep(Duration::from_secs(1));
@@ -201,13 +201,17 @@ fn furnish(site: &Site) -> Result<()> {
 }
 
 /// Follows the memory of the broker until the time is over: bytes, once a second.
-fn watch(site: &Site, args: &EverythingArgs, interrupt: &Interrupt) -> Vec<u64> {
+fn watch(site: &Site, args: &EverythingArgs, journal: &Journal, interrupt: &Interrupt) -> Vec<u64> {
     let (began, mut memory) = (Instant::now(), Vec::new());
     while began.elapsed() < Duration::from_secs(args.duration) && !interrupt.is_set() {
         let next = Instant::now() + Duration::from_secs(1);
         match site.pid.and_then(process::tree) {
             Some(usage) => memory.push(usage.rss_bytes),
             None => break,
+        }
+        let waits = site.ask("GET", "/api/leveret/waits", &Value::Null);
+        if let Some(waits) = waits.ok().and_then(|it| serde_json::from_slice(&it).ok()) {
+            journal.took_long(&waits);
         }
         while Instant::now() < next && !interrupt.is_set() {
             std::thread::sleep(Duration::from_millis(50));
@@ -334,6 +338,15 @@ fn tell(
             text,
             "around the worst round, {} ms; the slowest round of the control meanwhile took {control}:",
             text::number(worst.took.as_secs_f64() * 1e3)
+        );
+        let (count, long) = journal.long_between(from, from + worst.took);
+        for line in &long {
+            let _ = writeln!(text, "  in the broker {line}");
+        }
+        let _ = writeln!(
+            text,
+            "  of {count} turns, disks' jobs and other things of the broker that took long in the run, {} were under way meanwhile",
+            long.len()
         );
         for line in &worst.lines {
             let _ = writeln!(text, "  {line}");

@@ -291,6 +291,25 @@ trait Worker: Send + 'static {
     fn sleep(&mut self) -> Result<(), DiskError>;
 }
 
+impl Job {
+    /// What it is, and the bytes that it moves: for what tells that it took long.
+    fn kind(&self) -> (&'static str, u64) {
+        let bytes_of = |pieces: &[Piece]| pieces.iter().map(|it| it.len as u64).sum();
+        match self {
+            Self::Do(_, Op::Write { head, body, sync: true, .. }) => {
+                ("a write and sync", (head.len() + body.len()) as u64)
+            }
+            Self::Do(_, Op::Write { head, body, .. }) => {
+                ("a write", (head.len() + body.len()) as u64)
+            }
+            Self::Do(_, Op::Read { pieces, .. }) => ("a read", bytes_of(pieces)),
+            Self::Do(_, Op::Remove { .. }) => ("a removal of a file", 0),
+            Self::Do(_, Op::Digest { .. }) => ("a digest", 0),
+            Self::Close(_) => ("a close of a file", 0),
+        }
+    }
+}
+
 /// A thread that does what comes, until nothing can come any more.
 fn spawn(
     name: &str,
@@ -314,7 +333,9 @@ fn spawn(
         };
         while let Ok(mut job) = jobs.recv() {
             loop {
-                if let Some(completion) = beat.during(|| worker.run(job)) {
+                let (what, bytes) = job.kind();
+                let what = || format!("{what} of {bytes} bytes");
+                if let Some(completion) = beat.during_what(what, || worker.run(job)) {
                     tell(completion);
                 }
                 check(beat.during(|| worker.settle()));

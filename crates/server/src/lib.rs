@@ -23,6 +23,7 @@ pub mod listener;
 pub mod locks;
 pub mod logging;
 pub mod login;
+pub mod long;
 mod names;
 pub mod node;
 mod pacing;

@@ -22,6 +22,7 @@ mod line;
 mod room;
 mod throttle;
 
+use std::cell::Cell;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::net::{IpAddr, SocketAddr};
@@ -430,14 +431,15 @@ impl Logins {
 
     /// Works jobs off until [`close`](Self::close): for a thread of its own.
     pub(crate) fn work(&self, node: &Arc<Node>) {
-        let beat = node.watched.beat();
+        let (beat, spent) = (node.watched.beat(), Cell::default());
         while let Some(job) = self.next() {
             // Who left while others were looked at costs nothing.
             if !job.answer.is_wanted(node) {
                 continue;
             }
             beat.begins(Doing::Login);
-            let verdict = self.thorough(node, &job.login);
+            let check = || self.thorough(node, &job.login);
+            let verdict = node.watched.lately.during(|| Doing::Login.to_string(), &spent, check);
             beat.ends();
             let mut out = Outbox::default();
             let admitted = self.decided(node, &job.login, verdict, &mut out);

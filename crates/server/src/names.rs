@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::locks::{Rank, RankedRw, ReadGuard, WriteGuard};
+use crate::long::wait_for_names;
 
 /// What is read by each turn, and changed by those of one actor.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl<T> Names<T> {
             return names;
         }
         let _waits = Waits::begin(&self.awaited);
-        self.lock.read()
+        wait_for_names(|| self.lock.read())
     }
 
     /// Whether it can be read at this moment without a wait.
@@ -59,7 +60,7 @@ impl<T> Names<T> {
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn write(&self) -> WriteGuard<'_, T> {
         let _waits = Waits::begin(&self.awaited);
-        self.lock.write()
+        wait_for_names(|| self.lock.write())
     }
 
     /// Between two turns: lets those have it who wait for it.

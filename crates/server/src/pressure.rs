@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::long::schedstat;
+
 /// How often a thread looks, in us, while it is at work.
 const LOOK_US: u64 = 5_000;
 
@@ -52,10 +54,8 @@ impl Pressure {
         }
     }
 
-    /// Nanoseconds that this thread waited for a processor since it began. The file is not kept open: each thread would
-    /// have one.
+    /// Nanoseconds that this thread waited for a processor since it began.
     fn read() -> Option<u64> {
-        let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-        text.split_ascii_whitespace().nth(1)?.parse().ok()
+        schedstat().map(|(_, waited_ns)| waited_ns)
     }
 }

@@ -28,6 +28,7 @@ use crate::clock::{now_with_us, step_ms};
 use crate::connection::{Connection, Letter, Next, Workplace};
 use crate::events;
 use crate::gather::Gather;
+use crate::long::{LONG_US, Spent};
 use crate::node::{Node, Recipient};
 use crate::pressure::Pressure;
 use crate::reading::READ_MIN;
@@ -65,6 +66,20 @@ pub(crate) enum Due {
     Connection(Arc<Connection>),
 }
 
+/// The letters that a turn picked up: how many, and the kinds of the first and of the last.
+#[derive(Clone, Copy, Debug, Default)]
+struct About {
+    letters: usize,
+    kinds: [&'static str; 2],
+}
+
+impl About {
+    fn of<L>(letters: &[L], kind: fn(&L) -> &'static str) -> Self {
+        let kinds = [letters.first().map_or("", kind), letters.last().map_or("", kind)];
+        Self { letters: letters.len(), kinds }
+    }
+}
+
 /// A thread's list and buffers.
 #[derive(Debug)]
 pub struct Runner {
@@ -74,6 +89,10 @@ pub struct Runner {
     /// How long this thread waits for a processor.
     pressure: Pressure,
     gather: Gather,
+    /// What it did with its time.
+    spent: Spent,
+    /// What the last turn was about, if that was a shard's or Meta's.
+    about: About,
     due: VecDeque<Due>,
     outbox: Outbox,
     out: OutBuf,
@@ -121,6 +140,8 @@ pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Rest>) {
         beat,
         pressure: Pressure::default(),
         gather: Gather::default(),
+        spent: Spent::default(),
+        about: About::default(),
         due: VecDeque::new(),
         outbox: Outbox::default(),
         out: OutBuf::new(),
@@ -350,7 +371,9 @@ impl Runner {
         }
         let node = Arc::clone(&self.node);
         let mut turns = 0;
-        let until_us = now_with_us().1 + LOOK_US;
+        let mut since_us = now_with_us().1;
+        let until_us = since_us + LOOK_US;
+        self.spent.look(since_us);
         node.handover.begins(&mut self.due);
         while turns < TURNS_MAX {
             if self.due.is_empty() {
@@ -359,7 +382,10 @@ impl Runner {
             let Some(due) = self.due.pop_front() else { break };
             turns += self.run(due);
             node.handover.share(&mut self.due);
-            if now_with_us().1 >= until_us {
+            let now_us = now_with_us().1;
+            self.turn_took(&node, since_us, now_us);
+            since_us = now_us;
+            if now_us >= until_us {
                 break;
             }
         }
@@ -374,9 +400,14 @@ impl Runner {
     fn work_alone(&mut self) {
         let node = Arc::clone(&self.node);
         let mut turns = 0;
-        let until_us = now_with_us().1 + LOOK_US;
+        let mut since_us = now_with_us().1;
+        let until_us = since_us + LOOK_US;
+        self.spent.look(since_us);
         loop {
-            let is_long = turns >= TURNS_MAX || now_with_us().1 >= until_us;
+            let now_us = now_with_us().1;
+            self.turn_took(&node, since_us, now_us);
+            since_us = now_us;
+            let is_long = turns >= TURNS_MAX || now_us >= until_us;
             if !self.is_awaited || is_long {
                 node.handover.leave(&mut self.due);
             }
@@ -386,6 +417,23 @@ impl Runner {
             let Some(due) = self.due.pop_front() else { return };
             turns += self.run(due);
         }
+    }
+
+    /// A turn, and what belongs to it, took from then to now.
+    #[inline]
+    fn turn_took(&mut self, node: &Node, since_us: u64, now_us: u64) {
+        if now_us >= since_us + LONG_US {
+            let doing = self.beat.doing();
+            let what = match doing {
+                Doing::Shard(_) | Doing::Meta => {
+                    let About { letters, kinds: [first, last] } = self.about;
+                    format!("{doing}: {letters} letters, {first} to {last}")
+                }
+                _ => doing.to_string(),
+            };
+            self.spent.took(&node.watched.lately, what, since_us, now_us);
+        }
+        self.spent.is_over();
     }
 
     /// Runs a turn. Returns how many turns it counts as.
@@ -483,6 +531,7 @@ impl Runner {
         if !shard.actor.pick_up(&mut self.shard_letters) {
             return;
         }
+        self.about = About::of(&self.shard_letters, ToShard::kind);
         let mut state = shard.actor.state();
         state.set_alarm(node.alarms.alarm());
         state.set_clock_step(step_ms());
@@ -521,6 +570,7 @@ impl Runner {
         if !node.meta.pick_up(&mut self.meta_letters) {
             return false;
         }
+        self.about = About::of(&self.meta_letters, ToMeta::kind);
         let has_more = {
             let mut state = node.meta.state();
             let mut topology = node.topology_mut();

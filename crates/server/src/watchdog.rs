@@ -22,6 +22,7 @@
 //! reported, and health checks fail, but the process goes on. A stop is watched to its end. Its last writes may take longer, as a
 //! disk may.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,6 +33,7 @@ use tokio::runtime::Handle;
 
 use crate::locks::{Rank, Ranked};
 use crate::logging::{LAST_LINES, Logs};
+use crate::long::{self, LONG_US, Lately, Long, Spent};
 use crate::node::Node;
 
 /// Between two looks.
@@ -187,6 +189,11 @@ impl Beat {
         self.count.store(self.count.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
+    /// What this thread is at, or was last.
+    pub(crate) fn doing(&self) -> Doing {
+        Doing::unpacked(self.doing.load(Ordering::Relaxed))
+    }
+
     /// It is over.
     pub(crate) fn ends(&self) {
         self.count.store(self.count.load(Ordering::Relaxed) + 1, Ordering::Release);
@@ -204,20 +211,29 @@ static DISKS: Ranked<Vec<Arc<Beat>>> = Ranked::new(Rank::Watched, Vec::new());
 
 /// The beat of a disk's thread, watched while it lives.
 #[derive(Debug)]
-pub(crate) struct DiskBeat(Arc<Beat>);
+pub(crate) struct DiskBeat(Arc<Beat>, Cell<Spent>);
 
 impl DiskBeat {
     /// That of this thread.
     pub(crate) fn of_this_thread() -> Self {
         let beat = Arc::new(Beat::of_this_thread());
         DISKS.lock().push(Arc::clone(&beat));
-        Self(beat)
+        Self(beat, Cell::default())
     }
 
     /// Does something with the disk.
     pub(crate) fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.during_what(|| Doing::Disk.to_string(), work)
+    }
+
+    /// The same; `what` is asked if it takes long.
+    pub(crate) fn during_what<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        work: impl FnOnce() -> T,
+    ) -> T {
         self.0.begins(Doing::Disk);
-        let done = work();
+        let done = long::DISKS.during(what, &self.1, work);
         self.0.ends();
         done
     }
@@ -245,6 +261,7 @@ pub struct Watched {
     longest_ms: AtomicU64,
     /// What it is.
     longest: AtomicU64,
+    pub(crate) lately: Lately,
 }
 
 impl Default for Watched {
@@ -257,6 +274,7 @@ impl Default for Watched {
             stalls: AtomicU64::new(0),
             longest_ms: AtomicU64::new(0),
             longest: AtomicU64::new(0),
+            lately: Lately::default(),
         }
     }
 }
@@ -287,6 +305,28 @@ impl Watched {
     /// Turns, locks and threads that took longer than a second, up to now.
     pub fn stalls(&self) -> u64 {
         self.stalls.load(Ordering::Relaxed)
+    }
+
+    /// What took long lately, if not as long as a second: the oldest first.
+    pub fn lately(&self) -> Vec<Long> {
+        let mut all = self.lately.all();
+        all.extend(long::DISKS.all());
+        all.sort_by_key(|it| it.began);
+        all
+    }
+
+    /// A thread that runs no turns has held the names since then.
+    #[inline]
+    pub fn held_names(&self, since: Instant) {
+        let took = since.elapsed();
+        if took.as_micros() as u64 >= LONG_US {
+            self.lately.held_names(took);
+        }
+    }
+
+    /// How much of that there was since the start.
+    pub fn long_count(&self) -> u64 {
+        self.lately.count() + long::DISKS.count()
     }
 
     /// What takes longest now, and how long up to now, if that is more than a second. Takes no lock.

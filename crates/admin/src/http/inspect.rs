@@ -5,6 +5,7 @@ use std::time::Duration;
 use leveret_broker::numbers::ShardRest;
 use leveret_config::tls::{AlternativeNameKind, CertificateLogin};
 use leveret_server::clock::now;
+use leveret_server::long::Long;
 use leveret_server::tls::certificate::LoginFrom;
 use leveret_server::tls::{Tls, suites};
 use leveret_session::{CONFIRM_BOUNDS_US, ConfirmTimes, SIZE_BOUNDS};
@@ -140,6 +141,21 @@ fn in_ms(us: u64) -> Value {
     if us.is_multiple_of(1000) { json!(us / 1000) } else { json!(us as f64 / 1000.0) }
 }
 
+/// Something that took long lately, and where the time went.
+fn long(it: &Long) -> Value {
+    let ms = |time: Duration| time.as_micros() as f64 / 1e3;
+    let part = |of: fn((Duration, Duration)) -> Duration| it.of_it.map(|all| ms(of(all)));
+    json!({
+        "began": it.began.ms(),
+        "ms": ms(it.took),
+        "what": it.what,
+        "thread": it.thread,
+        "ran_ms": part(|all| all.0),
+        "waited_for_processor_ms": part(|all| all.1),
+        "waited_for_names_ms": ms(it.names),
+    })
+}
+
 /// `GET /api/leveret/waits`: what holds messages up in the node as a whole.
 pub(super) async fn waits(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
@@ -163,6 +179,7 @@ pub(super) async fn waits(call: Call) -> Result<Answer, Fault> {
         let (us, count) = (rate(us), rate(count));
         (count > 0.0).then(|| us / count / 1000.0)
     };
+    let long: Vec<Value> = call.node().watched.lately().iter().map(long).collect();
     Ok(Answer::Json(json!({
         "alarms": alarms,
         "connections": connections,
@@ -178,6 +195,7 @@ pub(super) async fn waits(call: Call) -> Result<Answer, Fault> {
             "memory_bytes": sum(|shard| shard.log.held_bytes),
             "disk_bytes": sum(|shard| shard.log.disk_bytes),
         },
+        "long": long,
         "unconfirmed_bytes": sum(|shard| shard.unresolved_bytes),
     })))
 }

@@ -55,6 +55,8 @@ fn stalls(snapshot: &Snapshot, text: &mut Text) {
     let (count, seconds) = snapshot.overview.stalls;
     let help = "Turns, locks and threads that took longer than a second; disks and checks of passwords that took longer than ten";
     text.one("leveret_watchdog_stalls_total", Counter, help, count);
+    let help = "Turns, disks' jobs, checks of passwords and holds of the names that took longer than 10 ms";
+    text.one("leveret_long_turns_total", Counter, help, snapshot.overview.long_turns);
     let help = "How long the longest stall has lasted up to now; 0 if there is none";
     text.one("leveret_watchdog_stall_seconds", Gauge, help, seconds);
 }

@@ -81,15 +81,16 @@ pub fn first<T>(items: &[T], bytes: impl Fn(&T) -> u64) -> usize {
 fn page(node: &Node, mut one: impl FnMut(&Topology) -> Option<()>) -> bool {
     let topology = node.topology();
     let since = Instant::now();
+    let mut has_more = true;
     for _ in 0..ROWS {
-        if one(&topology).is_none() {
-            return true;
-        }
-        if since.elapsed() > HOLD {
+        has_more = one(&topology).is_some();
+        if !has_more || since.elapsed() > HOLD {
             break;
         }
     }
-    false
+    drop(topology);
+    node.watched.held_names(since);
+    !has_more
 }
 
 /// Items that are sorted before others have their turn on the thread.

@@ -333,6 +333,7 @@ impl Collector {
         let watched = &self.node.watched;
         let longest_s = watched.stall().map_or(0.0, |(longest, _)| longest.as_secs_f64());
         overview.stalls = (watched.stalls(), longest_s);
+        overview.long_turns = watched.long_count();
         let (sums, now) = (&overview.sums, &overview.now);
         overview.messages.push(ms, names::channel(&sums.session.channels), Kept::Global);
         overview.lengths.push(ms, names::lengths(now.ready, now.unacked), Kept::Global);

@@ -53,6 +53,8 @@ pub struct Overview {
     pub meta: MetaCounters,
     /// What took longer than a second, and for how many seconds the longest does now.
     pub stalls: (u64, f64),
+    /// What took longer than 10 ms.
+    pub long_turns: u64,
     /// What shards tell besides queues.
     pub shards: Vec<ShardRest>,
     /// Threads and shards.

@@ -47,6 +47,7 @@ fn confirms_are_timed() {
     assert_eq!(waits["alarms"], json!([]));
     let none = json!({"alarm": 0, "disk": 0, "answer": 0, "rate": 0, "room": 0, "output": 0});
     assert_eq!(waits["connections"], none);
+    assert!(waits["long"].is_array());
     assert!(waits["disk"]["unwritten_bytes"].is_u64() && waits["log"]["disk_bytes"].is_u64());
     node.must("PUT", "/api/users/m", r#"{"password": "m", "tags": "management"}"#, 201);
     for path in [path, "/api/leveret/waits"] {

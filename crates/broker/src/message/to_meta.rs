@@ -138,6 +138,28 @@ pub enum ToMeta {
     },
 }
 
+impl ToMeta {
+    /// What it is, in a word: for what tells that a turn took long.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::DeclareExchange { .. } => "DeclareExchange",
+            Self::DeleteExchange { .. } => "DeleteExchange",
+            Self::DeclareQueue { .. } => "DeclareQueue",
+            Self::Bind(..) => "Bind",
+            Self::Unbind(..) => "Unbind",
+            Self::QueueGone { .. } => "QueueGone",
+            Self::Disconnected { .. } => "Disconnected",
+            Self::Prepared { .. } => "Prepared",
+            Self::Applied { .. } => "Applied",
+            Self::VhostGoes(..) => "VhostGoes",
+            Self::IsWell { .. } => "IsWell",
+            Self::Continue => "Continue",
+            Self::LogWoke => "LogWoke",
+            Self::Admin { .. } => "Admin",
+        }
+    }
+}
+
 /// A binding to make or to undo.
 #[derive(Debug)]
 pub struct Binding {

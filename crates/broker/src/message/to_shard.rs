@@ -293,6 +293,47 @@ pub enum ToShard {
     },
 }
 
+impl ToShard {
+    /// What it is, in a word: for what tells that a turn took long.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Publish { .. } => "Publish",
+            Self::Settle { .. } => "Settle",
+            Self::Commit { .. } => "Commit",
+            Self::Prepare { .. } => "Prepare",
+            Self::Decide { .. } => "Decide",
+            Self::Consume { .. } => "Consume",
+            Self::Cancel { .. } => "Cancel",
+            Self::Get { .. } => "Get",
+            Self::Resume { .. } => "Resume",
+            Self::Count { .. } => "Count",
+            Self::Purge { .. } => "Purge",
+            Self::Look { .. } => "Look",
+            Self::Discard { .. } => "Discard",
+            Self::Move { .. } => "Move",
+            Self::CancelRest { .. } => "CancelRest",
+            Self::Delete { .. } => "Delete",
+            Self::Create { .. } => "Create",
+            Self::OptionsChanged { .. } => "OptionsChanged",
+            Self::DeadLetter { .. } => "DeadLetter",
+            Self::DeadLettered { .. } => "DeadLettered",
+            Self::Remember { .. } => "Remember",
+            Self::Replay { .. } => "Replay",
+            Self::Forget { .. } => "Forget",
+            Self::Disconnected { .. } => "Disconnected",
+            Self::Crowded { .. } => "Crowded",
+            Self::Nobody { .. } => "Nobody",
+            Self::Continue => "Continue",
+            Self::LogWoke => "LogWoke",
+            Self::Freed { .. } => "Freed",
+            Self::Lend { .. } => "Lend",
+            Self::Lent { .. } => "Lent",
+            Self::List { .. } => "List",
+            Self::Sample { .. } => "Sample",
+        }
+    }
+}
+
 /// What became of a message that a shard was to put into queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {

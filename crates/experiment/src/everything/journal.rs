@@ -7,15 +7,18 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use leveret_load::probe::Round;
+use serde_json::Value;
 
 /// What is kept of the past, to be looked at when a round of the probe was slow.
 const KEPT: usize = 20_000;
 /// Lines that are told of the worst round.
 const AROUND: usize = 40;
+/// What the broker tells at a time of what took long, and more.
+const KEPT_LONG: usize = 2000;
 /// Findings of a kind that are kept with their words; all are counted.
 const FINDINGS: usize = 200;
 /// A round below that needs no explanation.
@@ -36,6 +39,10 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) struct Journal {
     began: Instant,
+    /// The same moment by the system's clock, in ms since the epoch.
+    began_ms: f64,
+    /// What took long in the broker.
+    long: Mutex<Vec<Long>>,
     file: Mutex<BufWriter<File>>,
     next: AtomicU64,
     /// What is under way, by number.
@@ -67,6 +74,34 @@ struct Findings {
     lines: Vec<String>,
 }
 
+/// Something that took long in the broker, as it says.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Long {
+    /// By the system's clock, in ms since the epoch.
+    began_ms: f64,
+    ms: f64,
+    line: String,
+}
+
+impl Long {
+    /// Those of an answer of `/api/leveret/waits`.
+    pub(crate) fn all(waits: &Value) -> impl Iterator<Item = Self> {
+        waits["long"].as_array().into_iter().flatten().map(|it| {
+            let ms = |key: &str| it[key].as_f64().unwrap_or(0.0);
+            let line = format!(
+                "{:8.1} ms  {} on {}; it ran {:.1} ms, waited {:.1} ms for a processor, {:.1} ms for the names",
+                ms("ms"),
+                it["what"].as_str().unwrap_or_default(),
+                it["thread"].as_str().unwrap_or_default(),
+                ms("ran_ms"),
+                ms("waited_for_processor_ms"),
+                ms("waited_for_names_ms"),
+            );
+            Self { began_ms: ms("began"), ms: ms("ms"), line }
+        })
+    }
+}
+
 /// The worst round, and what went on around it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Worst {
@@ -86,6 +121,10 @@ impl Journal {
         let file = File::create(path).with_context(|| format!("writing {}", path.display()))?;
         Ok(Self {
             began: Instant::now(),
+            began_ms: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0.0, |it| it.as_secs_f64() * 1e3),
+            long: Mutex::default(),
             file: Mutex::new(BufWriter::new(file)),
             next: AtomicU64::new(0),
             now: Mutex::default(),
@@ -203,6 +242,33 @@ impl Journal {
         lock(&self.worst).clone()
     }
 
+    /// What the broker says took long lately: it is noted once, however often it is said.
+    pub(crate) fn took_long(&self, waits: &Value) {
+        let mut known = lock(&self.long);
+        for long in Long::all(waits) {
+            // The last of them only: the broker tells the oldest first, and keeps no more.
+            if !known.iter().rev().take(KEPT_LONG).any(|it| *it == long) {
+                let at_s = (long.began_ms - self.began_ms) / 1e3;
+                self.write(&format!("{at_s:10.3} s {}", long.line));
+                known.push(long);
+            }
+        }
+    }
+
+    /// What took long in the broker in this time, and how much did at all.
+    pub(crate) fn long_between(&self, from: Instant, to: Instant) -> (usize, Vec<String>) {
+        let at_ms = |it: Instant| {
+            self.began_ms + it.saturating_duration_since(self.began).as_secs_f64() * 1e3
+        };
+        let (from_ms, to_ms) = (at_ms(from), at_ms(to));
+        let known = lock(&self.long);
+        let meanwhile =
+            known.iter().filter(|it| it.began_ms < to_ms && it.began_ms + it.ms > from_ms);
+        let line =
+            |it: &Long| format!("{:10.3} s {}", (it.began_ms - self.began_ms) / 1e3, it.line);
+        (known.len(), meanwhile.map(line).collect())
+    }
+
     /// How often each did something.
     pub(crate) fn counts(&self) -> BTreeMap<&'static str, Counts> {
         lock(&self.counts).clone()
@@ -256,5 +322,30 @@ mod tests {
                 .unwrap()
                 .contains("a round of the probe took 50.0 ms (login)")
         );
+    }
+
+    /// The broker tells the same again and again: it is one, and belongs to those rounds that it overlaps.
+    #[test]
+    fn what_took_long_in_the_broker() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::create(&dir.path().join("log")).unwrap();
+        let long = |at_ms: f64| {
+            serde_json::json!({
+                "began": journal.began_ms + at_ms, "ms": 20.0, "what": "a turn of shard 0", "thread": "leveret-0",
+                "ran_ms": 4.0, "waited_for_processor_ms": 15.5, "waited_for_names_ms": 0.0,
+            })
+        };
+        journal.took_long(&serde_json::json!({"long": [long(1000.0)]}));
+        journal.took_long(&serde_json::json!({"long": [long(1000.0), long(3000.0)]}));
+        let at = |ms: u64| journal.began + Duration::from_millis(ms);
+        let (count, lines) = journal.long_between(at(1010), at(1500));
+        assert_eq!(
+            (count, &lines[..]),
+            (
+                2,
+                &["     1.000 s     20.0 ms  a turn of shard 0 on leveret-0; it ran 4.0 ms, waited 15.5 ms for a processor, 0.0 ms for the names".to_owned()][..]
+            )
+        );
+        assert!(journal.long_between(at(1030), at(2990)).1.is_empty());
     }
 }
