@@ -204,7 +204,8 @@ fn documents_of_nothing_but_values() {
 /// What a request's body takes does not keep its answer waiting, though it is more than the user's share.
 #[test]
 fn an_answer_does_not_wait_for_its_own_body() {
-    let node = Node::with(&[("vm_memory_high_watermark.absolute", "200MB")]);
+    let node = with_queues(2000);
+    node.must("PUT", "/api/leveret/watermarks/memory", r#"{"absolute": 200000000}"#, 204);
     // 70 MB when it is read, of a room of 75.
     let body = format!("[{}0]", "0,".repeat(1_050_000));
     let began = Instant::now();
