@@ -47,8 +47,9 @@ options! {
     /// Whether a thread waits for 50 us before it reads again, while its clients publish single messages fast and nobody waits
     /// for what comes of them.
     ///
-    /// Publishers without confirms then cost less CPU time. Nothing is read later when messages come slowly, or when a
-    /// client waits for a confirm, a reply or more deliveries.
+    /// Publishers without confirms then cost less CPU time. Nothing is read later when messages come slowly, or for 2 ms after
+    /// a client sent something that is answered, confirmed or settled; later than that a client of the same thread may be
+    /// read 50 us later.
     gather_reads: bool = true, keys = ["gather_reads"];
 
     /// Seconds that a turn, a lock or a thread may take before the process ends itself (by SIGABRT), so that systemd

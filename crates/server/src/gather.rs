@@ -7,8 +7,10 @@
 //! A thread naps only
 //!
 //! * if it was about to sleep many times in a short while: below that rate a wake-up costs nothing that is missed;
-//! * if it read messages, and nothing that somebody may wait for: a confirm, a reply, an answer, more deliveries;
-//! * if naps pay: one that brought few messages is not tried again soon.
+//! * if it read messages, and for a while nothing that somebody may wait for: a confirm, a reply, an answer, more deliveries;
+//! * if naps pay, and bring half as many messages again as sleeps without a nap.
+//!
+//! What it reads is what its own turns read. A turn that another thread runs for it is not noted here.
 //!
 //! Figures: `docs/decisions/0054-single-messages-are-gathered.md`.
 
@@ -29,22 +31,46 @@ const BUSY_US: u64 = 150;
 /// A longer wait says no more than this, in us.
 const GAP_MAX_US: u64 = 10_000;
 
-/// Messages that a nap has to bring: what a wake-up brings without.
-const PAYS: u32 = 4;
+/// After something that is awaited there are no naps for so long, in us: what its client sends next may be on its way.
+const AWAITED_US: u64 = 2_000;
+
+/// Messages that a nap has to bring at least.
+const PAYS: u64 = 4;
+
+/// More messages say no more than so many.
+const BROUGHT_MAX: u32 = 1 << 20;
+
+/// One in so many naps is left out, to see what comes without.
+const LEFT_OUT: u32 = 32;
 
 /// After naps that did not pay the thread sleeps so many times at most before it tries the next one.
-const SKIPPED_MAX: u32 = 4_096;
+const SKIPPED_MAX: u32 = 1_024;
+
+/// The mean of the last eight or so, in eighths. Begins with the first of them.
+#[derive(Debug, Default)]
+struct Mean(u64);
+
+impl Mean {
+    fn add(&mut self, value: u64) {
+        self.0 = if self.0 == 0 { 8 * value } else { self.0 - self.0 / 8 + value };
+    }
+}
 
 /// What a thread knows of its last sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct Gather {
-    is_on: bool,
     slept_at_us: u64,
-    /// Mean time from one sleep to the next, in eighths of us.
-    mean: u64,
+    /// From one sleep to the next, in us.
+    gap: Mean,
     brought: Brought,
+    /// Nobody waits from then on, unless something comes.
+    awaited_until_us: u64,
+    /// Messages that came with a sleep, and with a nap before it.
+    without: Mean,
+    with: Mean,
     /// The last sleep came after a nap.
     has_napped: bool,
+    naps: u32,
     /// How many sleeps follow without a nap.
     skips: u32,
     /// How many followed the last nap that did not pay.
@@ -52,13 +78,11 @@ pub(crate) struct Gather {
 }
 
 impl Gather {
-    /// For a thread that naps, or for one that does not.
-    pub(crate) fn new(is_on: bool) -> Self {
-        if is_on {
-            // Without it a nap is twice as long, and as useful.
-            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(SLACK_NS));
-        }
-        Self { is_on, mean: 8 * GAP_MAX_US, ..Self::default() }
+    /// For this thread.
+    pub(crate) fn new() -> Self {
+        // Without it a nap is twice as long, and as useful.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(SLACK_NS));
+        Self { gap: Mean(8 * GAP_MAX_US), ..Self::default() }
     }
 
     /// A connection was read.
@@ -68,38 +92,40 @@ impl Gather {
         self.brought.is_awaited |= brought.is_awaited;
     }
 
-    /// How long the thread, which is about to sleep, naps before it looks whether it has to. `now_us` is asked for if it is
-    /// needed.
-    #[inline]
-    pub(crate) fn sleeps(&mut self, now_us: impl FnOnce() -> u64) -> Option<Duration> {
-        let brought = std::mem::take(&mut self.brought);
-        if !self.is_on {
-            return None;
+    /// How long the thread, which is about to sleep, naps before it looks whether it has to.
+    pub(crate) fn sleeps(&mut self, now_us: u64) -> Option<Duration> {
+        let Brought { publishes, is_awaited } = std::mem::take(&mut self.brought);
+        let gap_us = now_us.saturating_sub(std::mem::replace(&mut self.slept_at_us, now_us));
+        self.gap.add(gap_us.min(GAP_MAX_US));
+        if is_awaited {
+            self.awaited_until_us = now_us + AWAITED_US;
         }
-        let now_us = now_us();
-        let gap = now_us.saturating_sub(std::mem::replace(&mut self.slept_at_us, now_us));
-        self.mean = self.mean - self.mean / 8 + gap.min(GAP_MAX_US);
-        if std::mem::take(&mut self.has_napped) {
-            self.judges(brought.publishes);
-        }
-        if brought.publishes == 0 || brought.is_awaited || self.mean / 8 >= BUSY_US {
+        self.judges(publishes.min(BROUGHT_MAX));
+        if publishes == 0 || now_us < self.awaited_until_us || self.gap.0 / 8 >= BUSY_US {
             return None;
         }
         if self.skips > 0 {
             self.skips -= 1;
             return None;
         }
-        self.has_napped = true;
-        Some(NAP)
+        self.naps = self.naps.wrapping_add(1);
+        self.has_napped = !self.naps.is_multiple_of(LEFT_OUT);
+        self.has_napped.then_some(NAP)
     }
 
+    /// Whether the last nap paid, if there was one.
     fn judges(&mut self, publishes: u32) {
-        if publishes >= PAYS {
-            self.skipped = 0;
-            return;
+        if !std::mem::take(&mut self.has_napped) {
+            return self.without.add(publishes.into());
         }
-        self.skipped = (2 * self.skipped).clamp(8, SKIPPED_MAX);
-        self.skips = self.skipped;
+        self.with.add(publishes.into());
+        let pays = self.with.0 >= 8 * PAYS && 2 * self.with.0 >= 3 * self.without.0;
+        if pays {
+            self.skipped = 0;
+        } else {
+            self.skipped = (2 * self.skipped).clamp(8, SKIPPED_MAX);
+            self.skips = self.skipped;
+        }
     }
 }
 
@@ -110,73 +136,90 @@ mod tests {
     const NOBODY: bool = false;
     const SOMEBODY: bool = true;
 
-    /// Naps of a thread that sleeps `sleeps` times, `gap_us` from one to the next, and reads so many messages in between.
-    fn naps(sleeps: u64, gap_us: u64, publishes: u32, is_awaited: bool) -> u64 {
-        let mut gather = Gather { is_on: true, mean: 8 * GAP_MAX_US, ..Gather::default() };
-        let mut naps = 0;
-        for sleep in 1..=sleeps {
-            gather.reads(Brought { publishes, is_awaited });
-            naps += u64::from(gather.sleeps(|| sleep * gap_us).is_some());
+    /// A thread that is read from.
+    #[derive(Default)]
+    struct Thread {
+        gather: Gather,
+        now_us: u64,
+        naps: u64,
+    }
+
+    impl Thread {
+        fn new() -> Self {
+            Self {
+                gather: Gather { gap: Mean(8 * GAP_MAX_US), ..Gather::default() },
+                ..Self::default()
+            }
         }
-        naps
+
+        /// So many messages come, and the thread sleeps.
+        fn reads(&mut self, publishes: u32, is_awaited: bool) -> bool {
+            self.gather.reads(Brought { publishes, is_awaited });
+            let naps = self.gather.sleeps(self.now_us).is_some();
+            self.naps += u64::from(naps);
+            naps
+        }
+
+        /// Sleeps so many times, `gap_us` from one to the next; after a nap there are `with` messages, otherwise `without`.
+        fn sleeps(&mut self, count: u64, gap_us: u64, (without, with): (u32, u32)) -> u64 {
+            let before = self.naps;
+            let mut has_napped = false;
+            for _ in 0..count {
+                self.now_us += gap_us;
+                has_napped = self.reads(if has_napped { with } else { without }, NOBODY);
+            }
+            self.naps - before
+        }
     }
 
     #[test]
     fn who_reads_single_messages_fast_naps() {
-        assert!(naps(1_000, 20, PAYS, NOBODY) > 900);
+        assert!(Thread::new().sleeps(1_000, 20, (4, 7)) > 850);
+        assert!(Thread::new().sleeps(1_000, 20, (1, 4)) > 750);
     }
 
     #[test]
     fn who_reads_them_slowly_does_not() {
-        assert_eq!(naps(1_000, BUSY_US, PAYS, NOBODY), 0);
-        assert_eq!(naps(1_000, 1_000, 1, NOBODY), 0, "one per ms");
-    }
-
-    #[test]
-    fn nobody_who_waits_is_kept_waiting() {
-        assert_eq!(naps(1_000, 20, PAYS, SOMEBODY), 0);
-        let mut gather = Gather { is_on: true, ..Gather::default() };
-        gather.reads(Brought { publishes: 9, is_awaited: NOBODY });
-        gather.reads(Brought { publishes: 0, is_awaited: SOMEBODY });
-        gather.reads(Brought { publishes: 9, is_awaited: NOBODY });
-        assert_eq!(gather.sleeps(|| 1), None, "one of them waits");
-        gather.reads(Brought { publishes: 9, is_awaited: NOBODY });
-        assert_eq!(gather.sleeps(|| 2), Some(NAP));
+        assert_eq!(Thread::new().sleeps(1_000, BUSY_US, (4, 7)), 0);
+        assert_eq!(Thread::new().sleeps(1_000, 1_000, (1, 1)), 0, "one per ms");
     }
 
     #[test]
     fn nothing_read_is_nothing_to_gather() {
-        assert_eq!(naps(1_000, 20, 0, NOBODY), 0);
+        assert_eq!(Thread::new().sleeps(1_000, 20, (0, 0)), 0);
     }
 
-    /// A client that publishes the next message when it got the last one waits without a word of it.
+    /// What a client sends next comes soon after what it waits for.
+    #[test]
+    fn nobody_who_waits_is_kept_waiting() {
+        let mut thread = Thread::new();
+        assert!(thread.sleeps(1_000, 20, (4, 7)) > 0);
+        thread.reads(0, SOMEBODY);
+        assert_eq!(thread.sleeps(AWAITED_US / 20 - 1, 20, (4, 7)), 0);
+        assert!(thread.sleeps(100, 20, (4, 7)) > 0, "there was no more of it");
+        let mut naps = 0;
+        for _ in 0..1_000 {
+            thread.now_us += AWAITED_US / 2;
+            naps += u32::from(thread.reads(0, SOMEBODY));
+            naps += thread.sleeps(20, 20, (4, 7)) as u32;
+        }
+        assert_eq!(naps, 0);
+    }
+
+    /// A client that publishes the next messages when it got the last ones waits without a word of it.
     #[test]
     fn naps_that_do_not_pay_are_rare() {
-        let some = naps(20_000, 20, 1, NOBODY);
-        assert!((9..=16).contains(&some), "{some}");
+        for batch in [1, 4, 10, 1_000] {
+            let naps = Thread::new().sleeps(20_000, 60, (batch, batch));
+            assert!((9..=40).contains(&naps), "{naps} with {batch}");
+        }
     }
 
     #[test]
     fn naps_that_pay_again_are_as_many_as_before() {
-        let mut gather = Gather { is_on: true, ..Gather::default() };
-        let mut now_us = 0;
-        let mut naps = |publishes, sleeps| {
-            let mut naps = 0;
-            for _ in 0..sleeps {
-                now_us += 20;
-                gather.reads(Brought { publishes, is_awaited: NOBODY });
-                naps += u32::from(gather.sleeps(|| now_us).is_some());
-            }
-            naps
-        };
-        assert!(naps(1, 10_000) < 20);
-        assert!(naps(PAYS, 10_000) > 5_000);
-    }
-
-    #[test]
-    fn one_that_is_off_does_not_nap() {
-        let mut gather = Gather::default();
-        gather.reads(Brought { publishes: 9, is_awaited: NOBODY });
-        assert_eq!(gather.sleeps(|| unreachable!("the clock costs something")), None);
+        let mut thread = Thread::new();
+        assert!(thread.sleeps(20_000, 20, (1, 1)) < 40);
+        thread.sleeps(40_000, 20, (4, 7));
+        assert!(thread.sleeps(1_000, 20, (4, 7)) > 900);
     }
 }

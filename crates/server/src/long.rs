@@ -1,6 +1,7 @@
 //! What took long lately: turns, waits, jobs of disks. And whether their thread had a processor meanwhile.
 //!
-//! Hot path: one subtraction per turn, of clock reads that the thread makes anyway.
+//! Hot path: one subtraction per turn, of clock reads that the thread makes anyway, and a file of the system's that is read
+//! every [`LOOK_US`].
 //!
 //! The [watchdog](crate::watchdog) reports what takes longer than a second. This page is about what takes longer than
 //! [`LONG_US`]: too short for a person to look at, and long enough for a client to feel. Where the time went is told in three
@@ -36,7 +37,8 @@ pub struct Long {
     pub what: String,
     /// Which thread it was on.
     pub thread: String,
-    /// Of which the thread ran so long, and waited so long for a processor. None where the system does not tell.
+    /// Of which the thread ran so long, and waited so long for a processor. None where the system does not tell, and for a
+    /// hold of the names.
     pub of_it: Option<(Duration, Duration)>,
     /// Of which it waited so long for the names.
     pub names: Duration,
@@ -90,6 +92,7 @@ impl Lately {
         work: impl FnOnce() -> T,
     ) -> T {
         let since_us = now_with_us().1;
+        NAMES_US.set(0);
         let mut before = spent.get();
         before.look(since_us);
         spent.set(before);
@@ -107,6 +110,8 @@ impl Lately {
     pub(crate) fn held_names(&self, took: Duration) {
         let now_us = now_with_us().1;
         let since_us = now_us - (took.as_micros() as u64).min(now_us);
+        // It waited for them before.
+        NAMES_US.set(0);
         Spent::default().took(self, "a page of names is copied".to_owned(), since_us, now_us);
     }
 }
@@ -195,7 +200,6 @@ mod tests {
     #[test]
     fn what_is_long_is_kept_with_its_parts() {
         let lately = Lately::default();
-        lately.during(String::new, &Cell::default(), || ());
         sleeps(&lately, 2 * LONG_US / 1000);
         let all = lately.all();
         let [long] = &all[..] else { panic!("{all:?}") };

@@ -88,7 +88,8 @@ pub struct Runner {
     beat: Arc<Beat>,
     /// How long this thread waits for a processor.
     pressure: Pressure,
-    gather: Gather,
+    /// None on a thread that takes no naps.
+    gather: Option<Gather>,
     /// What it did with its time.
     spent: Spent,
     /// What the last turn was about, if that was a shard's or Meta's.
@@ -139,7 +140,7 @@ pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Rest>) {
         node,
         beat,
         pressure: Pressure::default(),
-        gather: Gather::default(),
+        gather: None,
         spent: Spent::default(),
         about: About::default(),
         due: VecDeque::new(),
@@ -224,13 +225,17 @@ pub async fn keep_working(more: Arc<Notify>) {
 
 /// This thread naps before it sleeps, if that pays: see [`Gather`].
 pub fn gather() {
-    RUNNER
-        .with_borrow_mut(|runner| runner.as_mut().map(|runner| runner.gather = Gather::new(true)));
+    RUNNER.with_borrow_mut(|runner| {
+        if let Some(runner) = runner {
+            runner.gather = Some(Gather::new());
+        }
+    });
 }
 
 /// This thread is about to sleep.
 pub fn sleeps() {
-    let nap = RUNNER.with_borrow_mut(|runner| runner.as_mut()?.gather.sleeps(|| now_with_us().1));
+    let nap =
+        RUNNER.with_borrow_mut(|runner| runner.as_mut()?.gather.as_mut()?.sleeps(now_with_us().1));
     if let Some(nap) = nap {
         std::thread::sleep(nap);
     }
@@ -404,10 +409,7 @@ impl Runner {
         let until_us = since_us + LOOK_US;
         self.spent.look(since_us);
         loop {
-            let now_us = now_with_us().1;
-            self.turn_took(&node, since_us, now_us);
-            since_us = now_us;
-            let is_long = turns >= TURNS_MAX || now_us >= until_us;
+            let is_long = turns >= TURNS_MAX || since_us >= until_us;
             if !self.is_awaited || is_long {
                 node.handover.leave(&mut self.due);
             }
@@ -416,6 +418,9 @@ impl Runner {
             }
             let Some(due) = self.due.pop_front() else { return };
             turns += self.run(due);
+            let now_us = now_with_us().1;
+            self.turn_took(&node, since_us, now_us);
+            since_us = now_us;
         }
     }
 
@@ -497,7 +502,10 @@ impl Runner {
             };
             connection.write(&mut state, &mut work)
         };
-        self.gather.reads(Connection::take_brought(&mut state));
+        let brought = Connection::take_brought(&mut state);
+        if let Some(gather) = &mut self.gather {
+            gather.reads(brought);
+        }
         let (held_before, held) = Connection::count_held(&mut state);
         if connection.is_done() {
             // Before it is forgotten, and under its lock: see `Ended`.

@@ -17,7 +17,7 @@ pub struct Brought {
 impl Brought {
     #[inline]
     pub(crate) fn publish(&mut self, mode: &Mode, peek: &Peek<'_>) {
-        self.publishes = self.publishes.wrapping_add(1);
+        self.publishes = self.publishes.saturating_add(1);
         self.is_awaited |= !matches!(mode, Mode::Plain) || peek.reply_to.is_some();
     }
 }

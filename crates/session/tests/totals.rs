@@ -3,10 +3,11 @@
 mod node;
 
 use leveret_amqp::content::Properties;
-use leveret_amqp::method::{basic, channel, confirm};
-use leveret_session::{CONFIRM_BOUNDS_US, ChannelTotals, ExchangeTotals, TakenTotals};
+use leveret_amqp::method::{basic, channel, confirm, tx};
+use leveret_amqp::outbuf::OutBuf;
+use leveret_session::{Brought, CONFIRM_BOUNDS_US, ChannelTotals, ExchangeTotals, TakenTotals};
 
-use node::Node;
+use node::{Node, publish_bytes};
 
 fn consume(queue: &str, no_ack: bool) -> basic::Consume<'_> {
     basic::Consume { queue, consumer_tag: queue, no_ack, ..Default::default() }
@@ -58,6 +59,52 @@ fn work(node: &mut Node, link: usize) -> ChannelTotals {
             ack: 1,
         },
         reject: 2,
+    }
+}
+
+/// Who decides how soon to read again learns whether somebody may wait for what was read; whole or in pieces, it is the same.
+#[test]
+fn what_reads_brought() {
+    let mut node = Node::new();
+    let [plain, confirmed, committed] = [(); 3].map(|()| node.client());
+    node.declare(plain, "q");
+    node.say(confirmed, 1, &confirm::Select { no_wait: false });
+    node.say(committed, 1, &tx::Select);
+    let message = |properties: &Properties| publish_bytes(1, "", "q", b"body", properties, false);
+    let frame = |method: &dyn Fn(&mut OutBuf)| {
+        let mut out = OutBuf::new();
+        method(&mut out);
+        out.take_rest()
+    };
+    let with_reply = Properties { reply_to: Some("q".to_owned()), ..Properties::default() };
+    let ack = frame(&|out| out.put_method(1, &basic::Ack { delivery_tag: 0, multiple: true }));
+    let rows = [
+        (
+            plain,
+            [message(&Properties::default()), message(&Properties::default())].concat(),
+            2,
+            false,
+        ),
+        (plain, message(&with_reply), 1, true),
+        (plain, frame(&|out| out.put_heartbeat()), 0, false),
+        (plain, frame(&|out| out.put_method(1, &basic::Qos::default())), 0, true),
+        (confirmed, message(&Properties::default()), 1, true),
+        (committed, message(&Properties::default()), 1, true),
+        (plain, [message(&Properties::default()), ack].concat(), 1, true),
+    ];
+    for (row, (link, bytes, publishes, is_awaited)) in rows.into_iter().enumerate() {
+        for piece in [bytes.len(), 1] {
+            node.links[link].session.take_brought();
+            for part in bytes.chunks(piece) {
+                node.bytes(link, part);
+            }
+            let want = Brought { publishes, is_awaited };
+            assert_eq!(
+                node.links[link].session.take_brought(),
+                want,
+                "row {row}, {piece} at a time"
+            );
+        }
     }
 }
 

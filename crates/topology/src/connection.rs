@@ -24,9 +24,9 @@ impl NodeId {
     /// The node that is alone.
     pub const ALONE: Self = Self(1);
 
-    /// The node with this number, of 24 bits.
+    /// The node with this number, of 24 bits. No node is 0: that is in the name of [nobody](ConnectionId::NOBODY).
     pub const fn new(number: u32) -> Option<Self> {
-        if number >> (64 - NUMBER_BITS) == 0 { Some(Self(number)) } else { None }
+        if number > 0 && number >> (64 - NUMBER_BITS) == 0 { Some(Self(number)) } else { None }
     }
 
     /// Its number.

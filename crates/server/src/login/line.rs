@@ -77,7 +77,7 @@ impl<J> Line<J> {
     }
 
     /// Takes those out that are not to be kept.
-    pub(super) fn retain(&mut self, mut is_kept: impl FnMut(&J) -> bool) {
+    pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(&J) -> bool) {
         self.of.retain(|_, own| {
             let gone: Vec<_> = own.waiting.extract_if(.., |_, (_, job)| !is_kept(job)).collect();
             gone.iter().for_each(|(_, (name, _))| own.one_less(name));

@@ -1,7 +1,7 @@
 //! What unfinished handshakes take of the node, in fair shares: whoever begins one has shown nothing yet.
 //!
 //! - Time. A step of a handshake is up to some milliseconds of a processor (a signature, a check of a certificate). Only
-//!   so many run at once, and the threads look at their other work between two of them. Steps that wait take turns by
+//!   as many run at once as there are threads, and the threads look at their other work between two of them. Steps that wait take turns by
 //!   address, so a client waits for one of each other address, and not for all that a flood has sent.
 //! - Memory. A client may send long messages in pieces. What exceeds [`FREE`] needs room, of which an address has a part.
 
@@ -22,6 +22,9 @@ const FREE: usize = 8 << 10;
 const ALL: Taken = Taken { count: usize::MAX, bytes: 32 << 20 };
 const OF_SOURCE: Taken = Taken { count: usize::MAX, bytes: 8 << 20 };
 
+/// After so many who came to wait, those who have gone are taken out of the line: it stays within twice as many as wait.
+const SWEPT_EVERY: usize = 1024;
+
 /// The shares of the listeners that have them in common.
 #[derive(Debug)]
 pub struct Shares(Ranked<State>);
@@ -31,6 +34,8 @@ struct State {
     /// Steps that may begin at once.
     free: usize,
     waiting: Line<oneshot::Sender<Step>>,
+    /// How many have come to wait.
+    came: usize,
     room: Room,
 }
 
@@ -38,7 +43,7 @@ impl Shares {
     /// So many steps run at once.
     pub fn new(steps: usize) -> Arc<Self> {
         let (waiting, room) = (Line::default(), Room::new(ALL, OF_SOURCE));
-        let state = State { free: steps.max(1), waiting, room };
+        let state = State { free: steps.max(1), waiting, came: 0, room };
         Arc::new(Self(Ranked::new(Rank::Handshakes, state)))
     }
 
@@ -50,11 +55,15 @@ impl Shares {
                 state.free = left;
                 return Some(Step(Some(Arc::clone(self))));
             }
+            state.came = state.came.wrapping_add(1);
+            if state.came.is_multiple_of(SWEPT_EVERY) {
+                state.waiting.retain(|sender| !sender.is_closed());
+            }
             let (sender, receiver) = oneshot::channel();
             state.waiting.push(Some(crate::login::source(address)), "", sender);
             receiver
         };
-        // The sender stays in the line until there is a turn for it.
+        // If the handshake gives up, the sender stays in the line until there is a turn for it, or the line is swept.
         waiting.await.ok()
     }
 
