@@ -188,11 +188,17 @@ pub(crate) fn schedstat() -> Option<(u64, u64)> {
 mod tests {
     use super::*;
 
+    /// For something that does not come.
+    fn waits(long: Duration) {
+        let (_sender, receiver) = std::sync::mpsc::channel::<()>();
+        assert!(receiver.recv_timeout(long).is_err());
+    }
+
     fn sleeps(lately: &Lately, long_ms: u64) {
         lately.during(
             || "sleep".to_owned(),
             &Cell::default(),
-            || std::thread::sleep(Duration::from_millis(long_ms)),
+            || waits(Duration::from_millis(long_ms)),
         );
     }
 
@@ -215,7 +221,7 @@ mod tests {
     fn what_waits_for_the_names_says_so() {
         let (lately, mut spent) = (Lately::default(), Spent::default());
         let since_us = now_with_us().1;
-        wait_for_names(|| std::thread::sleep(Duration::from_micros(LONG_US)));
+        wait_for_names(|| waits(Duration::from_micros(LONG_US)));
         spent.took(&lately, "a turn".to_owned(), since_us, now_with_us().1);
         spent.is_over();
         spent.took(&lately, "the next".to_owned(), since_us, since_us + LONG_US);

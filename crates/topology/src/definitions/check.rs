@@ -151,6 +151,7 @@ impl Check {
 
     fn read(&mut self, category: &str, at: At, entry: &Entry) -> Result<(), Fault> {
         let names = names(category, entry)?;
+        fits_amqp(category, entry)?;
         if category == "vhosts" {
             self.read_vhost(at, entry)?;
         } else if let Some(text) = unsupported(category, entry)? {
@@ -308,6 +309,21 @@ fn is_here(name: &Name<'_>, topology: &Topology) -> bool {
         Name::Exchange { vhost, name } => {
             id(vhost).is_some_and(|it| topology.exchange(it, name).is_some())
         }
+    }
+}
+
+/// A name that no short string of AMQP holds would be cut on its way to clients.
+fn fits_amqp(category: &str, entry: &Entry) -> Result<(), ImportReason> {
+    let key = match category {
+        "exchanges" | "queues" => "name",
+        "bindings" => "routing_key",
+        _ => return Ok(()),
+    };
+    let is_long = optional_text(entry, key)?.is_some_and(|text| text.len() > 255);
+    if is_long {
+        Err(ImportReason::Key { key, expected: "at most 255 bytes long" })
+    } else {
+        Ok(())
     }
 }
 

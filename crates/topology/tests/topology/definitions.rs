@@ -311,6 +311,13 @@ fn bad_definitions() {
     refuse(r#"{"queues": [{"name": 1e999}]}"#, "queues[0]: not JSON: number out of range");
     refuse(r#"{"queues": [{"vhost": "/", "name": "q"}, {"vhost": "/"}]}"#,
         "queues[1]: key 'name' must be given, as a string");
+    let long = "n".repeat(256);
+    refuse(&format!(r#"{{"queues": [{{"vhost": "/", "name": "{long}"}}]}}"#),
+        "queues[0]: key 'name' must be at most 255 bytes long");
+    refuse(&format!(r#"{{"exchanges": [{{"vhost": "/", "name": "{long}", "type": "direct"}}]}}"#),
+        "exchanges[0]: key 'name' must be at most 255 bytes long");
+    refuse(&format!(r#"{{"bindings": [{{"vhost": "/", "source": "amq.direct", "destination": "q", "destination_type": "queue", "routing_key": "{long}"}}]}}"#),
+        "bindings[0]: key 'routing_key' must be at most 255 bytes long");
     refuse(r#"{"queues": [{"vhost": "none", "name": "q"}]}"#,
         "queues[0]: Please create virtual host \"none\" prior to importing definitions.");
     refuse(r#"{"queues": [{"vhost": "/", "name": "q", "arguments": {"x-expires": 0}}]}"#,
