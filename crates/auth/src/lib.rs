@@ -21,4 +21,4 @@ mod oauth2;
 mod scope;
 mod source;
 
-pub use source::{Candidate, Denied, Entry, Source, Sources, TlsMaker};
+pub use source::{Candidate, Denied, Entry, Source, Sources, TlsMaker, network_of};

@@ -1,5 +1,6 @@
 //! The sources of users that are configured, and how they are asked.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -22,6 +23,14 @@ pub struct Candidate<'a> {
     pub password: Option<&'a str>,
     /// Its address, without the port; empty where it is not known.
     pub address: &'a str,
+}
+
+/// Whose share or delay an address has: whoever has an IPv6 address has all of its network. IPv4 written as IPv6 is IPv4.
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) & (u128::MAX << 64)).into(),
+        v4 => v4,
+    }
 }
 
 /// Why a client is not let in. For the log: the client does not learn it.

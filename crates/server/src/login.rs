@@ -29,7 +29,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
-use leveret_auth::Sources;
+use leveret_auth::{Sources, network_of};
 use leveret_broker::login::{Admitted, Login, Proof};
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use leveret_topology::{AuthError, Event, Hashing, Password, PasswordHash};
@@ -48,7 +48,6 @@ pub(crate) use line::Line;
 use room::Source;
 pub(crate) use room::{Room, Taken};
 use throttle::Throttle;
-pub(crate) use throttle::source;
 
 /// The longest name of a user, in bytes, unless the names have a longer one: that of AMQP's `user-id`. What is longer names
 /// nobody, and is not kept.
@@ -581,7 +580,7 @@ fn bytes(login: &Login) -> usize {
 
 /// Whose share of the room a login has.
 fn from(login: &Login) -> Source {
-    address(login).map(source)
+    address(login).map(network_of)
 }
 
 fn address(login: &Login) -> Option<IpAddr> {

@@ -3,22 +3,17 @@
 //! A directory may take seconds for a wrong password. Whoever sends many of them waits behind its own, and leaves
 //! connections to others.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Whose share it is; none if that is not known. Whoever has an IPv6 address has all of its network.
-type Source = Option<IpAddr>;
+use crate::source::network_of;
 
-fn source(address: &str) -> Source {
-    Some(match address.parse::<IpAddr>().ok()?.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) & (u128::MAX << 64)).into(),
-        v4 => v4,
-    })
-}
+/// Whose share it is; none if that is not known.
+type Source = Option<IpAddr>;
 
 /// The shares of a pool. Nothing is kept of an address that has none.
 #[derive(Debug)]
@@ -35,7 +30,7 @@ impl Shares {
 
     /// Waits for the turn of a login from this address.
     pub(super) async fn take(self: &Arc<Self>, address: &str) -> Share {
-        let source = source(address);
+        let source = address.parse().ok().map(network_of);
         let places = {
             let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
             let new = || Arc::new(Semaphore::new(self.most));

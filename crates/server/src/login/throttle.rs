@@ -5,10 +5,11 @@
 //! otherwise an answer that comes at once would be as good as "yes". The table is bounded: whoever has more
 //! addresses than it has places is not held up by a delay anyway.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
+use leveret_auth::network_of;
 
 /// How long until one refused login is forgotten.
 const LEAK_MS: u64 = 10_000;
@@ -49,7 +50,7 @@ impl Throttle {
         if self.threshold == 0 {
             return 0;
         }
-        let Some(bucket) = self.addresses.get(&source(from)) else { return 0 };
+        let Some(bucket) = self.addresses.get(&network_of(from)) else { return 0 };
         let over = bucket.leaked(now_ms).drops.saturating_sub(self.threshold);
         match over {
             0 => 0,
@@ -62,7 +63,7 @@ impl Throttle {
         if self.threshold == 0 {
             return;
         }
-        let from = source(from);
+        let from = network_of(from);
         if !self.addresses.contains_key(&from) && self.addresses.len() >= ADDRESSES_MAX {
             self.addresses.retain(|_, bucket| bucket.leaked(now_ms).drops > 0);
             if self.addresses.len() >= ADDRESSES_MAX {
@@ -77,17 +78,6 @@ impl Throttle {
         }
         // No more than what leads to the longest delay, so that it passes again in a time that can be told.
         bucket.drops = (bucket.drops + 1).min(self.threshold.saturating_add(16));
-    }
-}
-
-/// Whoever has an IPv6 address has all of its network.
-pub(crate) fn source(from: IpAddr) -> IpAddr {
-    match from {
-        IpAddr::V4(_) => from,
-        IpAddr::V6(address) => {
-            let network = u128::from(address) & (u128::MAX << 64);
-            Ipv6Addr::from(network).into()
-        }
     }
 }
 
@@ -138,8 +128,8 @@ mod tests {
     #[test]
     fn a_network_is_one_source() {
         let at = |text: &str| text.parse::<IpAddr>().unwrap();
-        assert_eq!(source(at("2001:db8::1")), source(at("2001:db8::ffff:1")));
-        assert_ne!(source(at("2001:db8::1")), source(at("2001:db8:0:1::1")));
+        assert_eq!(network_of(at("2001:db8::1")), network_of(at("2001:db8::ffff:1")));
+        assert_ne!(network_of(at("2001:db8::1")), network_of(at("2001:db8:0:1::1")));
     }
 
     #[test]

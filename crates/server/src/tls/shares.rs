@@ -8,6 +8,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use leveret_auth::network_of;
 use rustls::ServerConnection;
 use tokio::sync::oneshot;
 
@@ -60,7 +61,7 @@ impl Shares {
                 state.waiting.retain(|sender| !sender.is_closed());
             }
             let (sender, receiver) = oneshot::channel();
-            state.waiting.push(Some(crate::login::source(address)), "", sender);
+            state.waiting.push(Some(network_of(address)), "", sender);
             receiver
         };
         // If the handshake gives up, the sender stays in the line until there is a turn for it, or the line is swept.
@@ -120,7 +121,7 @@ impl Share {
         self.give_back();
         self.received += bytes;
         let Some(more) = self.counted() else { return Ok(()) };
-        let source = Some(crate::login::source(self.address));
+        let source = Some(network_of(self.address));
         let has_room = self.of.0.lock().room.take(source, more);
         if has_room {
             return Ok(());
@@ -145,7 +146,7 @@ impl Share {
 
     fn give_back(&self) {
         if let Some(more) = self.counted() {
-            let source = Some(crate::login::source(self.address));
+            let source = Some(network_of(self.address));
             self.of.0.lock().room.give_back(source, more);
         }
     }
