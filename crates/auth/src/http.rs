@@ -17,7 +17,7 @@ use leveret_config::auth::{HttpAuthOptions, HttpMethod};
 use rustls::ClientConfig;
 
 use crate::client::{Client, address, form, with_query};
-use crate::source::{Candidate, Denied};
+use crate::source::{Candidate, Denied, told};
 
 /// The service.
 #[derive(Debug)]
@@ -179,7 +179,7 @@ fn parse(body: &[u8]) -> Result<Answer, String> {
     let first = words.next().unwrap_or_default();
     match first.to_ascii_lowercase().as_str() {
         "allow" => Ok(Answer::Allow(words.map(str::to_owned).collect())),
-        "deny" => Ok(Answer::Deny(text[first.len()..].trim().to_owned())),
+        "deny" => Ok(Answer::Deny(told(text[first.len()..].trim()).into_owned())),
         _ => Err("the answer is neither allow nor deny".to_owned()),
     }
 }
@@ -198,6 +198,15 @@ mod tests {
         check("allowed",                   None);
         check("",                          None);
         check("<html>",                    None);
+    }
+
+    #[test]
+    fn a_long_reason_is_told_in_short() {
+        let Ok(Answer::Deny(why)) = parse(format!("deny {}", "x".repeat(1 << 20)).as_bytes())
+        else {
+            panic!("it denies");
+        };
+        assert!(why.ends_with("...") && why.len() < 1100, "{why}");
     }
 
     #[track_caller]

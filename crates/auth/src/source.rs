@@ -1,5 +1,6 @@
 //! The sources of users that are configured, and how they are asked.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,6 +31,17 @@ pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) & (u128::MAX << 64)).into(),
         v4 => v4,
+    }
+}
+
+/// Most of a text of a source that is told, in bytes.
+const TOLD_MAX: usize = 1024;
+
+/// What a source says, as it is told in the log and to clients: it may say megabytes.
+pub(crate) fn told(text: &str) -> Cow<'_, str> {
+    match text.len() {
+        0..=TOLD_MAX => Cow::Borrowed(text),
+        _ => Cow::Owned(format!("{}...", &text[..text.floor_char_boundary(TOLD_MAX)])),
     }
 }
 

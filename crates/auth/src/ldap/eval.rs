@@ -10,9 +10,18 @@ use leveret_config::ldap::{Query, Text};
 
 use super::link::{Filter, Scope};
 use super::pattern::Variables;
+use crate::source::told;
 
-/// Steps that a regular expression may take.
+/// Steps back that a regular expression may take for one text.
 const REGEX_STEPS_MAX: usize = 10_000;
+/// Steps back that one `match` may take, for all texts and regular expressions of attributes together.
+const MATCH_STEPS_MAX: usize = 1_000_000;
+/// Regular expressions of one `match`: each is built for it, which takes up to milliseconds.
+const REGEXES_MAX: usize = 100;
+/// Memory that one of them may take, in bytes.
+const REGEX_BYTES_MAX: usize = 1 << 20;
+/// Texts that one `match` may compare, each with each regular expression.
+const MATCHES_MAX: usize = 100_000;
 /// Groups that a user can be in by way of others.
 const GROUPS_MAX: usize = 1000;
 
@@ -79,6 +88,7 @@ impl<'a> Evaluation<'a> {
             }
             Query::Equals(one, other) => {
                 let (one, other) = (self.text(one)?, self.text(other)?);
+                let other: HashSet<&String, RandomState> = other.iter().collect();
                 Ok(one.iter().any(|text| other.contains(text)))
             }
             Query::Match(text, regex) => {
@@ -87,14 +97,7 @@ impl<'a> Evaluation<'a> {
                     Text::Pattern(pattern) => vec![self.variables.regex(pattern)],
                     Text::Attribute { .. } => self.text(regex)?,
                 };
-                for regex in regexes {
-                    for text in &texts {
-                        if matches(text, &regex)? {
-                            return Ok(true);
-                        }
-                    }
-                }
-                Ok(false)
+                one_matches(&texts, &regexes)
             }
         }
     }
@@ -124,14 +127,9 @@ impl<'a> Evaluation<'a> {
     fn in_group_nested(&self, group: &str, attribute: &str, scope: Scope) -> Result<bool, Stop> {
         let is_group = |dn: &str| dn.to_lowercase() == group.to_lowercase();
         let mut seen = HashSet::<String, RandomState>::default();
+        seen.insert(self.user_dn().to_lowercase());
         let mut next = vec![self.user_dn().to_owned()];
         while let Some(member) = next.pop() {
-            if !seen.insert(member.to_lowercase()) {
-                continue;
-            }
-            if seen.len() > GROUPS_MAX {
-                return Err(Stop::Wrong(format!("more than {GROUPS_MAX} groups in each other")));
-            }
             let filter = Filter::Equal { attribute: attribute.to_owned(), value: member };
             let base = self.group_base.to_owned();
             let found = self.look(Lookup { base, scope, filter, attribute: None })?;
@@ -139,7 +137,11 @@ impl<'a> Evaluation<'a> {
             if groups.iter().any(|dn| is_group(dn)) {
                 return Ok(true);
             }
-            next.extend(groups.iter().cloned());
+            next.extend(groups.iter().filter(|dn| seen.insert(dn.to_lowercase())).cloned());
+            // An evaluation begins anew with each answer: what it goes through has a bound before all is asked.
+            if seen.len() > GROUPS_MAX {
+                return Err(Stop::Wrong(format!("more than {GROUPS_MAX} groups in each other")));
+            }
         }
         Ok(false)
     }
@@ -164,10 +166,30 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-fn matches(text: &str, regex: &str) -> Result<bool, Stop> {
-    let compiled = RegexBuilder::new(regex).backtrack_limit(REGEX_STEPS_MAX).build();
-    let wrong = |error| Stop::Wrong(format!("the regular expression '{regex}': {error}"));
-    compiled.and_then(|regex| regex.is_match(text)).map_err(wrong)
+/// Whether one of the texts matches one of the regular expressions. Both may come from the directory, and whoever waits
+/// for another answer waits for this.
+fn one_matches(texts: &[String], regexes: &[String]) -> Result<bool, Stop> {
+    let pairs = texts.len().saturating_mul(regexes.len());
+    if regexes.len() > REGEXES_MAX || pairs > MATCHES_MAX {
+        let (texts, regexes) = (texts.len(), regexes.len());
+        return Err(Stop::Wrong(format!(
+            "{texts} texts are too many for {regexes} regular expressions of a 'match'"
+        )));
+    }
+    let steps = (MATCH_STEPS_MAX / pairs.max(1)).min(REGEX_STEPS_MAX);
+    for regex in regexes {
+        let wrong =
+            |error| Stop::Wrong(format!("the regular expression '{}': {error}", told(regex)));
+        let mut builder = RegexBuilder::new(regex);
+        builder.backtrack_limit(steps).delegate_size_limit(REGEX_BYTES_MAX);
+        let compiled = builder.build().map_err(wrong)?;
+        for text in texts {
+            if compiled.is_match(text).map_err(wrong)? {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]

@@ -11,12 +11,14 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
+use crate::source::told;
+
 use super::ber::{
     BOOLEAN, ENUMERATED, INTEGER, Malformed, OCTETS, Reader, SEQUENCE, element, header, holding,
     number,
 };
 
-/// Longest answer to one request, in bytes.
+/// Longest answer to one request, in bytes. What it takes in memory counts, too: a value can be shorter than that.
 const ANSWER_MAX: usize = 4 << 20;
 /// The name of StartTLS.
 const START_TLS: &[u8] = b"1.3.6.1.4.1.1466.20037";
@@ -168,13 +170,12 @@ impl Link {
         let answering = async {
             self.send(&request).await?;
             let mut entries = Vec::new();
-            let mut size = 0;
+            let mut room = ANSWER_MAX;
             loop {
                 let (tag, answer) = self.receive().await?;
-                size += answer.len();
+                take(&mut room, answer.len() + size_of::<Entry>())?;
                 match tag {
-                    _ if size > ANSWER_MAX => return Err(Malformed.into()),
-                    0x64 => entries.push(entry(&answer)?),
+                    0x64 => entries.push(entry(&answer, &mut room)?),
                     // Where else one could look.
                     0x73 => {}
                     0x65 => match outcome(&answer)? {
@@ -277,8 +278,9 @@ fn outcome(answer: &[u8]) -> Result<(u32, String), Malformed> {
     let mut reader = Reader(answer);
     let code = reader.number(ENUMERATED)?;
     reader.expect(OCTETS)?;
-    let text = String::from_utf8_lossy(reader.expect(OCTETS)?).into_owned();
-    Ok((code, if text.is_empty() { text } else { format!(": {text}") }))
+    let text = String::from_utf8_lossy(reader.expect(OCTETS)?);
+    let text = told(&text);
+    Ok((code, if text.is_empty() { String::new() } else { format!(": {text}") }))
 }
 
 fn request(base: &str, scope: Scope, filter: &Filter, attribute: Option<&str>) -> Vec<u8> {
@@ -311,7 +313,14 @@ fn request(base: &str, scope: Scope, filter: &Filter, attribute: Option<&str>) -
     holding(0x63, &parts)
 }
 
-fn entry(answer: &[u8]) -> Result<Entry, Malformed> {
+/// Takes something of an answer's room.
+fn take(room: &mut usize, bytes: usize) -> Result<(), Malformed> {
+    *room = room.checked_sub(bytes).ok_or(Malformed)?;
+    Ok(())
+}
+
+/// An entry, whose values take room besides their bytes.
+fn entry(answer: &[u8], room: &mut usize) -> Result<Entry, Malformed> {
     let mut reader = Reader(answer);
     let dn = reader.text()?;
     let mut attributes = reader.open(SEQUENCE)?;
@@ -322,10 +331,40 @@ fn entry(answer: &[u8]) -> Result<Entry, Malformed> {
         let mut set = attribute.open(0x31)?;
         while !set.is_empty() {
             // What is no text is nothing that could be compared.
-            if let Ok(text) = std::str::from_utf8(set.expect(OCTETS)?) {
+            let value = set.expect(OCTETS)?;
+            take(room, size_of::<String>())?;
+            if let Ok(text) = std::str::from_utf8(value) {
                 values.push(text.to_owned());
             }
         }
     }
     Ok(Entry { dn, values })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_take_more_than_their_bytes() {
+        let values = |count: usize| {
+            let set = element(0x31, &element(OCTETS, b"").repeat(count));
+            let attribute = holding(SEQUENCE, &[element(OCTETS, b"a"), set]);
+            [element(OCTETS, b"cn=x"), element(SEQUENCE, &attribute)].concat()
+        };
+        let read = |count| entry(&values(count), &mut { ANSWER_MAX });
+        assert_eq!(read(100_000).unwrap().values.len(), 100_000);
+        assert_eq!(read(1_000_000).unwrap_err(), Malformed);
+    }
+
+    /// A directory that says very much about a refusal fills no log.
+    #[test]
+    fn a_long_text_is_told_in_short() {
+        let text = "é".repeat(1 << 20);
+        let answer =
+            [number(ENUMERATED, 53), element(OCTETS, b""), element(OCTETS, text.as_bytes())];
+        let (code, said) = outcome(&answer.concat()).unwrap();
+        assert_eq!(code, 53);
+        assert!(said.starts_with(": éé") && said.ends_with("...") && said.len() < 1100, "{said}");
+    }
 }

@@ -100,3 +100,39 @@ fn wrong(query: &str, want: &str) {
     let why = evaluate(query).0.unwrap_err();
     assert!(why.starts_with(want), "{query}: {why}");
 }
+
+/// What a directory says is as long as it likes; whoever waits for another answer waits while this is gone through.
+#[test]
+fn long_answers_are_bounded_work() {
+    let numbers = |count: usize| (0..count).map(|at| at.to_string()).collect::<Vec<_>>();
+    let text = |word: &str| word.to_owned();
+    let refused = |texts: &[String], regexes: &[String]| {
+        matches!(one_matches(texts, regexes), Err(Stop::Wrong(_)))
+    };
+    assert_eq!(one_matches(&numbers(100_000), &[text("^99999$")]), Ok(true));
+    assert!(refused(&numbers(100_001), &[text("^99999$")]));
+    assert_eq!(one_matches(&numbers(1000), &vec![text("x"); 100]), Ok(false));
+    assert!(refused(&numbers(1001), &vec![text("x"); 100]));
+    assert!(refused(&numbers(1), &vec![text("x"); 101]));
+    // One that goes back far takes as many steps for many texts as for a hundred.
+    assert!(refused(&vec!["a".repeat(30); 100_000], &[text("^(a|a)*(?=b)\\1$")]));
+    assert!(refused(&[text("a")], &[text("(((a{100}){100}){100})")]));
+    // Each group once, in whatever writing; and no more of them than there may be.
+    let groups = |names: Vec<String>| {
+        let variables = Variables::of_user("bob").with_dn("cn=bob,dc=x");
+        let query = Query::read(r#"{in_group_nested, "cn=none,dc=x"}"#).unwrap();
+        let mut answers = Answers::default();
+        loop {
+            let evaluation =
+                Evaluation { variables: &variables, answers: &answers, group_base: "dc=x" };
+            match evaluation.query(&query) {
+                Err(Stop::Ask(lookup)) => drop(answers.insert(lookup, Some(names.clone()))),
+                end => return (end, answers.len()),
+            }
+        }
+    };
+    assert_eq!(groups(vec![text("cn=a"), text("CN=a"), text("cn=b")]), (Ok(false), 3));
+    let (end, asked) = groups(numbers(100_000));
+    assert!(matches!(end, Err(Stop::Wrong(why)) if why.contains("1000 groups")));
+    assert_eq!(asked, 1);
+}
