@@ -1,6 +1,7 @@
 //! What logins that wait take: how many they are, and their bytes, in all and of each address.
 //!
-//! Whoever asks has shown nothing yet, so both have a bound, and one address cannot have all of it.
+//! Whoever asks has shown nothing yet, so both have a bound, and one address cannot have all of it. A few addresses can: so
+//! the first login of each has room beyond that.
 
 use std::net::IpAddr;
 
@@ -35,47 +36,74 @@ impl Taken {
 const ALL: Taken = Taken { count: 10_000, bytes: 16 << 20 };
 /// Those of one address.
 const OF_SOURCE: Taken = Taken { count: 2_500, bytes: 4 << 20 };
+/// Besides, of addresses that have none waiting, while there is no other room.
+const FIRSTS: Taken = Taken { count: 5_000, bytes: 16 << 20 };
 
 #[derive(Debug)]
 pub(crate) struct Room {
     most: Taken,
     most_of_source: Taken,
+    most_of_firsts: Taken,
     all: Taken,
-    of: HashMap<Source, Taken, RandomState>,
+    firsts: Taken,
+    of: HashMap<Source, Own, RandomState>,
+}
+
+/// What those of one source take.
+#[derive(Clone, Copy, Debug, Default)]
+struct Own {
+    taken: Taken,
+    /// The bytes of the one that counts among the firsts.
+    first: Option<usize>,
 }
 
 impl Default for Room {
     fn default() -> Self {
-        Self::new(ALL, OF_SOURCE)
+        Self { most_of_firsts: FIRSTS, ..Self::new(ALL, OF_SOURCE) }
     }
 }
 
 impl Room {
-    /// For so much in all, and of one source.
+    /// For so much in all, and of one source; the firsts have none of their own.
     pub(crate) fn new(most: Taken, most_of_source: Taken) -> Self {
-        Self { most, most_of_source, all: Taken::default(), of: HashMap::default() }
+        let nothing = Taken::default();
+        let (most_of_firsts, all, firsts) = (nothing, nothing, nothing);
+        Self { most, most_of_source, most_of_firsts, all, firsts, of: HashMap::default() }
     }
 
     /// One more is to wait, of so many bytes. False if there is no room.
     pub(crate) fn take(&mut self, source: Source, bytes: usize) -> bool {
         let all = self.all.plus(bytes);
-        let own = self.of.get(&source).copied().unwrap_or_default().plus(bytes);
-        let fits = all.fits(self.most) && own.fits(self.most_of_source);
-        if fits {
-            self.all = all;
-            self.of.insert(source, own);
+        let mut own = self.of.get(&source).copied().unwrap_or_default();
+        own.taken = own.taken.plus(bytes);
+        if !own.taken.fits(self.most_of_source) {
+            return false;
         }
-        fits
+        if all.fits(self.most) {
+            self.all = all;
+        } else if own.taken.count == 1 && self.firsts.plus(bytes).fits(self.most_of_firsts) {
+            self.firsts = self.firsts.plus(bytes);
+            own.first = Some(bytes);
+        } else {
+            return false;
+        }
+        self.of.insert(source, own);
+        true
     }
 
     /// One waits no more.
     pub(crate) fn give_back(&mut self, source: Source, bytes: usize) {
-        self.all = self.all.minus(bytes);
-        if let Some(own) = self.of.get_mut(&source) {
-            *own = own.minus(bytes);
-            if own.count == 0 {
-                self.of.remove(&source);
-            }
+        let Some(own) = self.of.get_mut(&source) else { return };
+        // Which of two that take the same it is makes no difference.
+        if own.first == Some(bytes) {
+            own.first = None;
+            self.firsts = self.firsts.minus(bytes);
+        } else {
+            self.all = self.all.minus(bytes);
+        }
+        own.taken = own.taken.minus(bytes);
+        if own.taken.count == 0 {
+            self.of.remove(&source);
         }
     }
 }
@@ -84,7 +112,7 @@ impl Room {
 impl Room {
     /// Whether nothing is kept of anybody.
     pub(crate) fn is_empty(&self) -> bool {
-        self.all == Taken::default() && self.of.is_empty()
+        [self.all, self.firsts] == [Taken::default(); 2] && self.of.is_empty()
     }
 }
 
@@ -111,6 +139,30 @@ mod tests {
             room.give_back(from(0), bytes);
             assert!(room.take(from(9), bytes));
         }
+    }
+
+    #[test]
+    fn a_few_addresses_do_not_keep_others_out() {
+        let mut room = Room::default();
+        let taken: Vec<_> = (0..6).map(|number| most(&mut room, number, 8_500)).collect();
+        for number in 10..60 {
+            assert!(room.take(from(number), 4_000), "the first one of {number}");
+            assert!(!room.take(from(number), 4_000), "a second one");
+        }
+        // Addresses are many, too: theirs is a bound like the other.
+        let firsts = (0..u32::from(u16::MAX)).take_while(|number| {
+            room.take(Some(IpAddr::from((11_u32 << 24 | number).to_be_bytes())), 8_500)
+        });
+        let firsts = firsts.count() as u32;
+        assert_eq!(firsts, 1_949, "16 MiB, less those of the others");
+        let gone =
+            (0..firsts).map(|number| Some(IpAddr::from((11_u32 << 24 | number).to_be_bytes())));
+        gone.for_each(|source| room.give_back(source, 8_500));
+        (10..60).for_each(|number| room.give_back(from(number), 4_000));
+        for (number, count) in (0..).zip(taken) {
+            (0..count).for_each(|_| room.give_back(from(number), 8_500));
+        }
+        assert!(room.is_empty());
     }
 
     #[test]
