@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use leveret_client::amqp::content::RawProperties;
 use leveret_client::amqp::method::{Method, basic};
-use leveret_client::{Connection, Consume, Error, Event, QueueDeclare};
+use leveret_client::{Connection, Consume, Error, Event, QueueDeclare, QueueDeclared};
 
 use crate::queues::Queue;
 use crate::vhost::{Failure, Side};
@@ -27,6 +27,9 @@ const CONFIRM_PATIENCE: Duration = Duration::from_secs(120);
 
 /// How often whoever watches is told.
 const TELL: Duration = Duration::from_secs(1);
+
+/// After so many messages it is first looked whether they are there, then after twice as many each time.
+const FIRST_LOOK: u64 = 1000;
 
 /// Requests for single messages that may be under way.
 const GETS: usize = 100;
@@ -58,6 +61,10 @@ pub(crate) struct Flow<'a> {
     queue: &'a Queue,
     exchange: &'a str,
     prefetch: u16,
+    /// Messages that were ready on the new broker before; none if somebody may take what is there.
+    before: Option<u64>,
+    /// When so many are moved, it is looked whether they are there.
+    next_look: u64,
     /// Numbers of the messages that the new broker has not confirmed.
     unconfirmed: BTreeSet<u64>,
     sent: u64,
@@ -74,13 +81,14 @@ pub(crate) struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    /// `target` is on a new channel that confirms.
+    /// `target` is on a new channel that confirms; `before` is what its queue was then.
     pub(crate) fn new(
         (source, how): (&'a mut Connection, Source),
         (target, to): (&'a mut Connection, u16),
         queue: &'a Queue,
         exchange: &'a str,
         prefetch: u16,
+        before: &QueueDeclared,
     ) -> Self {
         Self {
             source,
@@ -90,6 +98,8 @@ impl<'a> Flow<'a> {
             queue,
             exchange,
             prefetch,
+            before: (before.consumer_count == 0).then_some(before.message_count.into()),
+            next_look: FIRST_LOOK,
             unconfirmed: BTreeSet::new(),
             sent: 0,
             moved: 0,
@@ -127,6 +137,10 @@ impl<'a> Flow<'a> {
                 let blocked = "the new broker is out of memory or disk and takes nothing";
                 tell(self.moved, if self.target.is_blocked() { blocked } else { "" });
                 told = Instant::now();
+                self.next_look = self.next_look.min(self.moved);
+            }
+            if self.moved >= self.next_look && self.why.is_none() && !self.target.is_blocked() {
+                self.look()?;
             }
             self.ask().map_err(Side::Old.failure())?;
             let came = self.source.poll().map_err(Side::Old.failure())?;
@@ -157,6 +171,30 @@ impl<'a> Flow<'a> {
             self.source.flush().map_err(Side::Old.failure())?;
             self.source.keep_alive().map_err(Side::Old.failure())?;
         }
+        if self.why.is_none() { self.look() } else { Ok(()) }
+    }
+
+    /// Looks whether what is moved is there: a queue with a limit or a time to live confirms what it does not keep.
+    fn look(&mut self) -> Result<(), Failure> {
+        self.next_look = FIRST_LOOK.max(self.moved.saturating_mul(2));
+        let Some(before) = self.before else { return Ok(()) };
+        let expected = before + self.moved;
+        let how = QueueDeclare { passive: true, ..QueueDeclare::default() };
+        let declared = self
+            .target
+            .queue_declare(self.to, &self.queue.name, &how)
+            .map_err(Side::New.failure())?;
+        if declared.consumer_count > 0 {
+            self.before = None;
+            return Ok(());
+        }
+        let missing = expected.saturating_sub(declared.message_count.into());
+        if missing > 0 {
+            self.why = Some(format!(
+                "{missing} of the messages that the new broker took are not in its queue: its max-length or \
+                 message-ttl drops them, or somebody has taken them"
+            ));
+        }
         Ok(())
     }
 
@@ -173,17 +211,19 @@ impl<'a> Flow<'a> {
     }
 
     /// Publishes what was delivered. How many messages.
+    ///
+    /// What is acked is named by the number of the publish: a broker that numbers its deliveries otherwise is not believed.
     fn take(&mut self) -> Result<u64, Failure> {
         let before = self.sent;
         while !self.target.is_blocked() {
             let Some(event) = self.source.next_event().map_err(Side::Old.failure())? else { break };
-            let (key, is_again, properties, body) = match event {
+            let (tag, key, is_again, properties, body) = match event {
                 Event::Content { method: Method::BasicDeliver(it), properties, body, .. } => {
-                    (it.routing_key, it.redelivered, properties, body)
+                    (it.delivery_tag, it.routing_key, it.redelivered, properties, body)
                 }
                 Event::Content { method: Method::BasicGetOk(it), properties, body, .. } => {
                     self.gets = self.gets.saturating_sub(1);
-                    (it.routing_key, it.redelivered, properties, body)
+                    (it.delivery_tag, it.routing_key, it.redelivered, properties, body)
                 }
                 Event::Method { method: Method::BasicGetEmpty(_), .. } => {
                     self.gets = self.gets.saturating_sub(1);
@@ -198,6 +238,13 @@ impl<'a> Flow<'a> {
                 _ => continue,
             };
             if self.why.is_some() {
+                continue;
+            }
+            if tag != self.sent + 1 {
+                self.why = Some(format!(
+                    "the old broker gives delivery {} the tag {tag}: what is acked would be another message",
+                    self.sent + 1
+                ));
                 continue;
             }
             self.sent += 1;

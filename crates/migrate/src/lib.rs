@@ -88,8 +88,11 @@ fn run(args: &MigrateArgs, socket: PathBuf) -> Result<(), Fault> {
         Some(to) => to,
         None => local(&from, &new, &overview)?,
     };
-    let chosen =
+    let mut chosen =
         queues::chosen(&old, &vhosts, &patterns).map_err(|fault| of("old", "--from-api", fault))?;
+    if args.needs_new_api() {
+        queues::note_room(&new, &mut chosen).map_err(|fault| of("new", "--to-api", fault))?;
+    }
     for queue in chosen.iter().filter(|queue| queue.is_stream() && queue.ready > 0) {
         report.note(&format!(
             "messages of queue '{}' in vhost '{}': a stream",

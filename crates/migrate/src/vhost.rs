@@ -143,12 +143,13 @@ impl Pair {
         if declared.message_count == 0 {
             return Ok(());
         }
-        let to = self.prepare(queue).map_err(Side::New.failure())?;
+        let (to, before) = self.prepare(queue).map_err(Side::New.failure())?;
         let from = self.source.open_channel().map_err(Side::Old.failure())?;
         let how = if queue.is_auto_delete { Source::Got(from) } else { Source::Consumed(from) };
         let exchange = exchange_of(queue);
         let (source, target) = (&mut self.source, &mut self.target);
-        let mut flow = Flow::new((source, how), (target, to), queue, &exchange, self.prefetch);
+        let prefetch = self.prefetch;
+        let mut flow = Flow::new((source, how), (target, to), queue, &exchange, prefetch, &before);
         let found = outcome.found;
         let ended = flow.run(|moved, word| report.at(queue, moved, found, word));
         outcome.moved = flow.moved();
@@ -174,18 +175,19 @@ impl Pair {
         Ok(declared)
     }
 
-    /// Looks whether the queue is there, and binds an exchange of its own to it. The channel to publish on.
-    fn prepare(&mut self, queue: &Queue) -> Result<u16, Error> {
+    /// Looks whether the queue is there, and binds an exchange of its own to it. The channel to publish on, and what the
+    /// queue has.
+    fn prepare(&mut self, queue: &Queue) -> Result<(u16, QueueDeclared), Error> {
         let (target, exchange) = (&mut self.target, exchange_of(queue));
         let channel = target.open_channel()?;
         let how = QueueDeclare { passive: true, ..QueueDeclare::default() };
-        target.queue_declare(channel, &queue.name, &how)?;
+        let declared = target.queue_declare(channel, &queue.name, &how)?;
         // One that was left there may be bound to more: names that are too long are cut.
         target.exchange_delete(channel, &exchange, false)?;
         target.exchange_declare(channel, &exchange, "fanout", &ExchangeDeclare::default())?;
         target.queue_bind(channel, &queue.name, &exchange, "", &Table::default())?;
         target.confirm_select(channel)?;
-        Ok(channel)
+        Ok((channel, declared))
     }
 
     /// Removes the queue's exchange.

@@ -553,3 +553,33 @@ fn left(child: Child) -> String {
     assert_eq!(status.code(), Some(75), "{told} {}", String::from_utf8_lossy(&stderr));
     told
 }
+
+/// A queue that drops what does not fit confirms all the same.
+#[test]
+fn what_the_new_queue_would_drop_stays() {
+    let (old, new) = (Broker::start(), Broker::start());
+    for broker in [&old, &new] {
+        let (mut client, channel) = broker.channel();
+        client.queue_declare(channel, "q", &durable(&[])).unwrap();
+    }
+    let (mut client, channel) = old.channel();
+    client.confirm_select(channel).unwrap();
+    for body in 0..50_u8 {
+        client.publish(channel, "", "q", &persistent().to_bytes(), &[body]);
+    }
+    client.flush().unwrap();
+    wait_until(PATIENCE, "all are there", || old.told(&["list_queues", "messages"]).contains("50"));
+    let (mut there, to) = new.channel();
+    new.told(&["set_policy", "short", "^q$", r#"{"max-length":40}"#]);
+    let (told, errors) = migrate(&old, &new, &[], 75);
+    assert!(told.contains("room for 40 messages"), "{told}{errors}");
+    assert_eq!((ready(&mut client, channel, "q"), ready(&mut there, to, "q")), (50, 0));
+    // What nobody can know before is told behind.
+    new.told(&["set_policy", "short", "^q$", r#"{"max-length-bytes":40}"#]);
+    let (told, errors) = migrate(&old, &new, &[], 75);
+    assert!(
+        told.contains("10 of the messages that the new broker took are not in"),
+        "{told}{errors}"
+    );
+    assert_eq!((ready(&mut client, channel, "q"), ready(&mut there, to, "q")), (0, 40));
+}
