@@ -54,7 +54,7 @@ impl Pool {
     /// The turn of a login from this address, before it asks for a connection.
     pub(super) async fn share(&self, address: &str) -> Result<Share, Fault> {
         let taking = tokio::time::timeout(self.timeout, self.shares.take(address));
-        taking.await.map_err(|_| Fault::Late)
+        taking.await.ok().flatten().ok_or(Fault::Late)
     }
 
     /// A connection that is bound as somebody; none if that is not its password.
