@@ -2,6 +2,8 @@
 //! something is left.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 
 use leveret_client::amqp::content::{Properties, RawProperties};
@@ -582,4 +584,58 @@ fn what_the_new_queue_would_drop_stays() {
         "{told}{errors}"
     );
     assert_eq!((ready(&mut client, channel, "q"), ready(&mut there, to, "q")), (0, 40));
+}
+
+/// Passes on what a broker and its clients say, but for the tags of deliveries. Its address.
+fn with_other_tags(broker: &Broker) -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let (address, broker) = (listener.local_addr().unwrap(), broker.address);
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let there = TcpStream::connect(broker).unwrap();
+            let (mut asks, mut asked) = (client.try_clone().unwrap(), there.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut asks, &mut asked);
+                let _ = asked.shutdown(std::net::Shutdown::Both);
+            });
+            std::thread::spawn(move || while pass_frame(&there, &client).is_ok() {});
+        }
+    });
+    address
+}
+
+/// One frame; the tag of a `basic.deliver` (60, 60) is behind the consumer's.
+fn pass_frame(mut from: &TcpStream, mut to: &TcpStream) -> std::io::Result<()> {
+    let mut frame = vec![0; 7];
+    from.read_exact(&mut frame)?;
+    let length = u32::from_be_bytes(frame[3..7].try_into().unwrap()) as usize;
+    frame.resize(7 + length + 1, 0);
+    from.read_exact(&mut frame[7..])?;
+    if frame[0] == 1 && frame[7..11] == [0, 60, 0, 60] {
+        let tag = 12 + usize::from(frame[11]);
+        frame[tag] = 1;
+    }
+    to.write_all(&frame)
+}
+
+/// What was stored is acked by the number of its delivery: with other numbers, something else would be.
+#[test]
+fn a_broker_that_numbers_otherwise_is_not_believed() {
+    let (old, new) = (Broker::start(), Broker::start());
+    for broker in [&old, &new] {
+        let (mut client, channel) = broker.channel();
+        client.queue_declare(channel, "q", &durable(&[])).unwrap();
+    }
+    let (mut client, channel) = old.channel();
+    client.publish(channel, "", "q", &persistent().to_bytes(), b"x");
+    client.flush().unwrap();
+    wait_until(PATIENCE, "it is there", || ready(&mut client, channel, "q") == 1);
+    let mut command = leveret(&["migrate", "--messages-only"]);
+    command.args(["--from-api", &format!("http://guest:guest@{}", old.listens("http"))]);
+    command.args(["--from", &format!("amqp://guest:guest@{}", with_other_tags(&old))]);
+    command.env("LEVERET_DATA_DIR", new.dir.path());
+    let (status, told, errors) = run(command);
+    assert_eq!(status, 75, "{told}{errors}");
+    assert!(told.contains("gives delivery 1 the tag 72057594037927937"), "{told}{errors}");
+    assert_eq!(ready(&mut client, channel, "q"), 1);
 }
