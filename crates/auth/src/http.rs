@@ -173,11 +173,17 @@ impl HttpRights {
     }
 }
 
+/// Longest list of tags, in bytes. Each connection of the user keeps it.
+const TAGS_MAX: usize = 8 << 10;
+
 fn parse(body: &[u8]) -> Result<Answer, String> {
     let text = std::str::from_utf8(body).map_err(|_| "the answer is not UTF-8")?.trim();
     let mut words = text.split_whitespace();
     let first = words.next().unwrap_or_default();
     match first.to_ascii_lowercase().as_str() {
+        "allow" if text.len() > TAGS_MAX => {
+            Err(format!("the answer has more than {TAGS_MAX} bytes of tags"))
+        }
         "allow" => Ok(Answer::Allow(words.map(str::to_owned).collect())),
         "deny" => Ok(Answer::Deny(told(text[first.len()..].trim()).into_owned())),
         _ => Err("the answer is neither allow nor deny".to_owned()),
@@ -198,6 +204,13 @@ mod tests {
         check("allowed",                   None);
         check("",                          None);
         check("<html>",                    None);
+    }
+
+    #[test]
+    fn tags_are_few() {
+        let allow = |count| parse(format!("allow {}", "t ".repeat(count)).as_bytes());
+        assert!(matches!(allow(4000), Ok(Answer::Allow(tags)) if tags.len() == 4000));
+        assert_eq!(allow(5000).unwrap_err(), "the answer has more than 8192 bytes of tags");
     }
 
     #[test]
