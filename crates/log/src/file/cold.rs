@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::ops::Range;
 
 use super::sets::SetId;
 
@@ -146,6 +147,24 @@ impl Cold {
         self.capacity += runs.capacity();
     }
 
+    /// Adds records one after the other that the same set holds, or changes who holds them.
+    pub(super) fn insert_all(&mut self, records: Range<u64>, held: Held) {
+        let mut at = records.start;
+        while at < records.end {
+            let end = records.end.min((at / CHUNK + 1) * CHUNK);
+            self.insert(at, held);
+            let is_last = self.last.0 == at / CHUNK;
+            match self.last.1.last_mut().filter(|_| is_last) {
+                // The one that was added was the last of the chunk: the others follow it.
+                Some(run) if u64::from(run.end()) == at % CHUNK + 1 => {
+                    run.len += (end - at - 1) as u16
+                }
+                _ => (at + 1..end).for_each(|at| self.insert(at, held)),
+            }
+            at = end;
+        }
+    }
+
     /// Takes a record out.
     pub(super) fn remove(&mut self, at: u64) -> Option<Held> {
         let chunk = at / CHUNK;
@@ -269,6 +288,27 @@ mod tests {
                 cold.remove(at);
             }
             assert_eq!(cold.held_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn many_at_once_are_as_one_after_the_other() {
+        let mut rng = crate::suite::numbers(11);
+        for (span, times) in [(50, 2_000), (9_000, 100)] {
+            let (mut at_once, mut singly) = (Cold::default(), Cold::default());
+            for _ in 0..times {
+                let set = SetId::new(1 + rng(3) as u32).unwrap();
+                let held = Held { set, is_volatile: rng(9) == 0 };
+                let at = 4000 + rng(20_000);
+                let records = at..at + rng(span);
+                at_once.insert_all(records.clone(), held);
+                records.for_each(|at| singly.insert(at, held));
+                let gone = 4000 + rng(20_000);
+                assert_eq!(at_once.remove(gone), singly.remove(gone));
+            }
+            for at in 4000..34_000 {
+                assert_eq!(at_once.get(at), singly.get(at), "{at}");
+            }
         }
     }
 

@@ -95,6 +95,16 @@ impl Row<'_> {
     }
 }
 
+/// Records one after the other that have all but their offsets in common, and nothing but holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Alike {
+    /// The first one.
+    pub(super) at: u64,
+    pub(super) count: u32,
+    pub(super) len: u32,
+    pub(super) set: usize,
+}
+
 /// Reads the batches of a digest from front to back.
 #[derive(Debug)]
 pub(super) struct Rows<'a> {
@@ -110,6 +120,8 @@ pub(super) struct Rows<'a> {
     set: usize,
     head: [u8; HEAD_MAX],
     head_len: usize,
+    /// Heads are passed over, and those of rows are empty.
+    skips_heads: bool,
     marks: SmallVec<[(Holder, u8); 2]>,
     /// Rows left of this batch, and its notes.
     records: u32,
@@ -167,11 +179,17 @@ impl Digest {
             set: 0,
             head: [0; HEAD_MAX],
             head_len: 0,
+            skips_heads: false,
             marks: SmallVec::new(),
             records: 0,
             notes: 0,
             notes_len: 0,
         }
+    }
+
+    /// The same, for those who need no heads.
+    pub(super) fn rows_without_heads(&self) -> Rows<'_> {
+        Rows { skips_heads: true, ..self.rows() }
     }
 }
 
@@ -223,6 +241,24 @@ impl<'a> Rows<'a> {
         self.take_row().map(Some).ok_or(Malformed)
     }
 
+    /// The next records of the batch, as many as are like the row before. They are most of a backlog, and cost a byte each.
+    pub(super) fn alike(&mut self) -> Result<Option<Alike>, Malformed> {
+        let most = usize::try_from(self.records).unwrap_or(usize::MAX).min(self.rest.len());
+        let rows = self.rest.get(..most).unwrap_or_default();
+        let same = zeros(rows);
+        if same == 0 {
+            return Ok(None);
+        }
+        let count = u32::try_from(same).map_err(|_| Malformed)?;
+        let at = self.at.wrapping_add(1);
+        let last = self.at.checked_add(count.into()).filter(|last| *last < NUMBER_MAX);
+        let last = last.filter(|last| at <= *last && self.set < self.sets).ok_or(Malformed)?;
+        (self.at, self.last) = (last, last);
+        self.records = self.records.saturating_sub(count);
+        self.rest = self.rest.get(same..).unwrap_or_default();
+        Ok(Some(Alike { at, count, len: self.len, set: self.set }))
+    }
+
     #[inline]
     fn take_row(&mut self) -> Option<Row<'_>> {
         let bits = take_u8(&mut self.rest)?;
@@ -235,7 +271,7 @@ impl<'a> Rows<'a> {
             self.len = u32::try_from(take_varint(&mut self.rest)?).ok()?;
         }
         if bits & row::HEAD != 0 {
-            self.take_head()?;
+            if self.skips_heads { self.skip_head()? } else { self.take_head()? }
         }
         if bits & row::SET != 0 {
             self.set = usize::try_from(take_varint(&mut self.rest)?).ok()?;
@@ -289,10 +325,28 @@ impl<'a> Rows<'a> {
         Some(())
     }
 
+    /// Refuses what [`Rows::take_head`] would.
+    fn skip_head(&mut self) -> Option<()> {
+        let len = usize::try_from(take_varint(&mut self.rest)?).ok()?;
+        let (bits, values) = self.rest.split_at_checked(len.div_ceil(8))?;
+        let beyond = bits.last().filter(|_| len % 8 != 0).map_or(0, |bits| bits >> (len % 8));
+        let count: u32 = bits.iter().map(|bits| bits.count_ones()).sum();
+        self.rest = values.get(usize::try_from(count).ok()?..)?;
+        (len <= HEAD_MAX && beyond == 0).then_some(())
+    }
+
     /// The notes of the batch, once its records were taken.
     pub(super) fn notes(&mut self) -> Result<IndexReader<'a>, Malformed> {
         let (notes, rest) = self.rest.split_at_checked(self.notes_len).ok_or(Malformed)?;
         self.rest = rest;
         Ok(IndexReader::of_notes(notes, self.last, self.notes))
     }
+}
+
+/// How many bytes of 0 come first.
+fn zeros(bytes: &[u8]) -> usize {
+    let (eights, _) = bytes.as_chunks::<8>();
+    let whole = eights.iter().take_while(|eight| **eight == [0; 8]).count().saturating_mul(8);
+    let rest = bytes.get(whole..).unwrap_or_default();
+    whole.saturating_add(rest.iter().take_while(|byte| **byte == 0).count())
 }

@@ -151,8 +151,13 @@ impl Segment {
     }
 
     pub(super) fn add_record(&mut self, len: u32) {
-        self.live += 1;
-        self.live_bytes += u64::from(len);
+        self.add_records(1, len);
+    }
+
+    /// Adds so many of the same length.
+    pub(super) fn add_records(&mut self, count: u64, len: u32) {
+        self.live += count;
+        self.live_bytes += count * u64::from(len);
     }
 
     /// A record is held no more. `len` is not known of a cold one: then the mean is taken.

@@ -137,6 +137,16 @@ impl Sets {
         id
     }
 
+    /// The same for `count` more records, of which there is at least one.
+    pub(super) fn get_for(&mut self, names: &[Holder], count: u64) -> SetId {
+        debug_assert!(count > 0);
+        let id = self.get(names);
+        if id.as_lone().is_none() {
+            self.slots[id.0 as usize - 1].uses += count - 1;
+        }
+        id
+    }
+
     fn find_or_add(&mut self, names: &[Holder]) -> SetId {
         if let [name] = names
             && let Some(lone) = SetId::lone(*name)

@@ -8,10 +8,10 @@ use super::choose::File;
 use super::window::{Window, crcs, have_crcs};
 use super::{Found, OpenError, Progress, damaged, next, on};
 use crate::Holder;
-use crate::disk::{Disk, FileName};
+use crate::disk::{Disk, DiskError, FileName};
 use crate::file::Store;
 use crate::file::cold::Held;
-use crate::file::digest::Digest;
+use crate::file::digest::{Alike, Digest};
 use crate::file::format::{
     BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, LISTED_SINCE, Malformed, NoteEntry, NoteKind,
     RecordEntry,
@@ -175,13 +175,18 @@ impl Recovery<'_> {
 
     /// Tells where the last batch ends in the file.
     fn take_digest(&mut self, index: usize, digest: &Digest) -> Result<u64, Malformed> {
-        let mut rows = digest.rows();
+        let mut rows = digest.rows_without_heads();
         let mut position = FILE_HEADER as u64;
         while let Some((header, len)) = rows.batch()? {
             let at = BatchAt { index, position, first: header.first };
             self.begin_batch(index, position, len, &header)?;
             let mut order = Order::of(&header);
-            while let Some(row) = rows.row()? {
+            loop {
+                if let Some(alike) = rows.alike()? {
+                    let names = digest.sets.get(alike.set).ok_or(Malformed)?;
+                    self.alike(at, &mut order, alike, names)?;
+                }
+                let Some(row) = rows.row()? else { break };
                 order.check(row.at)?;
                 let names = digest.sets.get(row.set).ok_or(Malformed)?;
                 let fact = Fact {
@@ -272,6 +277,39 @@ impl Recovery<'_> {
         }
         self.passed.done = self.passed.done.saturating_add(len);
         (self.progress)(self.passed);
+        Ok(())
+    }
+
+    /// Takes in records that have nothing but their holders.
+    fn alike(
+        &mut self,
+        batch: BatchAt,
+        order: &mut Order,
+        alike: Alike,
+        names: &[Holder],
+    ) -> Result<(), Malformed> {
+        let Alike { at, count, len, .. } = alike;
+        let end = at.saturating_add(count.into());
+        if at < batch.first {
+            let fact = |at| Fact { at, len, crc: None, is_volatile: false, elsewhere: None };
+            for at in at..end {
+                order.check(at)?;
+                self.record(batch, fact(at), names, &[])?;
+            }
+            return Ok(());
+        }
+        // Those between are in order if the first and the last are.
+        let last = end.saturating_sub(1);
+        order.check(at)?;
+        if last > at {
+            order.next = last;
+            order.check(last)?;
+        }
+        let Store { segments, sets, cold, .. } = &mut self.store;
+        let segment = segments.all.get_mut(batch.index).ok_or(Malformed)?;
+        segment.add_records(count.into(), len);
+        let set = sets.get_for(names, count.into());
+        cold.insert_all(at..end, Held { set, is_volatile: false });
         Ok(())
     }
 
@@ -379,32 +417,22 @@ fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, bool), OpenError> {
     let mut window = Window::new(disk, name, len);
     let mut walk = Walk::new(FILE_HEADER as u64, len, header.mark);
     let (mut expected, mut need) = (header.as_of, 0);
-    // Place and number of the first batch whose bodies are not whole.
-    let mut torn: Option<(u64, u64)> = None;
-    loop {
+    let mut unsynced = Unsynced { safe, before: 0, places: Vec::new() };
+    let (whole, is_begun) = loop {
         let position = walk.position();
         let shown = on(name, window.show(position, need))?;
         match walk.step(shown) {
             Step::Need(bytes) => need = bytes,
             Step::Batch(batch) => {
                 need = 0;
-                torn = torn.filter(|(_, sequence)| batch.header.synced <= *sequence);
                 let sequence = batch.header.sequence;
                 expected = if batch.header.is_sealed { sequence } else { next(sequence) };
-                let crcs = crcs(&batch);
-                // What was safe is not torn: a record that is not whole is found when it is read.
-                let may_be_torn = torn.is_none() && batch.end() > safe;
-                if may_be_torn && !on(name, have_crcs(&mut window, &crcs))? {
-                    torn = Some((position, sequence));
-                }
+                unsynced.pass(&batch);
             }
             Step::End if len < safe => {
                 return Err(damaged(name, len, "the end of the file is missing, which was safe"));
             }
-            Step::End => {
-                let whole = torn.map_or(len, |(position, _)| position);
-                return Ok((whole, torn.is_some()));
-            }
+            Step::End => break (len, false),
             Step::Bad => {
                 let shown = on(name, window.show_most(position, BATCH_HEADER))?;
                 let is_begun = is_begun(shown, header.mark, expected);
@@ -412,9 +440,63 @@ fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, bool), OpenError> {
                 if synced > expected || position < safe {
                     return Err(damaged(name, position, "a batch that was safe is not whole"));
                 }
-                let torn = torn.filter(|(_, sequence)| synced <= *sequence);
-                let whole = torn.map_or(position, |(position, _)| position);
-                return Ok((whole, is_begun || torn.is_some()));
+                unsynced.before = unsynced.before.max(synced);
+                break (position, is_begun);
+            }
+        }
+    };
+    let torn = on(name, unsynced.torn(&mut window, header.mark, whole))?;
+    Ok((torn.unwrap_or(whole), is_begun || torn.is_some()))
+}
+
+/// The batches of the last file that may be torn: no later one says that they were synced. Only their bodies are looked at.
+struct Unsynced {
+    /// Bytes of the file that the list of files calls safe.
+    safe: u64,
+    /// All batches before this one were synced.
+    before: u64,
+    /// Numbers of batches and where they begin: one in [`APART`] bytes.
+    places: Vec<(u64, u64)>,
+}
+
+/// Bytes between two batches whose places are remembered.
+const APART: u64 = 64 << 10;
+
+impl Unsynced {
+    fn pass(&mut self, batch: &Batch<'_>) {
+        self.before = self.before.max(batch.header.synced);
+        let last = self.places.last().map_or(0, |(_, position)| *position);
+        if self.places.is_empty() || batch.position.saturating_sub(last) >= APART {
+            self.places.push((batch.header.sequence, batch.position));
+        }
+    }
+
+    /// Where the first batch begins whose bodies are not whole, in a file that is whole up to `end` otherwise.
+    fn torn<D: Disk>(
+        &self,
+        window: &mut Window<'_, D>,
+        mark: u64,
+        end: u64,
+    ) -> Result<Option<u64>, DiskError> {
+        let after = self.places.partition_point(|(sequence, _)| *sequence <= self.before);
+        let place = self.places.get(after.saturating_sub(1)).copied();
+        let Some((_, position)) = place else { return Ok(None) };
+        let (mut walk, mut need) = (Walk::new(position, end, mark), 0);
+        loop {
+            let position = walk.position();
+            let shown = window.show(position, need)?;
+            match walk.step(shown) {
+                Step::Need(bytes) => need = bytes,
+                Step::Batch(batch) => {
+                    need = 0;
+                    // What was safe is not torn: a record that is not whole is found when it is read.
+                    let is_safe = batch.header.sequence < self.before || batch.end() <= self.safe;
+                    let crcs = if is_safe { Vec::new() } else { crcs(&batch) };
+                    if !have_crcs(window, &crcs)? {
+                        return Ok(Some(position));
+                    }
+                }
+                Step::End | Step::Bad => return Ok(None),
             }
         }
     }
