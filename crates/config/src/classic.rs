@@ -24,9 +24,10 @@ const APPLICATIONS: [(&str, &str); 8] = [
 ];
 
 /// Keys whose names do not follow from the terms.
-const RENAMED: [(&str, &str); 9] = [
+const RENAMED: [(&str, &str); 10] = [
     ("tcp_listeners", "listeners.tcp"),
     ("ssl_listeners", "listeners.ssl"),
+    ("log.categories", "log"),
     ("num_tcp_acceptors", "num_acceptors.tcp"),
     ("num_ssl_acceptors", "num_acceptors.ssl"),
     ("management.listener.port", "management.tcp.port"),
@@ -170,6 +171,15 @@ fn flatten(key: &str, value: &Term, lines: &mut Vec<(String, Option<String>)>) {
         {
             put(key.to_owned(), "none");
         }
+        // Up to RabbitMQ 3.6: `[{connection, info}, ...]`.
+        ("log_levels", Term::List(levels)) => {
+            for level in levels {
+                let Term::Tuple(pair) = level else { continue };
+                if let [Term::Atom(category), level] = &**pair {
+                    flatten(&format!("log.{category}.level"), level, lines);
+                }
+            }
+        }
         ("loopback_users" | "default_user_tags", Term::List(names)) => {
             names.iter().filter_map(Term::word).for_each(|it| put(format!("{key}.{it}"), "true"));
         }
@@ -224,7 +234,8 @@ mod tests {
         let text = "%% mine\n[\n {rabbit, [\n  {heartbeat, 60}, {tcp_listeners, [5672, {\"::1\", 5673}]},\n  \
             {vm_memory_high_watermark, 0.4},\n  {disk_free_limit, {mem_relative, 1.5}},\n  \
             {default_pass, <<\"s3cret\">>}, {loopback_users, []},\n  {auth_mechanisms, ['PLAIN', 'AMQPLAIN']},\n  \
-            {ssl_options, [{certfile, \"/c.pem\"}, {verify, verify_peer}]},\n  {log, [{file, [{level, debug}]}]},\n  \
+            {ssl_options, [{certfile, \"/c.pem\"}, {verify, verify_peer}]},\n  {log, [{file, [{level, debug}]}, \
+            {categories, [{connection, [{level, warning}]}]}]}, {log_levels, [{channel, error}]},\n  \
             {default_permissions, [<<\".*\">>, <<\"a\">>, <<\"b\">>]},\n  {nonsense, -1}]},\n \
             {rabbitmq_management, [{listener, [{port, 15672}]}]},\n {kernel, [{net_ticktime, 60}]}\n].\n";
         let told: Vec<String> =
@@ -244,6 +255,8 @@ mod tests {
                 "9 write `ssl_options.certfile = /c.pem`",
                 "9 write `ssl_options.verify = verify_peer`",
                 "10 write `log.file.level = debug`",
+                "10 write `log.connection.level = warning`",
+                "10 write `log.channel.level = error`",
                 "11 write `default_permissions.configure = .*`",
                 "11 write `default_permissions.write = a`",
                 "11 write `default_permissions.read = b`",
