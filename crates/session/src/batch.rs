@@ -6,13 +6,12 @@
 //! to the same shard, which must not overtake them. Settlements leave before publishes.
 
 use leveret_broker::message::{ConnectionId, Outbox, Publish, Settlement, ToShard};
-use leveret_topology::GroupId;
+use leveret_topology::{ByGroup, GroupId};
 
 /// Gathered letters.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    /// By group; none until something was gathered for it, or for one behind it.
-    groups: Vec<Gathered>,
+    groups: ByGroup<Gathered>,
     /// Groups with something gathered, in the order of the first.
     dirty: Vec<GroupId>,
 }
@@ -34,19 +33,11 @@ const ROOM_MAX: usize = 512;
 
 impl Batch {
     #[inline]
-    fn of(&mut self, group: GroupId) -> &mut Gathered {
-        if self.groups.len() <= group.index() {
-            self.groups.resize_with(group.index() + 1, Gathered::default);
-        }
-        &mut self.groups[group.index()]
-    }
-
-    #[inline]
     fn more(&mut self, group: GroupId) -> &mut Gathered {
-        if !std::mem::replace(&mut self.of(group).is_dirty, true) {
+        let gathered = self.groups.of(group);
+        if !std::mem::replace(&mut gathered.is_dirty, true) {
             self.dirty.push(group);
         }
-        let gathered = &mut self.groups[group.index()];
         gathered.is_used = true;
         gathered
     }
@@ -75,7 +66,7 @@ impl Batch {
         letter: ToShard,
         outbox: &mut Outbox,
     ) {
-        let gathered = self.of(group);
+        let gathered = self.groups.of(group);
         gathered.is_used = true;
         if gathered.is_dirty {
             gathered.send(group, from, outbox);
@@ -87,15 +78,14 @@ impl Batch {
     /// Sends what was gathered.
     pub(crate) fn flush(&mut self, from: ConnectionId, outbox: &mut Outbox) {
         for &group in &self.dirty {
-            self.groups[group.index()].send(group, from, outbox);
+            self.groups.of(group).send(group, from, outbox);
         }
         self.dirty.clear();
     }
 
     /// Groups whose shards a letter went to.
     pub(crate) fn used(&self) -> impl Iterator<Item = GroupId> {
-        let all = self.groups.iter().enumerate();
-        all.filter(|(_, gathered)| gathered.is_used).map(|(index, _)| GroupId::at(index))
+        self.groups.iter().filter(|(_, gathered)| gathered.is_used).map(|(group, _)| group)
     }
 }
 

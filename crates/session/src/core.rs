@@ -13,7 +13,7 @@ use leveret_broker::message::{
     ConnectionId, ConsumerSlot, Outbox, ReplyTo, Settle, Settlement, ToMeta, ToShard,
 };
 use leveret_queue::{OutputGauge, Time};
-use leveret_topology::{ConnectionSlots, GroupId, Topology, VhostId};
+use leveret_topology::{ByGroup, ConnectionSlots, GroupId, Topology, VhostId};
 
 use crate::access::Elsewhere;
 use crate::batch::Batch;
@@ -228,16 +228,12 @@ impl Core {
     /// Has every group look again at this connection's consumers, each time another one first.
     #[cold]
     fn resume(&mut self, cx: &mut Context<'_>) {
-        let mut has_some = Vec::new();
+        let mut has_some = ByGroup::<bool>::default();
         for (_, consumer) in self.consumers.iter() {
-            let index = consumer.home.index();
-            if has_some.len() <= index {
-                has_some.resize(index + 1, false);
-            }
-            has_some[index] = true;
+            *has_some.of(consumer.home) = true;
         }
-        let groups = has_some.iter().enumerate().filter(|(_, has_some)| **has_some);
-        let mut others: Vec<_> = groups.map(|(index, _)| GroupId::at(index)).collect();
+        let groups = has_some.iter().filter(|(_, has_some)| **has_some);
+        let mut others: Vec<_> = groups.map(|(group, _)| group).collect();
         if others.is_empty() {
             return;
         }

@@ -8,7 +8,7 @@
 use leveret_amqp::method::tx;
 use leveret_broker::message::{Message, Publish, Settle, Settlement, Targets, ToShard};
 use leveret_broker::transaction::TxId;
-use leveret_topology::{ExchangeId, GroupId};
+use leveret_topology::{ByGroup, ExchangeId, GroupId};
 use smallvec::SmallVec;
 
 use crate::cache::Routed;
@@ -27,8 +27,8 @@ const COMMIT: (u16, u16) = (90, 20);
 /// What waits for the commit.
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
-    /// By group, as they will be handed over: a list of many is long to copy.
-    publishes: Vec<Vec<Publish>>,
+    /// As they will be handed over: a list of many is long to copy.
+    publishes: ByGroup<Vec<Publish>>,
     /// In the order of publishing.
     others: Vec<Other>,
     /// Of these, those that are among `publishes`.
@@ -41,6 +41,9 @@ pub(crate) struct Tx {
     /// Where the list of the last message's queues is.
     list: usize,
 }
+
+/// A group's part of a transaction.
+type Part = (Vec<Publish>, Vec<Settlement>);
 
 /// What has to be done for one message, but for its queues.
 #[derive(Debug)]
@@ -82,19 +85,15 @@ impl Tx {
             }
         }
         for (group, targets) in &routed.targets {
-            let index = group.index();
-            if self.publishes.len() <= index {
-                self.publishes.resize_with(index + 1, Vec::new);
-            }
-            self.publishes[index].push(head.publish(0, targets, message.clone()));
+            self.publishes.of(*group).push(head.publish(0, targets, message.clone()));
         }
         match routed.direct {
             Some(to) => self.others.push(Other::Direct(to, message)),
             None if !mandatory => {}
             None if routed.targets.is_empty() => self.others.push(Other::Return(message)),
             None => {
-                let last = |group: GroupId| self.publishes[group.index()].len() as u32 - 1;
                 let groups = routed.targets.iter().map(|&(group, _)| group);
+                let mut last = |group| self.publishes.of(group).len() as u32 - 1;
                 let places = groups.map(|group| (group, last(group))).collect();
                 self.others.push(Other::Mandatory(places, exchange));
                 self.mandatory += 1;
@@ -136,7 +135,7 @@ impl Tx {
     /// Messages and settlements that wait.
     pub(crate) fn uncommitted(&self) -> (usize, usize) {
         let others = self.others.len() - self.mandatory;
-        let publishes = self.publishes.iter().map(Vec::len).sum::<usize>();
+        let publishes = self.publishes.iter().map(|(_, list)| list.len()).sum::<usize>();
         (publishes + others, self.settled.len())
     }
 }
@@ -170,23 +169,24 @@ pub(crate) fn commit(
             }
             Other::Mandatory(places, exchange) => {
                 let lists = &mut kept.publishes;
-                let at = |&(group, at): &(GroupId, u32)| &lists[group.index()][at as usize];
-                let mut targets = places.iter().flat_map(|place| &at(place).targets);
+                let at = |&(group, at): &(GroupId, u32)| lists.get(group)?.get(at as usize);
+                let mut targets = places.iter().filter_map(at).flat_map(|it| &it.targets);
                 if targets.any(|&id| cx.topology.queue_by_id(id).is_some()) {
                     continue;
                 }
-                let message = &at(&places[0]).message;
-                returned::no_route(channel.number, core.frame_max, message, cx);
+                if let Some(Publish { message, .. }) = places.first().and_then(at) {
+                    returned::no_route(channel.number, core.frame_max, message, cx);
+                }
                 channel.published.count_returned(exchange);
                 for (group, at) in places {
-                    lists[group.index()][at as usize].targets = Targets::new();
+                    lists.of(group)[at as usize].targets = Targets::new();
                 }
                 some_returned = true;
             }
         }
     }
     if some_returned {
-        let lists = kept.publishes.iter_mut();
+        let lists = kept.publishes.all_mut();
         lists.for_each(|list| list.retain(|publish| !publish.targets.is_empty()));
     }
 
@@ -194,8 +194,7 @@ pub(crate) fn commit(
         let letter = ToShard::Remember { exchange, limit, message };
         cx.outbox.shard(cx.topology.history_home(exchange), letter);
     }
-    let parts = kept.publishes.into_iter().map(|messages| (messages, Vec::new()));
-    let mut parts: Vec<(Vec<Publish>, Vec<Settlement>)> = parts.collect();
+    let mut parts: ByGroup<Part> = kept.publishes.map(|messages| (messages, Vec::new()));
     let mut consumed = 0;
     for (entry, how) in kept.settled {
         consumed += u32::from(entry_is_consumed(&entry));
@@ -206,26 +205,23 @@ pub(crate) fn commit(
             Settle::Reject | Settle::Requeue { .. } => channel.totals.reject += 1,
         }
         let Entry { queue, home, unacked, offset, .. } = entry;
-        if parts.len() <= home.index() {
-            parts.resize_with(home.index() + 1, Default::default);
-        }
-        parts[home.index()].1.push(Settlement { queue, unacked, offset, how });
+        parts.of(home).1.push(Settlement { queue, unacked, offset, how });
     }
     if consumed > 0 && channel.limit.settled(consumed) {
         core.resumes = true;
     }
 
     let reply = core.reply_to(channel.number);
-    let is_empty = |part: &(Vec<Publish>, Vec<Settlement>)| part.0.is_empty() && part.1.is_empty();
-    let left = parts.iter().filter(|part| !is_empty(part)).count();
+    let is_empty = |part: &Part| part.0.is_empty() && part.1.is_empty();
+    let left = parts.iter().filter(|(_, part)| !is_empty(part)).count();
     let tx = TxId::new(core.random.next());
-    for (index, part) in parts.into_iter().enumerate().filter(|(_, part)| !is_empty(part)) {
+    for (group, part) in parts.into_all().filter(|(_, part)| !is_empty(part)) {
         let (messages, settlements) = part;
         let letter = match left {
             1 => ToShard::Commit { reply, messages, settlements },
             _ => ToShard::Prepare { reply, tx, parts: left as u32, messages, settlements },
         };
-        core.batch.letter(GroupId::at(index), core.id, letter, cx.outbox);
+        core.batch.letter(group, core.id, letter, cx.outbox);
     }
     if left == 0 {
         cx.out.put_method(channel.number, &tx::CommitOk);
