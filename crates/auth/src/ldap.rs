@@ -35,16 +35,25 @@ pub struct Ldap {
     options: LdapOptions,
 }
 
-/// What the directory is asked as: a name and a password, or nobody.
+/// What the directory is asked as.
 #[derive(Clone, Debug)]
-struct Credentials {
-    name: String,
-    password: Password,
+enum Credentials {
+    /// A name and its password; both empty: nobody.
+    Simple(String, Password),
+    /// Whom the certificate of the connection says (SASL `EXTERNAL`).
+    Certificate,
 }
 
 impl Credentials {
     fn new(name: &str, password: &str) -> Self {
-        Self { name: name.to_owned(), password: Password::new(password) }
+        Self::Simple(name.to_owned(), Password::new(password))
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Simple(name, _) => name,
+            Self::Certificate => "the name in auth_ldap.ssl_options.certfile",
+        }
     }
 
     /// None when it is the user itself.
@@ -52,6 +61,7 @@ impl Credentials {
         match bind {
             Bind::User => None,
             Bind::Nobody => Some(Self::new("", "")),
+            Bind::Certificate => Some(Self::Certificate),
             Bind::Other(name, password) => Some(Self::new(name, password.reveal())),
         }
     }
@@ -67,7 +77,12 @@ struct User {
 }
 
 impl Ldap {
-    pub(crate) fn new(options: &LdapOptions, tls: Tls) -> anyhow::Result<Self> {
+    /// `has_certificate`: the broker shows one to the directory.
+    pub(crate) fn new(
+        options: &LdapOptions,
+        tls: Tls,
+        has_certificate: bool,
+    ) -> anyhow::Result<Self> {
         anyhow::ensure!(
             options.servers.iter().next().is_some(),
             "auth_backends: ldap needs auth_ldap.servers.1"
@@ -75,6 +90,13 @@ impl Ldap {
         anyhow::ensure!(
             options.dn_lookup().is_none_or(|(_, base)| !base.is_empty()),
             "auth_ldap.dn_lookup_attribute needs auth_ldap.dn_lookup_base"
+        );
+        let by_certificate =
+            [options.dn_lookup_as(), options.ask_as()].contains(&Bind::Certificate);
+        anyhow::ensure!(
+            !by_certificate || has_certificate && !matches!(tls, Tls::None),
+            "auth_ldap.dn_lookup_bind and auth_ldap.other_bind: external needs auth_ldap.ssl_options.certfile, and \
+             auth_ldap.use_ssl or auth_ldap.use_starttls"
         );
         Ok(Self { pool: Pool::new(options, tls), options: options.clone() })
     }
@@ -183,7 +205,7 @@ impl Ldap {
 
     /// A connection as somebody who is there for this, and whom the directory knows.
     async fn bound(&self, credentials: &Credentials) -> Result<Bound, Fault> {
-        let refused = || Fault::Refused(credentials.name.clone());
+        let refused = || Fault::Refused(credentials.name().to_owned());
         self.pool.bind(credentials).await?.ok_or_else(refused)
     }
 

@@ -221,7 +221,7 @@ impl Maker<'_> {
             (false, true) => Tls::Asked(tls()?),
             (false, false) => Tls::None,
         };
-        Ldap::new(options, tls)
+        Ldap::new(options, tls, self.config.auth_ldap_tls.certfile.is_some())
     }
 
     fn oauth2(&self) -> anyhow::Result<OAuth2> {

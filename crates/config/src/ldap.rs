@@ -16,6 +16,8 @@ words! {
         User = "as_user",
         /// As nobody.
         Nobody = "anon",
+        /// As whom the connection's certificate says.
+        Certificate = "external",
     }
 }
 
@@ -26,6 +28,8 @@ pub enum Bind {
     User,
     /// As nobody.
     Nobody,
+    /// As whom the connection's certificate says.
+    Certificate,
     /// As somebody who is there for this: name and password.
     Other(String, Secret),
 }
@@ -35,6 +39,7 @@ impl Bind {
     fn of(word: Option<BindAs>, name: &Option<String>, password: &Option<Secret>) -> Self {
         match (word, name, password) {
             (Some(BindAs::Nobody), ..) => Self::Nobody,
+            (Some(BindAs::Certificate), ..) => Self::Certificate,
             (None, Some(name), Some(password)) => Self::Other(name.clone(), password.clone()),
             _ => Self::User,
         }
@@ -82,7 +87,8 @@ options! {
     /// Entry below which the distinguished name is looked up, at any depth.
     dn_lookup_base: Option<String> = None, keys = ["auth_ldap.dn_lookup_base"];
 
-    /// Who looks up the distinguished name. `as_user`: the user, after its bind. `anon`: nobody, before the bind.
+    /// Who looks up the distinguished name. `as_user`: the user, after its bind. `anon`: nobody, before the bind. `external`:
+    /// who `auth_ldap.ssl_options.certfile` says (SASL `EXTERNAL`), before the bind.
     /// Not set: `auth_ldap.dn_lookup_bind.user_dn`, or `as_user` without that.
     dn_lookup_bind: Option<BindAs> = None, keys = ["auth_ldap.dn_lookup_bind"];
 
@@ -92,8 +98,8 @@ options! {
     /// Password for the lookup.
     dn_lookup_password: Option<Secret> = None, keys = ["auth_ldap.dn_lookup_bind.password"];
 
-    /// Who asks queries, and looks for users without a password. Not set: `auth_ldap.other_bind.user_dn`, or
-    /// `as_user` without that.
+    /// Who asks queries, and looks for users without a password: `as_user`, `anon` or `external`, as with
+    /// `auth_ldap.dn_lookup_bind`. Not set: `auth_ldap.other_bind.user_dn`, or `as_user` without that.
     other_bind: Option<BindAs> = None, keys = ["auth_ldap.other_bind"];
 
     /// Distinguished name for queries.

@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::source::told;
 
+use super::Credentials;
 use super::ber::{
     BOOLEAN, ENUMERATED, INTEGER, Malformed, OCTETS, Reader, SEQUENCE, element, header, holding,
     number,
@@ -22,6 +23,11 @@ use super::ber::{
 const ANSWER_MAX: usize = 4 << 20;
 /// The name of StartTLS.
 const START_TLS: &[u8] = b"1.3.6.1.4.1.1466.20037";
+/// The name of the control for pages, and how many entries are in one: servers give 500 or 1,000 at most.
+const PAGED: &[u8] = b"1.2.840.113556.1.4.319";
+const PAGE: u32 = 500;
+/// The tag of a message's controls.
+const CONTROLS: u8 = 0xa0;
 /// "No attributes" (RFC 4511 §4.5.1.8).
 const NO_ATTRIBUTES: &str = "1.1";
 
@@ -129,16 +135,24 @@ impl Link {
         Self { stream, read: Vec::new(), number: 1, timeout }
     }
 
-    /// Whether this is the password of this name. Both empty: nobody.
-    pub(super) async fn bind(&mut self, name: &str, password: &str) -> Result<bool, Fault> {
+    /// Whether it lets somebody in.
+    pub(super) async fn bind(&mut self, who: &Credentials) -> Result<bool, Fault> {
         let timeout = self.timeout;
         let version = number(INTEGER, 3);
-        let name = element(OCTETS, name.as_bytes());
-        let simple = Zeroizing::new(element(0x80, password.as_bytes()));
-        let body = Zeroizing::new([version.as_slice(), &name, &simple].concat());
+        let (name, proof) = match who {
+            Credentials::Simple(name, password) => {
+                (name.as_str(), element(0x80, password.reveal().as_bytes()))
+            }
+            // The connection's own name is asked for by naming none (RFC 4513 §5.2.3).
+            Credentials::Certificate => {
+                ("", holding(0xa3, &[element(OCTETS, b"EXTERNAL"), element(OCTETS, b"")]))
+            }
+        };
+        let (name, proof) = (element(OCTETS, name.as_bytes()), Zeroizing::new(proof));
+        let body = Zeroizing::new([version.as_slice(), &name, &proof].concat());
         let answering = async {
-            self.send(&Zeroizing::new(element(0x60, &body))).await?;
-            let (tag, answer) = self.receive().await?;
+            self.send(&Zeroizing::new(element(0x60, &body)), &[]).await?;
+            let Answer { tag, content: answer, .. } = self.receive().await?;
             if tag != 0x61 {
                 return Err(Malformed.into());
             }
@@ -157,7 +171,7 @@ impl Link {
         tokio::time::timeout(timeout, answering).await.unwrap_or(Err(Fault::Late))
     }
 
-    /// The entries that a filter fits. There is nothing where nothing is.
+    /// The entries that a filter fits, however many a server gives at once. There is nothing where nothing is.
     pub(super) async fn search(
         &mut self,
         base: &str,
@@ -168,18 +182,25 @@ impl Link {
         let timeout = self.timeout;
         let request = request(base, scope, filter, attribute);
         let answering = async {
-            self.send(&request).await?;
+            let page = |cookie: &[u8]| match scope {
+                Scope::Base => Vec::new(),
+                Scope::OneLevel | Scope::Subtree => paged(cookie),
+            };
+            self.send(&request, &page(b"")).await?;
             let mut entries = Vec::new();
             let mut room = ANSWER_MAX;
             loop {
-                let (tag, answer) = self.receive().await?;
-                take(&mut room, answer.len() + size_of::<Entry>())?;
+                let Answer { tag, content: answer, controls } = self.receive().await?;
+                take(&mut room, answer.len() + controls.len() + size_of::<Entry>())?;
                 match tag {
                     0x64 => entries.push(entry(&answer, &mut room)?),
                     // Where else one could look.
                     0x73 => {}
                     0x65 => match outcome(&answer)? {
-                        (result::SUCCESS, _) => return Ok(entries),
+                        (result::SUCCESS, _) => match cookie(&controls)? {
+                            Some(cookie) => self.send(&request, &page(cookie)).await?,
+                            None => return Ok(entries),
+                        },
                         (result::NO_SUCH_OBJECT, _) => return Ok(Vec::new()),
                         (code, text) => return Err(Fault::Result { code, text }),
                     },
@@ -190,28 +211,38 @@ impl Link {
         tokio::time::timeout(timeout, answering).await.unwrap_or(Err(Fault::Late))
     }
 
-    async fn send(&mut self, request: &[u8]) -> Result<(), Fault> {
+    async fn send(&mut self, request: &[u8], controls: &[u8]) -> Result<(), Fault> {
         self.number += 1;
-        let body = Zeroizing::new([number(INTEGER, self.number).as_slice(), request].concat());
+        let number = number(INTEGER, self.number);
+        let body = Zeroizing::new([number.as_slice(), request, controls].concat());
         let message = Zeroizing::new(element(SEQUENCE, &body));
         self.stream.write_all(&message).await?;
         Ok(self.stream.flush().await?)
     }
 
-    /// Tag and content of the next message, which belongs to the last request.
-    async fn receive(&mut self) -> Result<(u8, Vec<u8>), Fault> {
+    /// The next message, which belongs to the last request.
+    async fn receive(&mut self) -> Result<Answer, Fault> {
         let message = message(&mut *self.stream, &mut self.read).await?;
         let mut reader = Reader(&message);
         let mut inside = reader.open(SEQUENCE)?;
         let number = inside.number(INTEGER)?;
         let (tag, content) = inside.next()?;
+        let controls = if inside.is_empty() { &[] } else { inside.expect(CONTROLS)? };
+        let (content, controls) = (content.to_vec(), controls.to_vec());
         match number {
             // What nobody asked for is a goodbye.
             0 => Err(Error::other("the directory ends the connection").into()),
-            number if number == self.number => Ok((tag, content.to_vec())),
+            number if number == self.number => Ok(Answer { tag, content, controls }),
             _ => Err(Malformed.into()),
         }
     }
+}
+
+/// A message of the directory.
+struct Answer {
+    tag: u8,
+    content: Vec<u8>,
+    controls: Vec<u8>,
 }
 
 /// A connection before TLS.
@@ -311,6 +342,34 @@ fn request(base: &str, scope: Scope, filter: &Filter, attribute: Option<&str>) -
         element(SEQUENCE, &wanted),
     ];
     holding(0x63, &parts)
+}
+
+/// The control that asks for results in pages (RFC 2696), the one after `cookie`. A server that does not know it passes it over.
+fn paged(cookie: &[u8]) -> Vec<u8> {
+    let value = holding(SEQUENCE, &[number(INTEGER, PAGE), element(OCTETS, cookie)]);
+    let control = holding(SEQUENCE, &[element(OCTETS, PAGED), element(OCTETS, &value)]);
+    element(CONTROLS, &control)
+}
+
+/// What the next page is asked for by. None: this was the last one, or all there is.
+fn cookie(controls: &[u8]) -> Result<Option<&[u8]>, Malformed> {
+    let mut controls = Reader(controls);
+    while !controls.is_empty() {
+        let mut control = controls.open(SEQUENCE)?;
+        if control.expect(OCTETS)? != PAGED {
+            continue;
+        }
+        let value = match control.next()? {
+            (BOOLEAN, _) => control.expect(OCTETS)?,
+            (OCTETS, value) => value,
+            _ => return Err(Malformed),
+        };
+        let mut value = Reader(value).open(SEQUENCE)?;
+        // How many entries there may be in all.
+        value.expect(INTEGER)?;
+        return Ok(Some(value.expect(OCTETS)?).filter(|cookie| !cookie.is_empty()));
+    }
+    Ok(None)
 }
 
 /// Takes something of an answer's room.

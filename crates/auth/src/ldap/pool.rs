@@ -62,16 +62,15 @@ impl Pool {
         let waiting = Arc::clone(&self.places).acquire_owned();
         let place = tokio::time::timeout(self.timeout, waiting).await;
         let Ok(Ok(place)) = place else { return Err(Fault::Late) };
-        let (name, password) = (who.name.as_str(), who.password.reveal());
         let kept = self.take_idle();
         let (mut link, is_kept) = match kept {
             Some(link) => (link, true),
             None => (self.open().await?, false),
         };
-        let accepted = match link.bind(name, password).await {
+        let accepted = match link.bind(who).await {
             Err(Fault::Lost(_)) if is_kept => {
                 link = self.open().await?;
-                link.bind(name, password).await?
+                link.bind(who).await?
             }
             accepted => accepted?,
         };

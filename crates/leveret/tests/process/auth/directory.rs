@@ -12,6 +12,11 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 /// Name, password, attributes.
 pub(super) type Entry = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
+/// Entries that an answer has at most. Who wants more has to ask for pages.
+const AT_ONCE: usize = 2;
+/// The name of the control for pages.
+const PAGED: &str = "1.2.840.113556.1.4.319";
+
 /// Runs until the test ends.
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -76,47 +81,78 @@ fn encrypted(tls: &Arc<ServerConfig>, socket: TcpStream) -> impl Read + Write + 
 impl Shared {
     /// Without TLS, until that is asked for.
     fn begin(&self, mut socket: TcpStream) {
-        while let Some((number, request)) = read(&mut socket) {
-            if request.id == 23 {
+        while let Some(request) = read(&mut socket) {
+            if request.what.id == 23 {
                 let tls = self.tls.as_ref().expect("TLS is asked for where there is none");
-                let _ = socket.write_all(&message(&number, result(24, 0)));
+                let _ = socket.write_all(&message(&request.number, result(24, 0), None));
                 return self.serve(encrypted(tls, socket));
             }
-            if !self.answer(&mut socket, &number, &request) {
+            if !self.answer(&mut socket, &request) {
                 return;
             }
         }
     }
 
     fn serve(&self, mut stream: impl Read + Write) {
-        while let Some((number, request)) = read(&mut stream) {
-            if !self.answer(&mut stream, &number, &request) {
+        while let Some(request) = read(&mut stream) {
+            if !self.answer(&mut stream, &request) {
                 return;
             }
         }
     }
 
     /// False when the connection ends.
-    fn answer(&self, stream: &mut impl Write, number: &[u8], request: &StructureTag) -> bool {
-        let parts = inside(request);
-        let (line, answers) = match request.id {
+    fn answer(&self, stream: &mut impl Write, request: &Request) -> bool {
+        let Request { number, what, cookie } = request;
+        let parts = inside(what);
+        let (line, mut answers, mut next) = match what.id {
             0 => {
-                let (name, password) = (text(&parts[1]), text(&parts[2]));
-                let known = self.entries.iter().any(|(own, secret, _)| {
-                    own.eq_ignore_ascii_case(&name) && *secret == password && !secret.is_empty()
-                });
-                let code = if known || name.is_empty() && password.is_empty() { 0 } else { 49 };
-                (format!("bind {name}"), vec![result(1, code)])
+                let (line, code) = self.bind(parts);
+                (line, vec![result(1, code)], None)
             }
-            3 => self.search(parts),
+            3 => {
+                let (line, answers) = self.search(parts);
+                (line, answers, cookie.as_deref().map(|_| String::new()))
+            }
             _ => return false,
         };
         self.seen.lock().unwrap().push(line);
-        let answers: Vec<u8> =
-            answers.into_iter().flat_map(|answer| message(number, answer)).collect();
+        let entries = answers.len() - 1;
+        let from = cookie.as_deref().map_or(0, |cookie| cookie.parse().unwrap_or(0));
+        if cookie.is_some() {
+            let to = entries.min(from + AT_ONCE);
+            next = next.map(|_| if to < entries { to.to_string() } else { String::new() });
+            answers.drain(to..entries);
+            answers.drain(..from);
+        } else if entries > AT_ONCE {
+            answers = vec![result(5, 4)];
+        }
+        let last = answers.len() - 1;
+        let answers: Vec<u8> = (answers.into_iter().enumerate())
+            .flat_map(|(at, answer)| {
+                message(number, answer, next.as_deref().filter(|_| at == last))
+            })
+            .collect();
         let _ = stream.write_all(&answers);
         let _ = stream.flush();
         !self.hangs_up.load(Ordering::Relaxed)
+    }
+
+    fn bind(&self, parts: &[StructureTag]) -> (String, u8) {
+        let (name, proof) = (text(&parts[1]), &parts[2]);
+        if proof.id == 3 {
+            // Whoever has no certificate does not come so far.
+            let [mechanism, credentials] = inside(proof) else { return ("bind ?".to_owned(), 2) };
+            let is_known = self.tls.is_some() && text(mechanism) == "EXTERNAL" && name.is_empty();
+            let code = if is_known && bytes(credentials).is_empty() { 0 } else { 7 };
+            return (format!("bind {}", text(mechanism)), code);
+        }
+        let password = text(proof);
+        let known = self.entries.iter().any(|(own, secret, _)| {
+            own.eq_ignore_ascii_case(&name) && *secret == password && !secret.is_empty()
+        });
+        let code = if known || name.is_empty() && password.is_empty() { 0 } else { 49 };
+        (format!("bind {name}"), code)
     }
 
     fn search(&self, parts: &[StructureTag]) -> (String, Vec<StructureTag>) {
@@ -162,25 +198,47 @@ impl Shared {
     }
 }
 
-/// Number and content of the next request.
-fn read(stream: &mut impl Read) -> Option<(Vec<u8>, StructureTag)> {
+struct Request {
+    number: Vec<u8>,
+    what: StructureTag,
+    /// Of the control for pages, if it came.
+    cookie: Option<String>,
+}
+
+/// The next request.
+fn read(stream: &mut impl Read) -> Option<Request> {
     let mut bytes_read = Vec::new();
     loop {
         let mut byte = [0];
         stream.read_exact(&mut byte).ok()?;
         bytes_read.push(byte[0]);
         if let Ok((_, message)) = lber::parse::Parser::new().parse(&bytes_read) {
-            let [number, request] = inside(&message) else { panic!("a request has two parts") };
-            return Some((bytes(number).to_vec(), request.clone()));
+            let [number, what, controls @ ..] = inside(&message) else { panic!("no request") };
+            let controls = controls.iter().flat_map(inside).map(inside);
+            let cookie = controls.filter(|control| text(&control[0]) == PAGED).map(|control| {
+                let (_, value) = lber::parse::Parser::new().parse(bytes(&control[1])).unwrap();
+                text(&inside(&value)[1])
+            });
+            let (number, what) = (bytes(number).to_vec(), what.clone());
+            return Some(Request { number, what, cookie: cookie.last() });
         }
     }
 }
 
-fn message(number: &[u8], answer: StructureTag) -> Vec<u8> {
-    let number = primitive(2, number);
+fn message(number: &[u8], answer: StructureTag, cookie: Option<&str>) -> Vec<u8> {
+    let mut parts = vec![primitive(2, number), answer];
+    if let Some(cookie) = cookie {
+        let value = holding(TagClass::Universal, 16, vec![primitive(2, &[0]), octets(cookie)]);
+        let value = primitive(4, &encoded(value));
+        let control = holding(TagClass::Universal, 16, vec![octets(PAGED), value]);
+        parts.push(holding(TagClass::Context, 0, vec![control]));
+    }
+    encoded(holding(TagClass::Universal, 16, parts))
+}
+
+fn encoded(tag: StructureTag) -> Vec<u8> {
     let mut bytes = bytes::BytesMut::new();
-    let whole = holding(TagClass::Universal, 16, vec![number, answer]);
-    lber::write::encode_into(&mut bytes, whole).unwrap();
+    lber::write::encode_into(&mut bytes, tag).unwrap();
     bytes.to_vec()
 }
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use leveret_client::{ExchangeDeclare, QueueDeclare};
 use rcgen::{CertificateParams, KeyPair};
-use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 
 use super::directory::{Directory, Entry};
 use super::{api, broker, login, next_error};
@@ -158,6 +159,26 @@ fn names_are_looked_up() {
     lost.log.wait_for("it does not let in 'cn=asks,dc=x', as whom it is asked");
 }
 
+/// A member of more groups than the directory names in one answer.
+#[test]
+fn groups_come_in_pages() {
+    const MEMBER: &[(&str, &str)] = &[("member", "cn=bob,ou=people,dc=x")];
+    const PEOPLE: &[Entry] = &[
+        ("cn=bob,ou=people,dc=x", "s3cret", &[]),
+        ("cn=1,ou=groups,dc=x", "", MEMBER),
+        ("cn=2,ou=groups,dc=x", "", MEMBER),
+        ("cn=3,ou=groups,dc=x", "", MEMBER),
+        ("cn=4,ou=groups,dc=x", "", MEMBER),
+        ("cn=ops,ou=groups,dc=x", "", MEMBER),
+    ];
+    let directory = Directory::start(PEOPLE);
+    let broker = asking(&directory, &[TAGS]);
+    let (status, whoami) = api(&broker, "/api/whoami", &basic("bob", "s3cret"));
+    assert!(whoami.contains(r#""tags":["administrator","monitoring"]"#), "{status} {whoami}");
+    let asked = "search ou=groups,dc=x sub member=cn=bob,ou=people,dc=x";
+    assert_eq!(directory.seen(asked).len(), 3);
+}
+
 #[test]
 fn connections_are_kept_and_come_back() {
     let directory = Directory::start(PEOPLE);
@@ -256,6 +277,57 @@ fn a_cache_asks_once() {
     assert_eq!(directory.seen("search").len(), 1);
     // One login, three refusals, and as the user for the one question about its rights.
     assert_eq!(directory.seen("bind").len(), 5);
+}
+
+/// The broker shows the directory a certificate, and has no password.
+#[test]
+fn a_certificate_says_who_asks() {
+    let named = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (params.self_signed(&key).unwrap(), key)
+    };
+    let ((theirs, their_key), (ours, our_key)) = (named("127.0.0.1"), named("broker"));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut known = RootCertStore::empty();
+    known.add(ours.der().clone()).unwrap();
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(known), provider.clone());
+    let tls = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(builder.build().unwrap())
+        .with_single_cert(
+            vec![theirs.der().clone()],
+            PrivateKeyDer::try_from(their_key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    let directory = Directory::speaking(PEOPLE, Some(Arc::new(tls)), true);
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: String| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let authority = file("ca.pem", theirs.pem());
+    let (certificate, key) =
+        (file("own.pem", ours.pem()), file("own.key", our_key.serialize_pem()));
+    let options = [
+        "auth_ldap.use_ssl=true",
+        &format!("auth_ldap.ssl_options.cacertfile={authority}"),
+        &format!("auth_ldap.ssl_options.certfile={certificate}"),
+        &format!("auth_ldap.ssl_options.keyfile={key}"),
+        "auth_ldap.user_dn_pattern=${username}",
+        "auth_ldap.dn_lookup_attribute=uid",
+        "auth_ldap.dn_lookup_base=ou=people,dc=x",
+        "auth_ldap.dn_lookup_bind=external",
+        "auth_ldap.other_bind=external",
+        TAGS,
+    ];
+    let broker = asking(&directory, &options);
+    let (status, whoami) = api(&broker, "/api/whoami", &basic("bob", "s3cret"));
+    assert!(whoami.contains(r#""tags":["administrator"]"#), "{status} {whoami}");
+    let binds = directory.seen("bind");
+    assert_eq!(binds[..3], ["bind EXTERNAL", "bind cn=bob,ou=people,dc=x", "bind EXTERNAL"]);
 }
 
 #[test]
