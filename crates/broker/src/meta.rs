@@ -27,7 +27,7 @@ use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Offset, SyncError};
 use leveret_topology::{
-    By, Change, Destination, ExchangeId, ExchangeSpec, GroupId, QueueId, QueueSpec, Removed,
+    By, Change, Destination, ExchangeSpec, GroupId, QueueId, QueueSpec, Removed, RemovedExchange,
     Target, Topology, VhostId,
 };
 
@@ -279,7 +279,7 @@ impl<L: Log> Meta<L> {
                 }
                 match topology.delete_exchange(vhost, &name, if_unused) {
                     Ok(removed) => {
-                        Self::removed(&removed, topology, out);
+                        Self::removed(&removed, out);
                         out.reply(reply, Reply::Done);
                         if removed.exchanges.is_empty() {
                             return Rests::OnTheLog;
@@ -351,7 +351,7 @@ impl<L: Log> Meta<L> {
                     connection,
                 ) {
                     Ok(removed) => {
-                        Self::removed(&removed, topology, out);
+                        Self::removed(&removed, out);
                         out.reply(*reply, Reply::Done);
                         if removed.bindings.is_empty() {
                             return Rests::OnTheLog;
@@ -374,7 +374,7 @@ impl<L: Log> Meta<L> {
                     return Rests::OnItself;
                 }
                 let removed = topology.remove_queue(queue);
-                Self::removed(&removed, topology, out);
+                Self::removed(&removed, out);
                 // As in RabbitMQ, whose channel hears of its consumers after its own method.
                 if let Some((reply, messages)) = reply {
                     out.reply(reply, Reply::Deleted(messages));
@@ -427,9 +427,9 @@ impl<L: Log> Meta<L> {
     }
 
     /// Exchanges that went take what they remembered with them.
-    fn removed(removed: &Removed, topology: &Topology, out: &mut Outbox) {
+    fn removed(removed: &Removed, out: &mut Outbox) {
         for exchange in &removed.exchanges {
-            forget(exchange.id, topology, out);
+            forget(exchange, out);
         }
     }
 
@@ -495,8 +495,8 @@ fn destination(binding: &Binding) -> Destination<'_> {
 }
 
 /// An exchange went, with what it remembered.
-fn forget(exchange: ExchangeId, topology: &Topology, out: &mut Outbox) {
-    out.shard(topology.history_home(exchange), ToShard::Forget { exchange });
+fn forget(gone: &RemovedExchange, out: &mut Outbox) {
+    out.shard(gone.home, ToShard::Forget { exchange: gone.id });
 }
 
 /// Has a queue deleted by its shard, whatever it holds.

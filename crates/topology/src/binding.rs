@@ -14,7 +14,7 @@ use leveret_amqp::table::Table;
 
 use crate::arena::{Arena, SplitTable};
 use crate::hash::Hasher64;
-use crate::id::{BindingId, ExchangeId, QueueId};
+use crate::id::{BindingId, ExchangeId, GroupId, QueueId};
 use crate::weight::Weigh as _;
 
 /// A place in the arena; used again once the binding is gone.
@@ -78,6 +78,8 @@ pub struct RemovedExchange {
     pub id: ExchangeId,
     /// Its name.
     pub name: std::sync::Arc<str>,
+    /// Where what it remembered is.
+    pub home: GroupId,
 }
 
 #[derive(Debug)]

@@ -335,7 +335,8 @@ impl Topology {
             }
             self.tell_exchange_deleted(&exchange);
             self.journal.note_as(EntityKey::Exchange(id), exchange.durable);
-            removed.exchanges.push(RemovedExchange { id, name: exchange.name });
+            let home = exchange.home;
+            removed.exchanges.push(RemovedExchange { id, name: exchange.name, home });
         }
         self.generation += 1;
     }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use leveret_amqp::table::Table;
 
 use crate::binding::{Binding, Target};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, ExchangeKind};
 use crate::queue::Queue;
 use crate::topology::Topology;
 use crate::user::User;
@@ -77,10 +77,14 @@ impl Topology {
 
 fn describe_exchange(x: &Exchange) -> String {
     format!(
-        "exchange {:?} = {} in {}: {} auto_delete={} internal={} by {:?} {} alternate={:?} {:?}/{:?}",
+        "exchange {:?} = {} in {}{}: {} auto_delete={} internal={} by {:?} {} alternate={:?} {:?}/{:?}",
         x.name,
         x.id,
         x.vhost,
+        match x.kind {
+            ExchangeKind::RecentHistory => format!(" at {}", x.home),
+            _ => String::new(),
+        },
         x.kind,
         x.auto_delete,
         x.internal,

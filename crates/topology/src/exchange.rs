@@ -7,7 +7,7 @@ use leveret_amqp::table::{Table, Value};
 
 use crate::binding::BindingIx;
 use crate::event::acting_user;
-use crate::id::{ExchangeId, VhostId};
+use crate::id::{ExchangeId, GroupId, VhostId};
 use crate::policy::{Policies, Setting};
 use crate::route::Router;
 
@@ -106,6 +106,8 @@ pub struct Exchange {
     pub auto_delete: bool,
     /// Clients may not publish to it.
     pub internal: bool,
+    /// The group whose shard has what it remembers, if it is a recent-history exchange.
+    pub home: GroupId,
     /// As declared.
     pub arguments: Table,
     /// The user who declared it, or made its vhost; "" is the broker itself. None: a version that did not note it.

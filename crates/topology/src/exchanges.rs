@@ -6,7 +6,7 @@ use crate::arguments::exchange_arguments;
 use crate::binding::Removed;
 use crate::error::{DeclareError, DeleteError, NotFound, ResourceKind, ResourceRef};
 use crate::exchange::{ALTERNATE_EXCHANGE, Exchange, ExchangeKind, ExchangeSpec};
-use crate::id::{ExchangeId, VhostId};
+use crate::id::{ExchangeId, GroupId, VhostId};
 use crate::journal::EntityKey;
 use crate::policy::{self, Policies};
 use crate::route::Router;
@@ -104,7 +104,7 @@ impl Topology {
         if !spec.durable {
             self.note_id_used();
         }
-        self.insert_exchange(id, spec, kind);
+        self.insert_exchange(id, self.homes.choose_history(id), spec, kind);
         let user = Arc::clone(&self.acting);
         self.exchange_declared_by(id, Some(user));
         self.tell_exchange_created(id);
@@ -115,6 +115,7 @@ impl Topology {
     pub(crate) fn insert_exchange(
         &mut self,
         id: ExchangeId,
+        home: GroupId,
         spec: ExchangeSpec<'_>,
         kind: ExchangeKind,
     ) {
@@ -127,6 +128,7 @@ impl Topology {
             durable: spec.durable,
             auto_delete: spec.auto_delete,
             internal: spec.internal,
+            home,
             router: Router::new(kind, &spec.arguments),
             is_going: false,
             arguments: spec.arguments,

@@ -211,7 +211,7 @@ impl Topology {
                 }
                 self.tell_exchange_deleted(&exchange);
                 self.journal.note_as(EntityKey::Exchange(id), exchange.durable);
-                gone.push(RemovedExchange { id, name: exchange.name });
+                gone.push(RemovedExchange { id, name: exchange.name, home: exchange.home });
             }
         }
     }

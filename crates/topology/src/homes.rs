@@ -3,6 +3,9 @@
 //! A queue's home is chosen when the queue is made, and is part of the queue from then on ([`Queue::home`](crate::Queue::home)). Letters
 //! about the queue go there. Nothing else knows a rule by which homes are chosen, so that a queue may have any home.
 //!
+//! What a recent-history exchange remembers has a home as a queue has. A change for other topologies tells it. It is not stored: what is
+//! remembered is in memory only, so a start chooses anew.
+//!
 //! The rule is that of data directories that know no homes: the number of the queue modulo the number of groups. A stored
 //! queue has its home in its record only if the rule says another one. A change for other topologies always tells it.
 
@@ -69,6 +72,11 @@ impl Homes {
         }
     }
 
+    /// The home of what an exchange that is made remembers.
+    pub(crate) fn choose_history(self, exchange: ExchangeId) -> GroupId {
+        self.choose(QueueId::new(exchange.get()))
+    }
+
     fn modulo(self, number: u64) -> GroupId {
         GroupId::new((number % u64::from(self.groups)) as u32)
     }
@@ -92,10 +100,11 @@ impl Topology {
         self.queues.get(&queue).map_or_else(|| self.homes.usual(queue), |queue| queue.home)
     }
 
-    /// The group whose shard keeps what a recent-history exchange remembers, even if the exchange is gone. It follows from the
-    /// exchange's number, and is stored nowhere: the shard keeps it in memory only.
+    /// The group whose shard keeps what a recent-history exchange remembers ([`Exchange::home`](crate::Exchange::home)). A letter
+    /// about an exchange that is gone may go anywhere: each shard says so.
     pub fn history_home(&self, exchange: ExchangeId) -> GroupId {
-        self.homes.choose(QueueId::new(exchange.get()))
+        let exchange_there = self.exchanges.get(&exchange);
+        exchange_there.map_or_else(|| self.homes.choose_history(exchange), |it| it.home)
     }
 }
 

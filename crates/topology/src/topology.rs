@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 use leveret_amqp::table::Table;
 use serde_json::Value as Json;
 
-use crate::binding::Bindings;
+use crate::binding::{Bindings, RemovedExchange};
 use crate::connection::ConnectionId;
 use crate::defaults::Defaults;
 use crate::error::{AdminError, NamesFull};
@@ -376,13 +376,15 @@ impl Topology {
             self.journal.note_as(EntityKey::Queue(queue.id), queue.durable);
             self.disown(queue.exclusive_owner, queue.id);
         }
-        for exchange in &exchanges {
-            let Some(exchange) = self.exchanges.remove(exchange) else { continue };
+        let mut removed = Vec::with_capacity(exchanges.len());
+        for id in exchanges {
+            let Some(exchange) = self.exchanges.remove(&id) else { continue };
             // Bindings between exchanges are among the destination's.
             for ix in exchange.incoming {
                 self.take_binding(ix);
             }
-            self.journal.note_as(EntityKey::Exchange(exchange.id), exchange.durable);
+            self.journal.note_as(EntityKey::Exchange(id), exchange.durable);
+            removed.push(RemovedExchange { id, name: exchange.name, home: exchange.home });
         }
         for user in self.users.values_mut() {
             user.permissions.remove(&id);
@@ -390,7 +392,7 @@ impl Topology {
         }
         self.generation += 1;
         self.access_generation += 1;
-        Ok(DeletedVhost { id, queues, exchanges })
+        Ok(DeletedVhost { id, queues, exchanges: removed })
     }
 
     pub(crate) fn vhost_mut(&mut self, id: VhostId) -> Option<&mut Vhost> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use serde_json::Value as Json;
 
+use crate::binding::RemovedExchange;
 use crate::hash::Keyed;
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::pattern::Effort;
@@ -185,5 +186,5 @@ pub struct DeletedVhost {
     /// All its queues.
     pub queues: Vec<QueueId>,
     /// All its exchanges.
-    pub exchanges: Vec<ExchangeId>,
+    pub exchanges: Vec<RemovedExchange>,
 }

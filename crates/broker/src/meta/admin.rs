@@ -3,7 +3,7 @@
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
 use leveret_topology::{
-    AdminError, By, ExchangeId, QueueId, QueueKind, Topology, VhostId, must_be_component,
+    AdminError, By, QueueId, QueueKind, RemovedExchange, Topology, VhostId, must_be_component,
 };
 
 use super::long::{Long, What};
@@ -45,7 +45,7 @@ impl<L: Log> Meta<L> {
                     delete(queue, topology, out);
                 }
                 for exchange in changes.forgotten {
-                    forget(exchange, topology, out);
+                    forget(&exchange, out);
                 }
                 out.reply(reply, Reply::Done);
             }
@@ -67,7 +67,7 @@ const VHOST_LIMITS: &str = "vhost-limits";
 struct Changes {
     options_changed: Vec<QueueId>,
     to_delete: Vec<QueueId>,
-    forgotten: Vec<ExchangeId>,
+    forgotten: Vec<RemovedExchange>,
 }
 
 /// What became of a command that may be long.

@@ -343,7 +343,7 @@ impl<L: Log> Meta<L> {
             What::Sweep(sweep, _) => {
                 let used = topology.sweep(sweep, allowed);
                 for exchange in sweep.exchanges.drain(..) {
-                    forget(exchange.id, topology, out);
+                    forget(&exchange, out);
                 }
                 if !sweep.is_done() {
                     return (used, Some(long));

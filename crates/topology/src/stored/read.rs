@@ -52,16 +52,16 @@ pub enum StoredError {
         /// It is of those that survive a restart.
         is_stored: bool,
     },
-    /// A queue lives in a group that is not there, or cannot be.
-    #[error("a queue of group {home}, and there are {groups}")]
+    /// A queue, or what an exchange remembers, lives in a group that is not there, or cannot be.
+    #[error("a home in group {home}, and there are {groups}")]
     Home {
-        /// The queue's home.
+        /// The home.
         home: GroupId,
         /// How many groups there are.
         groups: u32,
     },
-    /// A change of a queue does not say where the queue lives.
-    #[error("a queue without a home")]
+    /// A change of a queue, or of an exchange that remembers, does not say where that lives.
+    #[error("a change without a home")]
     Homeless,
     /// A change of one thing has the record of another one.
     #[error("the record of {0:?}")]

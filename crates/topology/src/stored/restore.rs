@@ -103,7 +103,7 @@ impl Topology {
             }
             Kind::Parameter => self.upsert_parameter(it),
             Kind::Policy | Kind::OperatorPolicy => self.upsert_policy(kind, it, with),
-            Kind::Exchange => self.upsert_exchange(version, it, with.is_stored),
+            Kind::Exchange => self.upsert_exchange(version, it, with),
             Kind::Queue => self.upsert_queue(it, with),
             Kind::Binding => self.upsert_binding(it, with.id),
             Kind::Tracing => self.upsert_tracing(it),
@@ -317,8 +317,9 @@ impl Topology {
         &mut self,
         version: u8,
         body: &mut Reader<'_>,
-        durable: bool,
+        with: &Upsert,
     ) -> Result<Restored> {
+        let durable = with.is_stored;
         let (id, vhost) = (ExchangeId::new(body.u64()?), VhostId::new(body.u32()?));
         let name = body.text()?;
         let kind = ExchangeKind::parse(body.text()?)?;
@@ -326,7 +327,10 @@ impl Topology {
         let arguments = body.table()?;
         let is_noted = version > 1 && flags & BY_USER != 0;
         let declared_by = if is_noted { Some(self.shared_user(body.text()?)) } else { None };
+        let home = if flags & HOME == 0 { None } else { Some(GroupId::new(body.u32()?)) };
         check_stored(flags, durable)?;
+        let is_told = with.is_change && kind == ExchangeKind::RecentHistory;
+        let home = told_home(home, self.homes.choose_history(id), self.homes.groups(), is_told)?;
         self.used_exchange(id)?;
         let Some(place) = self.vhost_even_going(vhost) else {
             return Ok(Restored::Orphan(format!("exchange '{name}'")));
@@ -343,8 +347,10 @@ impl Topology {
             old.into_iter().chain([id]).for_each(|old| self.drop_whole(Target::Exchange(old)));
             let spec =
                 ExchangeSpec { vhost, name, kind: "", durable, auto_delete, internal, arguments };
-            self.insert_exchange(id, spec, kind);
+            self.insert_exchange(id, home, spec, kind);
             self.tell_exchange_created(id);
+        } else if let Some(exchange) = self.exchanges.get_mut(&id) {
+            exchange.home = home;
         }
         self.exchange_declared_by(id, declared_by);
         Ok(there(EntityKey::Exchange(id), old.map(EntityKey::Exchange)))
@@ -363,7 +369,8 @@ impl Topology {
         let home = if flags & HOME == 0 { None } else { Some(GroupId::new(body.u32()?)) };
         let declared = if body.is_empty() { None } else { Some(Box::new(body.table()?)) };
         check_stored(flags, durable)?;
-        let home = self.home_told(id, home, with.is_change)?;
+        let (usual, groups) = (self.homes.usual(id), self.homes.groups());
+        let home = told_home(home, usual, groups, with.is_change)?;
         self.used_queue(id)?;
         let Some(place) = self.vhost_even_going(vhost) else {
             return Ok(Restored::Orphan(format!("queue '{name}'")));
@@ -405,18 +412,6 @@ impl Topology {
         // What was routed there goes elsewhere now.
         self.generation += u64::from(moved);
         Ok(there(EntityKey::Queue(id), old.map(EntityKey::Queue)))
-    }
-
-    /// The home of a queue by its record. What was stored here tells only homes that are not the usual ones, and those are here. A
-    /// change always tells it, and the group may be elsewhere.
-    fn home_told(&self, id: QueueId, told: Option<GroupId>, is_change: bool) -> Result<GroupId> {
-        let (home, groups) = match told {
-            None if is_change => return Err(StoredError::Homeless),
-            None => return Ok(self.homes.usual(id)),
-            Some(home) if is_change => (home, GROUPS_MAX),
-            Some(home) => (home, self.homes.groups()),
-        };
-        if home.get() < groups { Ok(home) } else { Err(StoredError::Home { home, groups }) }
     }
 
     fn upsert_binding(&mut self, body: &mut Reader<'_>, id: Option<BindingId>) -> Result<Restored> {
@@ -490,6 +485,23 @@ impl Topology {
 
 /// Told when a user's limits are set, and when there are none any more.
 const USER_LIMITS_EVENTS: (&str, &str) = ("user.limits.set", "user.limits.cleared");
+
+/// A home by its record. What was stored here tells only homes that are not the usual ones, and those are here. A change always tells it,
+/// and the group may be elsewhere.
+fn told_home(
+    told: Option<GroupId>,
+    usual: GroupId,
+    groups: u32,
+    is_change: bool,
+) -> Result<GroupId> {
+    let (home, groups) = match told {
+        None if is_change => return Err(StoredError::Homeless),
+        None => return Ok(usual),
+        Some(home) if is_change => (home, GROUPS_MAX),
+        Some(home) => (home, groups),
+    };
+    if home.get() < groups { Ok(home) } else { Err(StoredError::Home { home, groups }) }
+}
 
 /// Refuses a transient thing among those that survive a restart, and the other way round.
 fn check_stored(flags: u8, durable: bool) -> Result<()> {

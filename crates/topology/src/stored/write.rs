@@ -6,7 +6,7 @@ use leveret_amqp::table::Table;
 use serde_json::{Map, Value as Json};
 
 use crate::binding::{Binding, Target};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, ExchangeKind};
 use crate::id::GroupId;
 use crate::journal::{EntityKey, Ids};
 use crate::pattern::Pattern;
@@ -34,7 +34,7 @@ pub(super) const BY_USER: u8 = 4;
 pub(super) const TRANSIENT: u8 = 8;
 /// Flag of a queue: whose it is alone is told. It is never stored.
 pub(super) const EXCLUSIVE: u8 = 16;
-/// Flag of a queue: its home is told.
+/// Flag of a queue, or of a recent-history exchange in a change: its home is told.
 pub(super) const HOME: u8 = 32;
 
 /// The layout of a queue whose home is not told.
@@ -66,7 +66,8 @@ impl Topology {
         queue.home != self.homes.usual(queue.id)
     }
 
-    /// The whole record of what a key names now, for another topology: it may know other groups, so a queue's home is always told.
+    /// The whole record of what a key names now, for another topology: it may know other groups, so a queue's home is always told,
+    /// and that of a recent-history exchange.
     /// None if the thing is gone.
     pub(crate) fn told(&self, key: &EntityKey) -> Option<Vec<u8>> {
         let mut record = key.kind().head().to_vec();
@@ -74,6 +75,11 @@ impl Topology {
             EntityKey::Queue(id) => {
                 let queue = self.queue_by_id(*id)?;
                 put_queue(queue, Some(queue.home), &mut record);
+            }
+            EntityKey::Exchange(id) => {
+                let exchange = self.exchange_by_id(*id)?;
+                let remembers = exchange.kind == ExchangeKind::RecentHistory;
+                put_exchange(exchange, remembers.then_some(exchange.home), &mut record);
             }
             _ => self.try_store(key, &mut record)?,
         }
@@ -124,7 +130,7 @@ impl Topology {
                 put_u32(out, vhost.get());
                 put_policy(policy, out);
             }
-            EntityKey::Exchange(id) => put_exchange(self.exchange_by_id(*id)?, out),
+            EntityKey::Exchange(id) => put_exchange(self.exchange_by_id(*id)?, None, out),
             EntityKey::Queue(id) => {
                 let queue = self.queue_by_id(*id)?;
                 put_queue(queue, self.is_homed(queue).then_some(queue.home), out);
@@ -177,7 +183,7 @@ fn put_policy(policy: &Policy, out: &mut Vec<u8>) {
     put_json_map(out, &policy.definition);
 }
 
-fn put_exchange(exchange: &Exchange, out: &mut Vec<u8>) {
+fn put_exchange(exchange: &Exchange, home: Option<GroupId>, out: &mut Vec<u8>) {
     put_u64(out, exchange.id.get());
     put_u32(out, exchange.vhost.get());
     put_text(out, &exchange.name);
@@ -185,10 +191,15 @@ fn put_exchange(exchange: &Exchange, out: &mut Vec<u8>) {
     let internal = if exchange.internal { INTERNAL } else { 0 };
     let by_user = if exchange.declared_by.is_some() { BY_USER } else { 0 };
     let transient = if exchange.durable { 0 } else { TRANSIENT };
-    out.push(internal | by_user | transient | if exchange.auto_delete { AUTO_DELETE } else { 0 });
+    let auto_delete = if exchange.auto_delete { AUTO_DELETE } else { 0 };
+    let homed = if home.is_some() { HOME } else { 0 };
+    out.push(internal | by_user | transient | auto_delete | homed);
     put_table(out, &exchange.arguments);
     if let Some(user) = &exchange.declared_by {
         put_text(out, user);
+    }
+    if let Some(home) = home {
+        put_u32(out, home.get());
     }
 }
 

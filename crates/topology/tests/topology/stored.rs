@@ -406,7 +406,8 @@ pub(crate) fn change(rng: &mut Rng, topology: &mut Topology) {
             drop(topology.declare_queue(QueueSpec { arguments, ..spec }));
         }
         19 => {
-            let kind = rng.pick(&["direct", "topic", "headers", "x-modulus-hash"]);
+            let kind =
+                rng.pick(&["direct", "topic", "headers", "x-modulus-hash", "x-recent-history"]);
             let auto_delete = rng.chance(40);
             let spec = ExchangeSpec { durable, auto_delete, ..exchange(vhost, name, kind) };
             drop(topology.declare_exchange(ExchangeSpec { arguments, ..spec }));
