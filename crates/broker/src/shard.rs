@@ -29,6 +29,7 @@ mod jobs;
 mod lifecycle;
 mod listing;
 mod look;
+mod lose;
 mod moving;
 mod numbers;
 mod outside;
@@ -58,6 +59,7 @@ use history::Histories;
 use jobs::Jobs;
 use lifecycle::Asked;
 use listing::Listing;
+use lose::CutOff;
 use numbers::Sampling;
 use outside::Outside;
 use ports::Ports;
@@ -94,6 +96,7 @@ pub struct Shard<L> {
     keeps_orphans: bool,
     /// See [`close`](Self::close).
     is_closed: bool,
+    cut_off: CutOff,
 }
 
 /// Totals since the start, for metrics. Plain integers: published by whoever asks, once per turn.
@@ -143,6 +146,7 @@ impl<L: Log> Shard<L> {
             unreadable: Vec::new(),
             keeps_orphans: false,
             is_closed: false,
+            cut_off: CutOff::default(),
         }
     }
 
@@ -163,7 +167,11 @@ impl<L: Log> Shard<L> {
         }
         self.jobs.begin();
         for letter in letters.drain(..) {
-            self.letter(letter, topology, now, out);
+            if self.cut_off.is_empty() {
+                self.letter(letter, topology, now, out);
+            } else if let Some(letter) = self.hear(letter, topology, now, out) {
+                self.letter(letter, topology, now, out);
+            }
         }
         self.fire_timers(topology, now, out);
         self.finish(start, topology, now, out)

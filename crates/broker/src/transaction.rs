@@ -123,21 +123,24 @@ pub(crate) fn encode_decision(tx: TxId, acked: &[(QueueId, Offset)]) -> Vec<u8> 
     [tx.get()].into_iter().chain(numbers).flat_map(u64::to_le_bytes).collect()
 }
 
+/// What the body of a decision says. None when it is none.
+pub(crate) fn decode_decision(body: &[u8]) -> Option<(TxId, Vec<(QueueId, Offset)>)> {
+    let (numbers, rest) = body.as_chunks::<8>();
+    let (&tx, acked) = numbers.split_first()?;
+    if !rest.is_empty() || acked.len() % 2 != 0 {
+        return None;
+    }
+    let acked = acked.as_chunks::<2>().0.iter().map(|&[queue, at]| {
+        (QueueId::new(u64::from_le_bytes(queue)), Offset::new(u64::from_le_bytes(at)))
+    });
+    Some((TxId(u64::from_le_bytes(tx)), acked.collect()))
+}
+
 impl Decided {
-    /// Takes in the body of a decision. None when it is none.
-    pub(crate) fn add(&mut self, body: &[u8]) -> Option<TxId> {
-        let (numbers, rest) = body.as_chunks::<8>();
-        let (&tx, acked) = numbers.split_first()?;
-        if !rest.is_empty() || acked.len() % 2 != 0 {
-            return None;
-        }
-        let tx = TxId(u64::from_le_bytes(tx));
+    /// A decision, and what it acked.
+    pub(crate) fn add(&mut self, tx: TxId, acked: &[(QueueId, Offset)]) {
         self.transactions.insert(tx);
-        for pair in acked.chunks_exact(2) {
-            let (queue, at) = (u64::from_le_bytes(pair[0]), u64::from_le_bytes(pair[1]));
-            self.acked.insert((QueueId::new(queue), Offset::new(at)));
-        }
-        Some(tx)
+        self.acked.extend(acked);
     }
 }
 
@@ -157,11 +160,9 @@ mod tests {
 
         let acked = [(QueueId::new(3), Offset::new(9)), (QueueId::new(4), Offset::new(1))];
         let body = encode_decision(tx, &acked);
-        let mut decided = Decided::default();
-        assert_eq!(decided.add(&body), Some(tx));
-        assert!(acked.iter().all(|one| decided.acked.contains(one)) && decided.acked.len() == 2);
+        assert_eq!(decode_decision(&body), Some((tx, acked.to_vec())));
         for len in [0, 7, 9, 16, body.len() - 1] {
-            assert_eq!(Decided::default().add(&body[..len]), None, "{len}");
+            assert_eq!(decode_decision(&body[..len]), None, "{len}");
         }
     }
 
@@ -173,7 +174,7 @@ mod tests {
             if let Some(note) = Note::decode(&bytes) {
                 assert_eq!(bytes.len(), note.encode().len());
             }
-            let added = Decided::default().add(&bytes);
+            let added = decode_decision(&bytes);
             assert_eq!(added.is_some(), bytes.len() % 16 == 8);
         }
     }

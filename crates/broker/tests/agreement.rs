@@ -8,6 +8,7 @@ use leveret_amqp::table::Table;
 use leveret_broker::Shard;
 use leveret_broker::message::*;
 use leveret_broker::record::join_names;
+use leveret_broker::transaction::Decided;
 use leveret_broker::work::Limits;
 use leveret_log::{Log as _, Moment};
 use leveret_queue::Time;
@@ -169,6 +170,75 @@ fn a_deletion_is_told_when_it_cannot_be_undone() {
         panic!("{out:?}");
     };
     assert_eq!(queue, world.queue);
+}
+
+/// What others did not agree to was never done: what was stored is gone, what was settled is back, what was asked for is
+/// refused. What a connection had that was cut off is another's now, and it settles nothing.
+#[test]
+fn a_log_that_loses_its_end() {
+    let mut world = World::new(Some(Moment::default()));
+    world.publish();
+    world.agree();
+    let kept = world.log.crash();
+    let moment = kept.moment();
+    kept.hand().agreed = Some(moment);
+    kept.hand().cold.clear();
+    let queue = world.queue;
+    let get = |reply| ToShard::Get { reply, queue, no_ack: false };
+    let first = got(world.turn(get(ME)));
+    let second = got(world.turn(get(ME)));
+    assert!(!first.redelivered && !second.redelivered);
+    let settle = |of: &Delivery| {
+        let (unacked, offset) = (of.unacked.expect("to be acked"), of.offset);
+        let settlements = vec![Settlement { queue, unacked, offset, how: Settle::Ack }];
+        ToShard::Settle { from: ME.connection, settlements }
+    };
+    world.turn(settle(&first));
+    world.publish();
+    assert!(world.purge().is_empty(), "nobody else knows of it");
+
+    let mut out = Outbox::default();
+    let decided = Decided::default();
+    let World { shard, topology, now, .. } = &mut world;
+    let restored = shard.lose(kept.clone(), &[ME.connection], topology, &decided, *now, &mut out);
+    assert_eq!((restored.messages, shard.held_turns()), (2, 0));
+    let told = &out.sessions[..];
+    let [(_, ToSession::Reply { reply: Reply::Refused { .. }, .. })] = told else {
+        panic!("{told:?}");
+    };
+    world.log = kept;
+    let other = ReplyTo { connection: NodeId::ALONE.connection(2), channel: 1 };
+    let [first_again, second_again] = [&first, &second].map(|before| {
+        let again = got(world.turn(get(other)));
+        assert_eq!((again.offset, again.redelivered), (before.offset, true));
+        world.turn(settle(before));
+        again
+    });
+    let counts = world.shard.queues().next().expect("a queue").1.counts();
+    assert_eq!((counts.ready, counts.unacked), (0, 2), "they are the other's");
+    // Whoever came later is heard: what he was given and never saw goes back. So is another node, which lost nothing.
+    let third = ReplyTo { connection: NodeId::new(2).expect("a node").connection(1), channel: 1 };
+    for (from, of) in [(other, second_again), (third, first_again)] {
+        let unacked = of.unacked.expect("to be acked");
+        let how = Settle::Requeue { counts: false };
+        let settlements = vec![Settlement { queue, unacked, offset: of.offset, how }];
+        world.turn(ToShard::Settle { from: from.connection, settlements });
+    }
+    let counts = world.shard.queues().next().expect("a queue").1.counts();
+    assert_eq!((counts.ready, counts.unacked), (2, 0));
+    assert_eq!(got(world.turn(get(third))).offset, first.offset);
+    assert_eq!(got(world.turn(get(third))).offset, second.offset);
+    // Numbering goes on.
+    world.publish();
+    world.agree();
+    assert_eq!(got(world.turn(get(other))).offset.get(), second.offset.get() + 1);
+}
+
+fn got(told: Vec<Reply>) -> Delivery {
+    match told.into_iter().next() {
+        Some(Reply::Got { delivery, .. }) => delivery,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::io;
 
 use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
-use leveret_broker::message::{ToSession, ToShard};
+use leveret_broker::message::{ConnectionId, ToSession, ToShard};
 use leveret_session::{Context, End, Session};
 use leveret_topology::GroupId;
 
@@ -74,8 +74,12 @@ pub enum Written {
 }
 
 /// What becomes of letters to a session that is over.
-pub fn undelivered(letters: impl Iterator<Item = ToSession>, out: &mut Vec<(GroupId, ToShard)>) {
-    letters.for_each(|letter| return_undelivered(letter, out));
+pub fn undelivered(
+    id: ConnectionId,
+    letters: impl Iterator<Item = ToSession>,
+    out: &mut Vec<(GroupId, ToShard)>,
+) {
+    letters.for_each(|letter| return_undelivered(id, letter, out));
 }
 
 /// The part of a turn that reads, after the letters: first what waited for an answer in `input`, then the socket, once or as

@@ -94,7 +94,7 @@ pub fn post(outbox: &mut Outbox, to: &mut impl Inboxes) {
         // Most turns write to few connections: letters in a row for one of them are one run.
         let mut run = Run { to: id, first: Some(first), rest: &mut rest };
         to.to_session(id, &mut run);
-        run.for_each(|letter| return_undelivered(letter, &mut returned));
+        run.for_each(|letter| return_undelivered(id, letter, &mut returned));
     }
     drop(rest);
     if outbox.sessions.capacity() > KEPT_LETTERS {
@@ -158,9 +158,9 @@ mod tests {
         fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
             let index = group.index();
             let words = match &letter {
-                ToShard::Settle { settlements, .. } => {
+                ToShard::Settle { from, settlements } => {
                     let offsets = settlements.iter().map(|it| it.offset.get().to_string());
-                    format!("Settle {}", offsets.collect::<Vec<_>>().join(","))
+                    format!("Settle of {from}: {}", offsets.collect::<Vec<_>>().join(","))
                 }
                 other => format!("{other:?}"),
             };
@@ -256,8 +256,12 @@ mod tests {
         outbox.session(GONE, ToSession::Deliver(vec![delivery(2, 1, 9)]));
         outbox.session(NodeId::ALONE.connection(1), ToSession::Stopped);
         let lines = posted(outbox, &mut Diary::default());
-        let want =
-            ["session 1: Stopped", "shard 1: Settle 7", "shard 0: Settle 8", "shard 1: Settle 9"];
+        let want = [
+            "session 1: Stopped",
+            "shard 1: Settle of 9: 7",
+            "shard 0: Settle of 9: 8",
+            "shard 1: Settle of 9: 9",
+        ];
         assert_eq!(lines, want);
     }
 
@@ -269,7 +273,7 @@ mod tests {
         diary.inboxes[0].extend((1..INBOX_LETTERS_MAX).map(|_| ToShard::LogWoke));
         let mut outbox = Outbox::default();
         outbox.shard(GroupId::at(0), settle(from));
-        assert_eq!(posted(outbox, &mut diary), ["shard 0: Settle "]);
+        assert_eq!(posted(outbox, &mut diary), ["shard 0: Settle of 1: "]);
         let mut outbox = Outbox::default();
         outbox.shard(GroupId::at(0), settle(from));
         outbox.shard(GroupId::at(0), settle(ConnectionId::NOBODY));
@@ -277,8 +281,8 @@ mod tests {
         let lines = posted(outbox, &mut diary);
         let crowded = format!("shard 0: {:?}", ToShard::Crowded { from });
         let want = [
-            "shard 0: Settle ",
-            "shard 0: Settle ",
+            "shard 0: Settle of 1: ",
+            "shard 0: Settle of 0@0: ",
             "shard 0: Continue",
             "session 1: Paused(true)",
             &crowded,

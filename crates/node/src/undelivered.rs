@@ -7,7 +7,14 @@ use leveret_topology::GroupId;
 ///
 /// Messages in it were given out and never reached anybody: they go back to their queues. A question is
 /// answered for the one that is gone. The rest means nothing any more.
-pub(crate) fn return_undelivered(letter: ToSession, out: &mut Vec<(GroupId, ToShard)>) {
+///
+/// They go back in the name of the connection that they were given to: a shard that [lost](leveret_broker::Shard::lose) the
+/// end of its log has to know what it gave before that.
+pub(crate) fn return_undelivered(
+    from: ConnectionId,
+    letter: ToSession,
+    out: &mut Vec<(GroupId, ToShard)>,
+) {
     let deliveries = match letter {
         ToSession::Deliver(deliveries) => deliveries,
         ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => vec![delivery],
@@ -32,7 +39,6 @@ pub(crate) fn return_undelivered(letter: ToSession, out: &mut Vec<(GroupId, ToSh
             None => homed.push((delivery.home, vec![settlement])),
         }
     }
-    let from = ConnectionId::NOBODY;
     out.extend(
         homed.into_iter().map(|(home, settlements)| (home, ToShard::Settle { from, settlements })),
     );

@@ -384,7 +384,7 @@ impl Connection {
                 Letter::Session(letter) => Some(letter),
                 _ => None,
             });
-            connection::undelivered(letters, &mut work.outbox.shards);
+            connection::undelivered(self.id, letters, &mut work.outbox.shards);
             return;
         }
         if !state.output.is_empty() {

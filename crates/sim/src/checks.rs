@@ -50,6 +50,7 @@ pub(crate) struct Watch {
     /// Over all its lives.
     pub(crate) names: Names,
     /// What came back at its start, by shard.
+    /// Less what was counted before, of a shard that lost the end of its log: wraps around.
     pub(crate) restored: Vec<u64>,
     /// The watermarks of each shard's log after its last turn.
     pub(crate) marks: Vec<[u64; 3]>,
@@ -151,7 +152,8 @@ pub(crate) fn is_drained(node: &Node<Store>, watch: &Watch, queues: usize) -> Ch
         let counters = shard.counters();
         let out = counters.acked + counters.dead_lettered + counters.dropped + counters.moved;
         let restored = watch.restored.get(index).copied().unwrap_or_default();
-        if counters.enqueued + counters.refused - counters.unstored + restored != out {
+        let taken = counters.enqueued + counters.refused - counters.unstored;
+        if taken.wrapping_add(restored) != out {
             return Err(format!("{restored} restored, {counters:?}, and nothing is left"));
         }
         let usage = shard.usage();
@@ -275,7 +277,7 @@ fn shard_is_sound(node: &Node<Store>, index: usize, watch: &mut Watch) -> Check 
     // is held until it is safe has left already.
     let restored = watch.restored.get(index).copied().unwrap_or_default();
     // What the log did not take was never here.
-    let came = counters.enqueued + counters.refused - counters.unstored + restored;
+    let came = (counters.enqueued + counters.refused - counters.unstored).wrapping_add(restored);
     let lends = shard.queues().any(|(id, _)| {
         let queue = node.topology().queue_by_id(id);
         queue.is_some_and(|queue| queue.confirm_options().on == ConfirmOn::AckLean)

@@ -525,7 +525,8 @@ impl Log for Store {
 
     fn readable(&self) -> Offset {
         match &self.agreement {
-            Some(agreement) => agreement.readable(),
+            Some(agreement) if agreement.mistake != Mistake::CountsEarly => agreement.readable(),
+            Some(_) => both!(self, log => log.durable()),
             None => both!(self, log => log.readable()),
         }
     }

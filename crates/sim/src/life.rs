@@ -42,11 +42,7 @@ pub(crate) fn start(
         meta.save(&mut topology, &mut wait).map_err(|error| format!("names: {error}"))?;
     }
     topology.assert_invariants();
-    let (of_shards, of_names) = match agreed {
-        Agreed::LaterButReadBefore => (Mistake::ReadsEarly, Mistake::None),
-        Agreed::CutButAnsweredBefore => (Mistake::AnswersEarly, Mistake::CountsEarly),
-        Agreed::AtOnce | Agreed::Later | Agreed::Cut => (Mistake::None, Mistake::None),
-    };
+    let (of_shards, of_names) = mistakes(agreed);
     if agreed != Agreed::AtOnce {
         meta.log_mut().agree_later(of_names, agreed.is_cut());
     }
@@ -76,6 +72,16 @@ pub(crate) fn fill(node: &mut Node<Store>, past: &Past) -> Vec<Restored> {
     }
     node.begin_shards(all);
     restored
+}
+
+/// What is wrong with the logs of shards, and with that of names.
+pub(crate) fn mistakes(agreed: Agreed) -> (Mistake, Mistake) {
+    match agreed {
+        Agreed::LaterButReadBefore => (Mistake::ReadsEarly, Mistake::None),
+        Agreed::CutButAnsweredBefore => (Mistake::AnswersEarly, Mistake::CountsEarly),
+        Agreed::CutButConfirmedBefore => (Mistake::CountsEarly, Mistake::None),
+        Agreed::AtOnce | Agreed::Later | Agreed::Cut => (Mistake::None, Mistake::None),
+    }
 }
 
 /// What a turn may cost: the usual, or so little that everything is cut, wherever it can be.

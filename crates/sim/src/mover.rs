@@ -101,6 +101,7 @@ impl Told {
             }
             Reply::Moved(moved) => Ok(Self::Done(moved.moved)),
             Reply::Purged(count) => Ok(Self::Done(*count)),
+            Reply::Refused { text, .. } if text.contains("the log was lost") => Ok(Self::Done(0)),
             other => Err(format!("the mover is told: {other:?}")),
         }
     }

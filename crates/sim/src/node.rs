@@ -453,7 +453,7 @@ impl<L: Log> Node<L> {
                 scratch.to_session.extend(connection.inbox.drain(..count));
                 let letters = scratch.to_session.drain(..);
                 if connection.is_over {
-                    connection::undelivered(letters, &mut outbox.shards);
+                    connection::undelivered(id, letters, &mut outbox.shards);
                 } else {
                     let waiting = connection.turn(letters, topology, outbox, now, &mut part);
                     self.longest_output = self.longest_output.max(waiting);
@@ -705,6 +705,23 @@ impl<P: FnMut(usize) -> usize> connection::Sink for Sink<'_, P> {
 }
 
 impl Node<Store> {
+    /// The log of a shard lost its end, and this is what is there. What came back.
+    pub(crate) fn lose(
+        &mut self,
+        index: usize,
+        log: Store,
+        now: Time,
+    ) -> Option<leveret_broker::shard::Restored> {
+        let Self { shards, meta, topology, outbox, .. } = self;
+        let actor = shards.get_mut(index)?;
+        let decided = meta.decided_so_far();
+        let last = NodeId::ALONE.connection(self.next_connection - 1);
+        let restored = actor.shard.lose(log, &[last], topology, &decided, now, outbox);
+        actor.has_more = true;
+        self.post();
+        Some(restored)
+    }
+
     /// How many stages of a log may be agreed upon next: a shard's, or that of names, which is the last one.
     pub(crate) fn proposed(&self, index: usize) -> usize {
         let shard = self.shards.get(index).map(|actor| actor.shard.log());

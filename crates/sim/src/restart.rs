@@ -3,6 +3,7 @@
 use leveret_broker::message::{ConnectionId, ToMeta, ToShard};
 use leveret_broker::{Meta, Shard};
 use leveret_log::disk::Faults as DiskFaults;
+use leveret_log::file::match_up;
 use leveret_node::stop::{Next, PutAway, Stopping};
 
 use crate::disk::{Ending, Owner, Store};
@@ -30,7 +31,7 @@ const PATIENCE_STEPS: usize = 300;
 impl Sim {
     /// What may befall disks and the process.
     pub(crate) fn disk_fault(&mut self) -> Check {
-        let Faults { kill, power, stop, slow, full, fail, rest, .. } = self.options.faults;
+        let Faults { kill, power, stop, lose, slow, full, fail, rest, .. } = self.options.faults;
         if !self.node.is_filled() && self.starts.one_in(FILL_STEPS) {
             self.fill()?;
         }
@@ -69,6 +70,60 @@ impl Sim {
         if stop > 0 && self.faults.one_in(stop) && !self.shadow.has_trouble {
             self.stop()?;
         }
+        if lose > 0 && self.options.agreed.is_cut() && self.faults.one_in(lose) {
+            self.lose()?;
+        }
+        Ok(())
+    }
+
+    /// Some shards lose what their logs have that was not agreed upon, and go on. Whoever is connected is cut off: he cannot
+    /// know what is there of what he did.
+    fn lose(&mut self) -> Check {
+        if self.shadow.has_trouble || self.node.failure().is_some() || self.full_until.is_some() {
+            return Ok(());
+        }
+        self.fill()?;
+        let shards = self.options.shards;
+        let proposed: usize = (0..shards).map(|index| self.node.proposed(index)).sum();
+        self.trace
+            .event([27, proposed as u64, 0], || "shards lose the ends of their logs".to_owned());
+        let peers = self.peers.drain(..).map(|peer| peer.connection);
+        for connection in peers.chain(self.silent.drain(..)) {
+            if let Some(socket) = self.node.socket(connection) {
+                socket.is_reset = true;
+                socket.to_server.clear();
+                socket.to_client.clear();
+            }
+        }
+        let (mistake, _) = life::mistakes(self.options.agreed);
+        for (index, image) in self.node.agreed_images().into_iter().take(shards).enumerate() {
+            // Each group has members of its own: the others go on as they were.
+            if self.faults.one_in(2) {
+                continue;
+            }
+            let (Some(disks), Some(image)) = (&mut self.disks, image) else { return Ok(()) };
+            disks.cut(index, image);
+            let mut logs = vec![disks.open(index, &mut self.storage)?];
+            match_up(&mut logs, &[]);
+            let Some(log) = logs.pop() else { return Ok(()) };
+            let mut log = Store::on_disk(log);
+            log.agree_later(mistake, true);
+            let restored = self.node.lose(index, log, self.now);
+            let Some(restored) = restored.filter(|it| it.damaged == 0) else {
+                return Err(format!("shard {index} finds damaged records"));
+            };
+            let counters = self.node.shard_mut(index).map(|it| it.counters()).unwrap_or_default();
+            let came = counters.enqueued + counters.refused - counters.unstored;
+            let out = counters.acked + counters.dead_lettered + counters.dropped + counters.moved;
+            if self.watch.restored.len() < shards {
+                self.watch.restored.resize(shards, 0);
+            }
+            self.watch.restored[index] = (restored.messages + out).wrapping_sub(came);
+            if let Some(marks) = self.watch.marks.get_mut(index) {
+                *marks = [0; 3];
+            }
+        }
+        self.shadow.lost();
         Ok(())
     }
 

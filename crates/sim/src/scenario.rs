@@ -27,24 +27,7 @@ const fn scenario(name: &'static str, seed: u64, options: Options, steps: u32) -
     Scenario { name, seed: Seed(seed), options, steps }
 }
 
-const NO_FAULTS: Faults = Faults {
-    reset: 0,
-    stall: 0,
-    close: 0,
-    alarm: 0,
-    policy: 0,
-    silence: 0,
-    night: 0,
-    pause: 0,
-    kill: 0,
-    power: 0,
-    stop: 0,
-    slow: 0,
-    full: 0,
-    fail: 0,
-    rest: 0,
-    twice: 0,
-};
+const NO_FAULTS: Faults = Faults::NONE;
 const QUIET: Options = Options {
     shards: 1,
     clients: 1,
@@ -91,5 +74,6 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("agreed upon later, on disks",     19, AGREED.with(Faults { slow: 50, close: 200, policy: 50, ..NO_FAULTS }), 8_000),
     scenario("agreed upon later, and killed",   20, AGREED.with(Faults { kill: 300, power: 300, stop: 500, ..NO_FAULTS }), 8_000),
     scenario("what is not agreed upon is lost",   0, Options { agreed: Agreed::Cut, ..DISKS }.with(Faults { kill: 200, power: 300, stop: 1_000, twice: 2, ..NO_FAULTS }), 8_000),
+    scenario("shards lose the ends of their logs", 21, Options { agreed: Agreed::Cut, ..DISKS }.with(Faults { lose: 200, reset: 300, twice: 2, ..NO_FAULTS }), 8_000),
     scenario("policies and power cuts",         17, DISKS.with(Faults { policy: 30, power: 400, ..NO_FAULTS }), 8_000),
 ];

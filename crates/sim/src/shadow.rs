@@ -46,8 +46,9 @@ pub(crate) struct Message {
     pub(crate) returned: bool,
     /// `delivery_mode` 2.
     is_persistent: bool,
-    /// Starts of the broker before it was published.
+    /// Starts of the broker before it was published, and those and losses.
     life: u32,
+    epoch: u32,
     /// A disk was full or failed before its publisher was answered.
     had_trouble: bool,
     /// The transaction it was committed in.
@@ -57,8 +58,8 @@ pub(crate) struct Message {
 /// A transaction whose commit was sent.
 #[derive(Clone, Debug)]
 struct Tx {
-    /// Starts of the broker before that.
-    life: u32,
+    /// Starts of the broker before that, and losses.
+    epoch: u32,
     /// Acked in it.
     acked: Vec<(MessageIndex, QueueIndex)>,
     /// A message of it was there after a restart.
@@ -79,8 +80,8 @@ struct Place {
     is_final: bool,
     /// The connection it was given to last: what others still say of it is out of date.
     holder: ConnectionId,
-    /// Starts of the broker before it was given out the last time.
-    life: u32,
+    /// Starts of the broker before it was given out the last time, and losses.
+    epoch: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -171,6 +172,8 @@ pub struct Totals {
     pub deleted: u64,
     /// Crashes that lost the end of a log.
     pub cuts: u64,
+    /// Times that shards lost the ends of their logs and went on.
+    pub losses: u64,
     /// Letters that came twice.
     pub said_again: u64,
 }
@@ -204,6 +207,7 @@ impl Totals {
         self.purged += other.purged;
         self.deleted += other.deleted;
         self.cuts += other.cuts;
+        self.losses += other.losses;
     }
 }
 
@@ -234,7 +238,9 @@ pub(crate) struct Shadow {
     pub(crate) has_trouble: bool,
     /// Starts of the broker after the first one.
     life: u32,
-    /// The last of them after a crash.
+    /// These, and how often shards lost the ends of their logs.
+    epoch: u32,
+    /// The last of them that began with a crash or a loss.
     last_crash: u32,
     transactions: Vec<Tx>,
     /// An operator has looked at these, and may move them.
@@ -261,6 +267,7 @@ impl Shadow {
             is_agreed: false,
             has_trouble: false,
             life: 0,
+            epoch: 0,
             last_crash: 0,
             transactions: Vec::new(),
             looked_at: BTreeSet::new(),
@@ -326,6 +333,7 @@ impl Shadow {
             returned: false,
             is_persistent,
             life: self.life,
+            epoch: self.epoch,
             had_trouble: self.has_trouble,
             tx: None,
         });
@@ -350,7 +358,7 @@ impl Shadow {
             }
             self.totals.committed += 1;
         }
-        self.transactions.push(Tx { life: self.life, acked, has_survived: false });
+        self.transactions.push(Tx { epoch: self.epoch, acked, has_survived: false });
     }
 
     /// The broker has read this message.
@@ -383,6 +391,7 @@ impl Shadow {
     /// The broker has started again.
     pub(crate) fn restarted(&mut self, is_clean: bool) {
         self.life += 1;
+        self.epoch += 1;
         if self.has_trouble {
             self.set_trouble(false);
         }
@@ -391,7 +400,17 @@ impl Shadow {
             return self.all_is_on_disk();
         }
         self.totals.crashes += 1;
-        self.last_crash = self.life;
+        self.last_crash = self.epoch;
+        for place in self.places.values_mut() {
+            place.is_certain = place.is_final;
+        }
+    }
+
+    /// Shards lost what was not agreed upon: as after a crash, but what is under way to them may come yet.
+    pub(crate) fn lost(&mut self) {
+        self.epoch += 1;
+        self.last_crash = self.epoch;
+        self.totals.losses += 1;
         for place in self.places.values_mut() {
             place.is_certain = place.is_final;
         }
@@ -471,7 +490,7 @@ impl Shadow {
         no_ack: bool,
     ) -> Check {
         let Self { queues, messages, places, last_given, this_turn, totals, .. } = self;
-        let (life, last_crash) = (self.life, self.last_crash);
+        let (life, epoch, last_crash) = (self.life, self.epoch, self.last_crash);
         let Some(sent) = messages.get(message) else {
             return Err(format!("phantom: message {message} was never published"));
         };
@@ -488,7 +507,7 @@ impl Shadow {
             return Err(format!("phantom: {what} was not committed"));
         }
         // One that was refused and is on its way to the dead letters stays on the disk until it is there.
-        let may_be_back = sent.life < life && queues[queue].may_dead_letter;
+        let may_be_back = sent.epoch < epoch && queues[queue].may_dead_letter;
         let is_known = queues[queue].rule == Rule::Safe && !had_trouble && !may_be_back;
         let is_refused = knowledge == Knowledge::Nacked && is_known;
         if is_refused && targets.len() == 1 && !is_dead_letter {
@@ -503,16 +522,16 @@ impl Shadow {
         place.is_certain = no_ack;
         place.is_final = false;
         place.holder = connection;
-        place.life = life;
-        if sent.life < life
+        place.epoch = epoch;
+        if sent.epoch < epoch
             && let Some(tx) = sent.tx
             && let Some(tx) = self.transactions.get_mut(tx)
         {
-            tx.has_survived |= tx.life < life;
+            tx.has_survived |= tx.epoch < epoch;
         }
         totals.given += 1;
         // A restart may undo that it left for the dead letters, but not that it got there: it dies twice.
-        let may_be_another = queue == DEAD && sent.life < life;
+        let may_be_another = queue == DEAD && sent.epoch < epoch;
         if is_certain && !may_be_another {
             return Err(format!("{what} came again after it was {how}"));
         }
@@ -520,8 +539,11 @@ impl Shadow {
             return Err(format!("{what} is given out again, redelivered={redelivered}"));
         }
         if first && redelivered {
-            let count =
-                if sent.life < last_crash { &mut totals.recovered } else { &mut totals.taken_back };
+            let count = if sent.epoch < last_crash {
+                &mut totals.recovered
+            } else {
+                &mut totals.taken_back
+            };
             *count += 1;
         }
         if first && !redelivered && queues[queue].is_ordered {
@@ -657,7 +679,7 @@ impl Shadow {
     pub(crate) fn confirmed_in(&self, queue: QueueIndex) -> Vec<(MessageIndex, QueueIndex)> {
         let is_in = |(index, message): &(MessageIndex, &Message)| {
             matches!(message.knowledge, Knowledge::Acked | Knowledge::Stored)
-                && (message.is_persistent || message.life == self.life)
+                && (message.is_persistent || message.epoch == self.epoch)
                 && message.targets.contains(&queue)
                 && !self.places.contains_key(&(*index, queue))
         };
@@ -705,7 +727,7 @@ impl Shadow {
         for tx in self.transactions.iter().filter(|tx| tx.has_survived) {
             for &(message, queue) in &tx.acked {
                 let place = self.places.get(&(message, queue));
-                let is_back = place.is_some_and(|place| place.life > tx.life);
+                let is_back = place.is_some_and(|place| place.epoch > tx.epoch);
                 if is_back && !self.queues[queue].may_dead_letter && queue != DEAD {
                     let name = self.name(queue);
                     return Err(format!("half: {message} of {name} came again: {tx:?}"));
@@ -725,7 +747,7 @@ impl Shadow {
         // Without a confirm a full queue may refuse in silence.
         let is_refused = || message.targets.iter().any(|&target| self.queues[target].refuses);
         let is_in_doubt = || message.had_trouble || is_refused();
-        let is_kept = message.life == self.life || message.is_persistent;
+        let is_kept = message.epoch == self.epoch || message.is_persistent;
         match message.knowledge {
             Knowledge::Acked => is_kept,
             Knowledge::Stored => is_kept && !is_refused(),
@@ -735,12 +757,12 @@ impl Shadow {
             }
             // The disk may not know of it before its publisher is told.
             Knowledge::Read
-                if matches!(rule, Rule::Ack | Rule::Changing) && message.life < self.life =>
+                if matches!(rule, Rule::Ack | Rule::Changing) && message.epoch < self.epoch =>
             {
                 false
             }
             Knowledge::Read if rule == Rule::Lean => false,
-            Knowledge::Read => is_kept && message.life >= self.last_crash && !is_in_doubt(),
+            Knowledge::Read => is_kept && message.epoch >= self.last_crash && !is_in_doubt(),
             Knowledge::Held | Knowledge::Sent | Knowledge::Nacked => false,
         }
     }

@@ -82,6 +82,8 @@ pub struct Faults {
     pub power: usize,
     /// The broker is stopped in good order and started again.
     pub stop: usize,
+    /// Shards lose what their logs have that was not agreed upon, and go on; where a crash loses it, too.
+    pub lose: usize,
     /// A disk takes its time.
     pub slow: usize,
     /// A disk is full for a while.
@@ -92,6 +94,29 @@ pub struct Faults {
     pub rest: usize,
     /// What a shard says of a transaction comes twice. One in so many such letters.
     pub twice: usize,
+}
+
+impl Faults {
+    /// Nothing goes wrong.
+    pub const NONE: Self = Self {
+        reset: 0,
+        stall: 0,
+        close: 0,
+        alarm: 0,
+        policy: 0,
+        silence: 0,
+        night: 0,
+        pause: 0,
+        kill: 0,
+        power: 0,
+        stop: 0,
+        lose: 0,
+        slow: 0,
+        full: 0,
+        fail: 0,
+        rest: 0,
+        twice: 0,
+    };
 }
 
 /// When a record is agreed upon, of a shard's log or that of names, and so readable and durable.
@@ -107,11 +132,14 @@ pub enum Agreed {
     Cut,
     /// The same, but answers do not wait for it: a mistake that must be found.
     CutButAnsweredBefore,
+    /// The same, but publishers are told, and consumers given, what is on the disk of a shard alone: a mistake that must be
+    /// found.
+    CutButConfirmedBefore,
 }
 
 impl Agreed {
     pub(crate) const fn is_cut(self) -> bool {
-        matches!(self, Self::Cut | Self::CutButAnsweredBefore)
+        !matches!(self, Self::AtOnce | Self::Later | Self::LaterButReadBefore)
     }
 }
 
@@ -157,6 +185,7 @@ impl Options {
                 kill: if_disks(often(&mut random, 300)),
                 power: if_disks(often(&mut random, 300)),
                 stop: if_disks(often(&mut random, 300)),
+                lose: 100 + (seed.0 % 7) as usize * 100,
                 slow: if_disks(often(&mut random, 50)),
                 full: if_disks(often(&mut random, 500)),
                 fail: if_disks(often(&mut random, 1000)),

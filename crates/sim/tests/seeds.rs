@@ -11,7 +11,10 @@ fn seeds() {
     assert!(totals.received > 7_000 && totals.resets > 20 && totals.committed > 100, "{report:?}");
     assert!(totals.crashes > 20 && totals.stops > 5 && totals.recovered > 300, "{report:?}");
     assert!(totals.said_again > 10 && totals.purged > 10 && totals.deleted > 10, "{report:?}");
-    assert!(totals.full > 3 && totals.rests > 10 && totals.moved > 30, "{report:?}");
+    assert!(
+        totals.full > 3 && totals.rests > 10 && totals.moved > 30 && totals.losses > 5,
+        "{report:?}"
+    );
 }
 
 #[test]
@@ -39,14 +42,8 @@ fn giving_out_what_is_not_agreed_upon_is_found() {
 /// declaration. It takes some dozens of seeds: few acks are committed alone just before a crash, and few purges come then.
 #[test]
 fn an_answer_before_agreement_is_found() {
-    let run = |agreed, seed| {
-        let options = Options::of(Seed(seed));
-        let none = Faults { power: 0, stop: 0, rest: 0, reset: 0, ..options.faults };
-        let none = Faults { silence: 0, close: 0, night: 0, alarm: 0, fail: 0, full: 0, ..none };
-        let faults = Faults { kill: 1_500, pause: 0, ..none };
-        let options = Options { agreed, has_disks: true, shards: 1, clients: 3, faults, ..options };
-        run_seed(Seed(seed), options, 9_000)
-    };
+    let run =
+        |agreed, seed| few_faults(agreed, seed, Faults { kill: 1_500, lose: 0, ..Faults::NONE });
     let mut undone = vec![
         "again after it was settled",
         "again after it was purged",
@@ -55,7 +52,7 @@ fn an_answer_before_agreement_is_found() {
     ];
     for seed in 0..200 {
         let Err(early) = run(Agreed::CutButAnsweredBefore, seed) else { continue };
-        let is_it = |undone: &&str| early.what.ends_with(undone);
+        let is_it = |undone: &&str| early.ends_with(undone);
         let before = undone.len();
         undone.retain(|undone| !is_it(undone));
         if undone.len() < before {
@@ -67,4 +64,30 @@ fn an_answer_before_agreement_is_found() {
         }
     }
     panic!("an early answer is found, but not of what is {undone:?}");
+}
+
+/// What was told before it was agreed upon is undone when a live shard loses the end of its log, too: a confirm and a delivery,
+/// or an answer. It takes a few seeds.
+#[test]
+fn what_is_told_before_a_loss_is_found() {
+    let run = |agreed, seed| few_faults(agreed, seed, Faults { lose: 500, ..Faults::NONE });
+    let find = |mistake, seeds, what: &[&str]| {
+        let finds = |seed: &u64| {
+            run(mistake, *seed).is_err_and(|found| what.iter().any(|what| found.contains(what)))
+        };
+        let seed = (0..seeds).find(finds).unwrap_or_else(|| panic!("{mistake:?} is not found"));
+        // Nothing else is wrong.
+        run(Agreed::Cut, seed).unwrap();
+    };
+    find(Agreed::CutButConfirmedBefore, 20, &["lost: message"]);
+    find(Agreed::CutButAnsweredBefore, 20, &["after it was settled", "after it was purged"]);
+}
+
+/// These instead of most faults of a seed: what is wrong, if something is.
+fn few_faults(agreed: Agreed, seed: u64, few: Faults) -> Result<(), String> {
+    let options = Options::of(Seed(seed));
+    let Faults { stall, policy, slow, twice, .. } = options.faults;
+    let faults = Faults { stall, policy, slow, twice, ..few };
+    let options = Options { agreed, has_disks: true, shards: 1, clients: 3, faults, ..options };
+    run_seed(Seed(seed), options, 9_000).map(|_| ()).map_err(|failure| failure.what)
 }

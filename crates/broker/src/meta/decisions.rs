@@ -13,7 +13,7 @@ use leveret_topology::{GroupId, QueueId};
 use super::Rests;
 use super::saved::Saved;
 use crate::message::{Outbox, ToShard};
-use crate::transaction::{Decided, TxId, Vote, encode_decision};
+use crate::transaction::{Decided, TxId, Vote, decode_decision, encode_decision};
 
 #[derive(Debug, Default)]
 pub(super) struct Decisions {
@@ -59,6 +59,8 @@ struct Made {
     /// Shards that have not said that they are done with their parts. None for a decision of an earlier process, which
     /// stays until the next start.
     left: Option<Vec<GroupId>>,
+    /// Messages that it acked, for shards that lose the end of their log.
+    acked: Vec<(QueueId, leveret_queue::Offset)>,
 }
 
 impl Tally {
@@ -124,7 +126,8 @@ impl Decisions {
             }
             match saved.append_decision(&encode_decision(tx, &tally.acked)) {
                 Ok(at) => {
-                    self.made.insert(tx, Made { at, left: Some(kept) });
+                    let acked = tally.acked.clone();
+                    self.made.insert(tx, Made { at, left: Some(kept), acked });
                     rests = Rests::Written;
                 }
                 Err(error) => {
@@ -157,7 +160,7 @@ impl Decisions {
 
     /// A shard is done with its part, on disk.
     pub(super) fn applied(&mut self, tx: TxId, group: GroupId) {
-        let Some(Made { at, left: Some(left) }) = self.made.get_mut(&tx) else { return };
+        let Some(Made { at, left: Some(left), .. }) = self.made.get_mut(&tx) else { return };
         left.retain(|&other| other != group);
         if left.is_empty() {
             self.done.push(*at);
@@ -167,9 +170,18 @@ impl Decisions {
 
     /// A decision of an earlier process is in the log. False when it is not readable as one.
     pub(super) fn found(&mut self, at: Offset, body: &[u8]) -> bool {
-        let Some(tx) = self.earlier.add(body) else { return false };
-        self.made.insert(tx, Made { at, left: None });
+        let Some((tx, acked)) = decode_decision(body) else { return false };
+        self.earlier.add(tx, &acked);
+        self.made.insert(tx, Made { at, left: None, acked });
         true
+    }
+
+    /// Decisions that are on the disk and not known to be applied everywhere.
+    pub(super) fn so_far(&self, durable: Offset) -> Decided {
+        let mut decided = Decided::default();
+        let made = self.made.iter().filter(|(_, made)| made.at < durable);
+        made.for_each(|(&tx, made)| decided.add(tx, &made.acked));
+        decided
     }
 
     /// Forgets the decisions of earlier processes of which no shard has found a part. The others stay

@@ -164,6 +164,11 @@ impl<L: Log> Meta<L> {
         &self.decisions.earlier
     }
 
+    /// What is to be known of transactions when a shard [loses](crate::Shard::lose) the end of its log.
+    pub fn decided_so_far(&self) -> Decided {
+        self.decisions.so_far(self.saved.durable())
+    }
+
     /// To be called when the shards have filled their queues, with the parts of transactions that they
     /// found: decisions that nobody needs are forgotten.
     pub fn forget_decisions(&mut self, parts: impl Iterator<Item = TxId>) {

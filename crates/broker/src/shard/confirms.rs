@@ -421,6 +421,16 @@ impl Confirms {
         self.nacks.counts()
     }
 
+    /// Nobody who waits is told anything: what they wait for is to be forgotten.
+    #[cold]
+    pub(super) fn forget_all(&mut self) {
+        self.slots.clear();
+        self.old.clear();
+        self.mixed.clear();
+        (self.taken, self.base, self.durable) = (0, 0, 0);
+        self.deadlines.forget();
+    }
+
     /// Nothing may be confirmed any more: everybody is told so.
     #[cold]
     pub(super) fn fail_all(&mut self) {

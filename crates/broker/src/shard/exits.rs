@@ -154,7 +154,8 @@ impl Exits {
         target: QueueId,
         taken: Taken,
     ) -> Option<Sent> {
-        let sent = self.sent.get_mut(&(queue, offset))?;
+        // An answer to what was sent before the end of the log was lost may come beside that to what was sent again.
+        let sent = self.sent.get_mut(&(queue, offset)).filter(|it| !it.taken.contains(&target))?;
         match taken {
             Taken::Yes => sent.taken.push(target),
             Taken::Refused => sent.is_refused = true,

@@ -296,8 +296,9 @@ impl Jobs {
         }
     }
 
-    /// All jobs: the process stops.
+    /// Takes all jobs out: the process stops, or the log lost its end.
     pub(super) fn drain(&mut self) -> Vec<(Line, Job)> {
+        self.bytes = 0;
         self.work.drain()
     }
 

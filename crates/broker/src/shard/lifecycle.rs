@@ -200,9 +200,6 @@ impl<L: Log> Shard<L> {
     }
 
     /// Lets every message of the queue go, tells its consumers, and has the name taken away.
-    ///
-    /// The owner of the names hears of it, and answers, when the log is agreed upon so far; the messages may still be let go
-    /// of in later turns. What is lost of that is of no queue, and the next to read the log lets go of it.
     pub(super) fn delete_for_good(
         &mut self,
         id: QueueId,

@@ -197,6 +197,13 @@ impl Queues {
         Some(hosted)
     }
 
+    /// Takes all queues out: they are to be made again. Those that were deleted are not.
+    pub(super) fn forget_all(&mut self) -> impl Iterator<Item = Hosted> + use<> {
+        let (dying, served) = (std::mem::take(&mut self.dying), self.served);
+        let before = std::mem::replace(self, Self { dying, served, ..Self::default() });
+        before.all.into_values().map(|hosted| *hosted)
+    }
+
     /// Gives a queue's consumers what they may take, for about so many units of work, and looks at its timer. Says what was
     /// done, and what it cost.
     #[inline]

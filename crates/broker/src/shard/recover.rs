@@ -79,18 +79,18 @@ impl<L: Log> Shard<L> {
         self.fill(decided, seen_below, &mut |_| {})
     }
 
-    /// Makes the queues of this shard that the topology has, without messages. To be called once, before letters come: later
+    /// Makes the queues of this shard that the topology has, without messages. To be called before letters come: later
     /// changes of the topology are letters.
     pub fn host(&mut self, topology: &Topology, now: Time) {
         // Those without messages, too: they are counted, and what nobody uses may expire.
         for queue in topology.vhosts().flat_map(|vhost| topology.queues(vhost.id)) {
-            if queue.home == self.group {
+            if queue.home == self.group && !self.queues.is_dying(queue.id) {
                 self.queues.host(queue, now);
             }
         }
     }
 
-    /// Fills the queues with what the log kept. To be called once, after [`host`](Self::host) and before the first turn.
+    /// Fills the queues with what the log kept. To be called once for a log, after [`host`](Self::host) and before the first turn.
     /// `seen_below`: what is below may have been delivered, and of the rest the marks tell all; that is what
     /// [`seen_below`](Self::seen_below) said if the process before called [`close`](Self::close), and
     /// [`Offset::MAX`](leveret_log::Offset::MAX) if it did not. `decided`: what
@@ -111,6 +111,8 @@ impl<L: Log> Shard<L> {
         let mut finished: Vec<(leveret_log::Offset, Holder)> = Vec::new();
         // Records of a transaction that never was, up to here.
         let mut undone_until = 0;
+        // Records of a transaction that is not decided, up to here.
+        let mut held_back_until = 0;
         store.recover(seen_below, &mut |record| {
             read += 1;
             if read % TELLS_EVERY == 0 {
@@ -118,7 +120,14 @@ impl<L: Log> Shard<L> {
             }
             let all = record.holders.iter().map(|&(holder, _)| (record.at, holder));
             if let Some(note) = Note::decode(record.head) {
+                if let Note::Applied { tx } = note {
+                    transactions.applied.push(tx);
+                }
                 if let Note::Part { tx, messages } = note {
+                    if transactions.is_held_back(tx) {
+                        held_back_until = record.at.get() + 1 + u64::from(messages);
+                        return;
+                    }
                     transactions.found.push(tx);
                     if !decided.transactions.contains(&tx) {
                         undone_until = record.at.get() + 1 + u64::from(messages);
@@ -129,6 +138,10 @@ impl<L: Log> Shard<L> {
                     }
                 }
                 finished.extend(all);
+                return;
+            }
+            if record.at.get() < held_back_until {
+                transactions.there.insert(queue_offset(record.at));
                 return;
             }
             if record.at.get() < undone_until {

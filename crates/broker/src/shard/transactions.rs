@@ -8,6 +8,8 @@
 //! Acks alone, with no message to write, are answered at once if no other shard has a part: lost in a
 //! crash they bring messages back, as any ack may.
 
+use foldhash::fast::FixedState;
+use hashbrown::HashSet;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{AppendError, Log};
 use leveret_queue::{Offset, Time};
@@ -17,7 +19,7 @@ use super::publish::Wants;
 use super::store::Waiter;
 use super::{Map, Shard};
 use crate::message::{Outbox, Publish, Reply, ReplyTo, Settle, Settlement, ToMeta};
-use crate::transaction::{NOTES, Note, TxId, Vote};
+use crate::transaction::{Decided, NOTES, Note, TxId, Vote};
 
 /// Parts that are held back until it is decided on them.
 #[derive(Debug, Default)]
@@ -29,6 +31,10 @@ pub(super) struct Transactions {
     notes: u64,
     /// What the log had of earlier processes' transactions.
     pub(super) found: Vec<TxId>,
+    /// What it had of transactions that are done.
+    pub(super) applied: Vec<TxId>,
+    /// Messages of parts that are held back, as far as the log has them.
+    pub(super) there: HashSet<Offset, FixedState>,
 }
 
 #[derive(Debug)]
@@ -49,6 +55,11 @@ struct Prepared {
 impl Transactions {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether a part is here and not decided.
+    pub(super) fn is_held_back(&self, tx: TxId) -> bool {
+        self.prepared.contains_key(&tx)
     }
 
     /// Transactions that are not decided.
@@ -198,6 +209,63 @@ impl<L: Log> Shard<L> {
         out.meta.push(ToMeta::Applied { tx, group: self.group });
     }
 
+    /// The log lost what is not below `end`: of the parts that are not decided those stay that are there. The others are
+    /// voted against. What is decided is in the log as it is after a start.
+    pub(super) fn give_up_parts(&mut self, end: u64, decided: &Decided, out: &mut Outbox) {
+        let before = std::mem::take(&mut self.transactions);
+        for (tx, prepared) in before.prepared {
+            let Prepared { reply, parts, part, bytes, .. } = prepared;
+            if decided.transactions.contains(&tx) {
+                continue;
+            }
+            if part.is_some_and(|at| at.get() < end) {
+                self.transactions.bytes += bytes;
+                self.transactions.notes += 1;
+                self.transactions.prepared.insert(tx, prepared);
+            } else {
+                refuse(reply, "the end of the log was lost", out);
+                out.meta.push(ToMeta::Prepared { tx, group: self.group, parts, vote: Vote::No });
+            }
+        }
+    }
+
+    /// The queues were filled anew: parts that are not decided have their messages as far as the log has these, and hold
+    /// what they are to settle. They vote once more: perhaps they had not yet.
+    pub(super) fn hold_back_parts(&mut self, out: &mut Outbox) {
+        let Self { transactions, queues, .. } = self;
+        let there = std::mem::take(&mut transactions.there);
+        for prepared in transactions.prepared.values_mut() {
+            let Prepared { messages, offsets, wants, settlements, .. } = prepared;
+            let are_there: Vec<bool> = offsets.iter().map(|at| there.contains(at)).collect();
+            keep(messages, &are_there);
+            keep(offsets, &are_there);
+            keep(wants, &are_there);
+            for one in settlements {
+                let taken =
+                    queues.call(one.queue, |hosted, _| hosted.queue.take_out(&[one.offset]));
+                if let Some(&[(_, unacked)]) = taken.as_deref() {
+                    one.unacked = unacked;
+                }
+            }
+        }
+        let all: Vec<TxId> = transactions.prepared.keys().copied().collect();
+        all.into_iter().for_each(|tx| self.vote(tx, out));
+    }
+
+    /// The queues were filled anew: transactions that are decided are applied with that, once it is on the disk.
+    pub(super) fn finish_parts(&mut self, decided: &Decided, now: Time, out: &mut Outbox) {
+        for tx in std::mem::take(&mut self.transactions.applied) {
+            out.meta.push(ToMeta::Applied { tx, group: self.group });
+        }
+        let mut found = self.transactions_found();
+        found.retain(|tx| decided.transactions.contains(tx));
+        for tx in found {
+            if let Ok(at) = self.append_note(Note::Applied { tx }, now) {
+                self.store.wait_lazily(at.get() + 1, Waiter::Applied(tx, at));
+            }
+        }
+    }
+
     /// All messages, or none.
     fn append_all(
         &mut self,
@@ -246,6 +314,12 @@ impl<L: Log> Shard<L> {
             self.release(at, NOTES);
         }
     }
+}
+
+/// Keeps what is marked.
+fn keep<T>(all: &mut Vec<T>, marks: &[bool]) {
+    let mut marks = marks.iter();
+    all.retain(|_| marks.next() == Some(&true));
 }
 
 fn refuse(reply: ReplyTo, why: &str, out: &mut Outbox) {

@@ -448,7 +448,8 @@ impl Node {
         let before = link.waiting();
         let mut outbox = Outbox::default();
         if link.is_gone {
-            driven::undelivered(link.inbox.drain(..), &mut outbox.shards);
+            let id = NodeId::ALONE.connection(index as u64);
+            driven::undelivered(id, link.inbox.drain(..), &mut outbox.shards);
         } else {
             let mut out = std::mem::take(&mut link.out);
             link.read(*read_max, &mut context(topology, *now, *us, &mut out, &mut outbox));

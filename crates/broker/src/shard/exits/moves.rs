@@ -32,6 +32,11 @@ impl Exits {
         if is_done { self.moves.remove(&by) } else { None }
     }
 
+    /// Nothing is moved any more. Who waits for it.
+    pub(in super::super) fn give_up_moves(&mut self) -> impl Iterator<Item = ReplyTo> + use<> {
+        std::mem::take(&mut self.moves).into_values().map(|moving| moving.reply)
+    }
+
     /// The queue that somebody moves messages of is gone.
     pub(in super::super) fn give_up_move(&mut self, by: ConnectionId) -> Option<Moving> {
         self.moves.remove(&by)

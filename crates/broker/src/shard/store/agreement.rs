@@ -44,6 +44,11 @@ impl<L: Log> Store<L> {
         self.log.agreed().is_some()
     }
 
+    /// Takes what is held: it will not be agreed upon.
+    pub(in super::super) fn take_held(&mut self) -> Vec<Outbox> {
+        self.held.take().collect()
+    }
+
     /// Turns whose answers are held.
     pub(in super::super) fn held_turns(&self) -> usize {
         self.held.len()

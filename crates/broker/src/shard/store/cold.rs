@@ -133,6 +133,11 @@ impl<L: Log> Store<L> {
         self.cold.park(what);
     }
 
+    /// Takes all that is parked.
+    pub(in super::super) fn take_parked(&mut self) -> Vec<Parked> {
+        std::mem::take(&mut self.cold.parked)
+    }
+
     /// Dead letters that were tried before, and wait here to be tried again.
     pub(in super::super) fn parked_retries(&self) -> u64 {
         self.cold.parked.iter().filter(|what| matches!(what, Parked::Stuck(..))).count() as u64

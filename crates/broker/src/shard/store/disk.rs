@@ -260,6 +260,11 @@ impl<L: Log> Store<L> {
         next.map(|(_, waiter)| waiter)
     }
 
+    /// Takes all who wait, with how far the log has to be durable.
+    pub(in super::super) fn take_waiters(&mut self) -> VecDeque<(u64, Waiter)> {
+        std::mem::take(&mut self.disk.waiters)
+    }
+
     /// Has a publisher pause while much is still to be written. `from` just published here. True when it
     /// does.
     pub(in super::super) fn pause_if_far_behind(
