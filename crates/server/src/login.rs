@@ -117,8 +117,36 @@ struct Jobs {
 struct Job {
     due_ms: u64,
     number: u64,
-    login: Login,
-    answer: Answer,
+    login: Arc<Login>,
+    asker: Asker,
+}
+
+/// Who has a login looked at.
+#[derive(Debug)]
+enum Asker {
+    /// Who waits for the decision. The login has its room while it is a job.
+    Client(Answer),
+    /// The names are one of several sources: the verdict is not the decision. The login has its room until that is made.
+    Source(oneshot::Sender<Verdict>),
+}
+
+impl Asker {
+    /// Whether somebody still waits for it.
+    fn is_wanted(&self, node: &Node) -> bool {
+        match self {
+            Self::Client(answer) => answer.is_wanted(node),
+            Self::Source(sender) => !sender.is_closed(),
+        }
+    }
+}
+
+impl Job {
+    /// What it has of the room; nothing if somebody else gives that back.
+    fn give_back(&self, room: &mut Room) {
+        if matches!(self.asker, Asker::Client(_)) {
+            room.give_back(from(&self.login), bytes(&self.login));
+        }
+    }
 }
 
 /// Who waits for the decision.
@@ -151,6 +179,11 @@ impl Answer {
 }
 
 impl Jobs {
+    fn push(&mut self, due_ms: u64, login: Arc<Login>, asker: Asker) {
+        self.number += 1;
+        self.delayed.push(Job { due_ms, number: self.number, login, asker });
+    }
+
     /// The next one, or how long until there is one.
     fn next(&mut self, now_ms: u64) -> Result<Job, Option<u64>> {
         while let Some(job) = self.delayed.peek_mut().filter(|job| job.due_ms <= now_ms) {
@@ -160,7 +193,7 @@ impl Jobs {
         }
         let wait_ms = self.delayed.peek().map(|job| job.due_ms - now_ms);
         let job = self.due.pop().ok_or(wait_ms)?;
-        self.room.give_back(from(&job.login), bytes(&job.login));
+        job.give_back(&mut self.room);
         Ok(job)
     }
 
@@ -176,9 +209,9 @@ impl Jobs {
         self.swept_ms = now_ms;
         let Self { due, delayed, room, .. } = self;
         let mut is_kept = |job: &Job| {
-            let is_kept = job.answer.is_wanted(node);
+            let is_kept = job.asker.is_wanted(node);
             if !is_kept {
-                room.give_back(from(&job.login), self::bytes(&job.login));
+                job.give_back(room);
             }
             is_kept
         };
@@ -318,9 +351,8 @@ impl Logins {
             let verdict = Err("too many logins wait for an answer".to_owned());
             return Some((self.decided(node, &login, verdict, out), answer));
         }
-        jobs.number += 1;
-        let number = jobs.number;
-        jobs.delayed.push(Job { due_ms: now_ms + delay_ms, number, login, answer });
+        let (login, asker) = (Arc::new(login), Asker::Client(answer));
+        jobs.push(now_ms + delay_ms, login, asker);
         self.changed.notify_one();
         None
     }
@@ -433,16 +465,22 @@ impl Logins {
         let (beat, spent) = (node.watched.beat(), Cell::default());
         while let Some(job) = self.next() {
             // Who left while others were looked at costs nothing.
-            if !job.answer.is_wanted(node) {
+            if !job.asker.is_wanted(node) {
                 continue;
             }
             beat.begins(Doing::Login);
             let check = || self.thorough(node, &job.login);
             let verdict = node.watched.lately.during(|| Doing::Login.to_string(), &spent, check);
             beat.ends();
-            let mut out = Outbox::default();
-            let admitted = self.decided(node, &job.login, verdict, &mut out);
-            job.answer.give(node, admitted, out);
+            match job.asker {
+                Asker::Client(answer) => {
+                    let mut out = Outbox::default();
+                    let admitted = self.decided(node, &job.login, verdict, &mut out);
+                    answer.give(node, admitted, out);
+                }
+                // An error means that nobody waits for it any more.
+                Asker::Source(sender) => drop(sender.send(verdict)),
+            }
         }
     }
 

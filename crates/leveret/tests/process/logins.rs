@@ -8,8 +8,9 @@ use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Error, Options, Uri};
 
 use crate::auth::api;
+use crate::auth::web::Web;
 use crate::broker::{Broker, PATIENCE, wait_until};
-use crate::raw::{Raw, hello};
+use crate::raw::{Raw, hello, hello_as};
 
 fn login(broker: &Broker, user: &str, password: &str) -> Result<Connection, Error> {
     let uri = Uri { user: user.into(), password: password.into(), ..broker.uri() };
@@ -45,6 +46,35 @@ fn argon2id_is_checked_beside_the_turns() {
     let broker = broker.stop().start_again();
     login(&broker, "u", "three").unwrap().close().unwrap();
     broker.assert_quiet();
+}
+
+/// Slow hashes take turns by user where other sources are asked, too.
+#[test]
+fn argon2id_beside_another_source() {
+    let service = Web::start(None, |_| (200, "deny".to_owned()));
+    let broker = Broker::with(&[
+        "password_hashing_module=leveret_password_hashing_argon2id",
+        "login_throttle.threshold=0",
+        "auth_backends.1=internal",
+        "auth_backends.2=http",
+        &format!("auth_http.user_path=http://{}/user", service.address),
+    ]);
+    broker.told(&["add_user", "u", "one"]);
+    broker.told(&["set_permissions", "u", ".*", ".*", ".*"]);
+    let steps = hello_as(0, "nobody");
+    let crowd: Vec<_> = (0..60)
+        .map(|_| {
+            let mut raw = Raw::connect(&broker);
+            steps.iter().take(2).for_each(|step| raw.send(step));
+            raw
+        })
+        .collect();
+    let refused = || broker.log.with("login refused").len();
+    wait_until(PATIENCE, "the first one is looked at", || refused() > 0);
+    let before = refused();
+    login(&broker, "u", "one").unwrap().close().unwrap();
+    let meanwhile = refused() - before;
+    assert!(meanwhile < 30, "it waited for {meanwhile} of {}", crowd.len());
 }
 
 #[test]

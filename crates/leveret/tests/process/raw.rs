@@ -180,7 +180,8 @@ pub(crate) fn hello(heartbeat: u16) -> Vec<Vec<u8>> {
     hello_as(heartbeat, "guest")
 }
 
-fn hello_as(heartbeat: u16, user: &str) -> Vec<Vec<u8>> {
+/// The same as a user whose password is its name.
+pub(crate) fn hello_as(heartbeat: u16, user: &str) -> Vec<Vec<u8>> {
     let response = format!("\0{user}\0{user}");
     let start = connection::StartOk {
         mechanism: "PLAIN",

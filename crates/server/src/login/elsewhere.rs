@@ -13,11 +13,14 @@ use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use super::{Answer, Logins, Verdict, address, barred, bytes, from};
+use super::{Answer, Asker, Logins, Verdict, address, barred, bytes, from};
 use crate::clock::now;
 use crate::connection::Letter;
 use crate::node::{Node, Recipient};
 use crate::runner::run_alone;
+
+/// Names of hosts that are looked up at once, each by a thread: one whose server says nothing takes some seconds.
+const RESOLVING_MAX: usize = 8;
 
 /// What is being asked.
 #[derive(Debug, Default)]
@@ -36,11 +39,9 @@ impl Logins {
         if self.options.sources.are_internal() {
             return Ok(None);
         }
-        // Those are for slow hashes, and for names of hosts.
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let runtime = Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(cores.div_ceil(2) + 1)
+            .max_blocking_threads(RESOLVING_MAX)
             .build()?;
         let _ = self.elsewhere.runtime.set(runtime.handle().clone());
         node.watched.ask_sources(runtime.handle().clone());
@@ -154,14 +155,22 @@ impl Logins {
         Ok(Admitted { user: first.user, tags, rights, expires, is_operator: false })
     }
 
-    /// By the names, whose hash may be a slow one.
+    /// By the names, whose hash may be a slow one. That is for the threads of logins: they take turns, and no name of a
+    /// host keeps them waiting.
     async fn by_names(&self, node: &Arc<Node>, login: &Arc<Login>) -> Verdict {
         if let Some(verdict) = self.quick(node, login) {
             return verdict;
         }
-        let (node, login) = (Arc::clone(node), Arc::clone(login));
-        let slow = tokio::task::spawn_blocking(move || node.logins.thorough(&node, &login));
-        slow.await.unwrap_or_else(|_| stopping())
+        let (sender, verdict) = oneshot::channel();
+        {
+            let mut jobs = self.jobs.lock();
+            if jobs.is_closed {
+                return stopping();
+            }
+            jobs.push(now().ms(), Arc::clone(login), Asker::Source(sender));
+        }
+        self.changed.notify_one();
+        verdict.await.unwrap_or_else(|_| stopping())
     }
 }
 
