@@ -147,6 +147,14 @@ fn apply(batch: &[Change], follower: &mut Topology) -> Result<(), StoredError> {
     Ok(())
 }
 
+fn queue_names(topology: &Topology) -> Vec<String> {
+    let queues = topology.vhosts().flat_map(|vhost| topology.queues(vhost.id));
+    let mut names: Vec<String> =
+        queues.map(|queue| format!("{} {}", queue.vhost.get(), queue.name)).collect();
+    names.sort_unstable();
+    names
+}
+
 /// What a node has at its first start.
 pub(crate) fn bootstrap(topology: &mut Topology) {
     let bootstrap = Bootstrap {
@@ -211,6 +219,26 @@ impl<L: Log> Node<L> {
             return Ok(());
         }
         Err(format!("names:\n{own}\nand by changes alone:\n{other}"))
+    }
+
+    /// The queues that others keep when this node is gone and was the last member of all its groups, as the topology that
+    /// follows has them.
+    pub(crate) fn queues_without_us(&mut self) -> Option<Vec<String>> {
+        let homes = self.topology.homes();
+        let groups = (0..homes.groups() as usize).map(|index| homes.group_at(index));
+        let groups: Vec<GroupId> = groups.collect();
+        let follower = self.follower.as_mut()?;
+        let mut sweep = follower.node_is_gone(NodeId::ALONE, &groups);
+        while !sweep.is_done() {
+            follower.sweep(&mut sweep, u64::MAX);
+        }
+        follower.assert_invariants();
+        Some(queue_names(follower))
+    }
+
+    /// The queues that there are.
+    pub(crate) fn queue_names(&self) -> Vec<String> {
+        queue_names(&self.topology)
     }
 
     /// Letters to shards wait: their queues are not filled.

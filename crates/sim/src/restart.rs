@@ -350,6 +350,12 @@ impl Sim {
         let (mut node, past) =
             life::start(self.options, Some(disks), seen_below, &mut self.storage, self.now)?;
         node.go_on_after(&self.node);
+        if is_clean && let Some(others) = self.node.queues_without_us() {
+            let own = node.queue_names();
+            if own != others {
+                return Err(format!("after a stop queues are {own:?}, others have {others:?}"));
+            }
+        }
         self.node = node;
         self.shadow.restarted(is_clean);
         self.shadow.totals.power_cuts += u64::from(how == Ending::PowerCut);
