@@ -150,11 +150,11 @@ impl<L: Log> Meta<L> {
     pub fn turn(&mut self, letters: &mut Vec<ToMeta>, topology: &mut Topology, out: &mut Outbox) {
         self.work.begin();
         for letter in letters.drain(..) {
-            let (origin, cost) = self.cost(&letter, topology);
-            if cost == 0 || self.work.fits(origin, cost) {
-                self.take(letter, topology, out);
-            } else {
-                self.work.push(origin, Job::Letter(Box::new(letter)), cost);
+            match self.cost(&letter, topology) {
+                Some((origin, cost)) if !self.work.fits(origin, cost) => {
+                    self.work.push(origin, Job::Letter(Box::new(letter)), cost);
+                }
+                _ => self.take(letter, topology, out),
             }
         }
         self.work_off(topology, out);

@@ -8,7 +8,7 @@ use leveret_amqp::content::Properties;
 use leveret_amqp::table::Table;
 use leveret_broker::message::*;
 use leveret_broker::record::{View, join_names};
-use leveret_broker::transaction::TxId;
+use leveret_broker::transaction::{TxId, Vote};
 use leveret_broker::{Meta, Shard};
 use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
@@ -317,4 +317,34 @@ fn a_part_that_cannot_be_stored() {
         let want = if is_there { (SHARDS, 0) } else { (0, SHARDS) };
         assert_eq!((committed, refused), want, "{full}: {counts:?}");
     }
+}
+
+/// What shards say of transactions is within the bound of a turn, too, and in its order.
+#[test]
+fn many_votes_take_many_short_turns() {
+    const VOTES: u64 = 1000;
+    let vote = |tx| ToMeta::Prepared {
+        tx: TxId::new(tx),
+        group: GroupId::at(0),
+        parts: 1,
+        vote: Vote::Yes { is_kept: false, acked: Vec::new() },
+    };
+    let mut node = node(1);
+    let mut letters: Vec<_> = (0..VOTES).map(vote).collect();
+    let (mut turns, mut told) = (0, 0);
+    while !letters.is_empty() {
+        let mut out = Outbox::default();
+        node.meta.turn(&mut letters, &mut node.topology, &mut out);
+        assert!(out.shards.len() <= 300, "{} in one turn", out.shards.len());
+        for (_, letter) in out.shards {
+            assert!(
+                matches!(letter, ToShard::Decide { tx, commit: true } if tx == TxId::new(told))
+            );
+            told += 1;
+        }
+        letters.append(&mut out.meta);
+        turns += 1;
+    }
+    assert_eq!(told, VOTES);
+    assert!((3..20).contains(&turns), "{turns} turns");
 }
