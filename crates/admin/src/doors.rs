@@ -14,7 +14,7 @@ use leveret_server::descriptors;
 use leveret_server::listener::SocketOptions;
 use leveret_server::node::Node;
 use leveret_server::proxy::plain;
-use leveret_server::tls::{Shares, Tls};
+use leveret_server::tls::{Share, Shares, Tls};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -93,7 +93,7 @@ impl Door {
         Ok(Self {
             listener,
             tls,
-            shares: Shares::new(1),
+            shares: Shares::of_one(),
             places,
             pace,
             is_full: false,
@@ -144,6 +144,7 @@ async fn handshake(
     done: mpsc::Sender<Encrypted>,
 ) {
     let accepting = async {
+        let socket = socket.counted(Share::new(Arc::clone(&shares), peer.ip()));
         let hello = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
         // The answer to the hello is what takes long.
         shares.step(peer.ip(), || hello.into_stream(config)).await.await
@@ -154,7 +155,10 @@ async fn handshake(
     };
     match shaken {
         // An error means that the door was closed.
-        Ok(Ok(stream)) => drop(done.send((stream, peer, place)).await),
+        Ok(Ok(mut stream)) => {
+            stream.get_mut().0.counted_no_more();
+            drop(done.send((stream, peer, place)).await);
+        }
         Ok(Err(error)) => {
             tracing::info!(from = %peer.ip(), %peer, "TLS handshake of HTTP failed: {error}")
         }

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use leveret_server::tls::Share;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
@@ -37,11 +38,24 @@ pub(crate) struct Watched<S> {
     credit: Duration,
     /// Since when it is full, and what ends that.
     full: Option<(Instant, Pin<Box<Sleep>>)>,
+    /// Of the room for handshakes, as long as one is under way.
+    share: Option<Share>,
 }
 
 impl<S> Watched<S> {
     pub(crate) fn new(socket: S, pace: Pace) -> Self {
-        Self { socket, pace, credit: pace.pause, full: None }
+        Self { socket, pace, credit: pace.pause, full: None, share: None }
+    }
+
+    /// What comes from now on takes room.
+    pub(crate) fn counted(mut self, share: Share) -> Self {
+        self.share = Some(share);
+        self
+    }
+
+    /// The handshake is over.
+    pub(crate) fn counted_no_more(&mut self) {
+        self.share = None;
     }
 
     /// A write that waits does so for a while, and no longer. `taken` tells how many bytes went.
@@ -76,7 +90,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let outcome = Pin::new(&mut self.socket).poll_read(cx, buf);
+        let bytes = buf.filled().len() - before;
+        match self.share.as_mut().filter(|_| bytes > 0).map(|share| share.received(bytes)) {
+            Some(Err(no_room)) => Poll::Ready(Err(io::Error::other(no_room))),
+            _ => outcome,
+        }
     }
 }
 
@@ -116,6 +136,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use leveret_server::tls::Shares;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
@@ -125,6 +148,30 @@ mod tests {
     fn run<T>(test: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.expect("a runtime").block_on(test)
+    }
+
+    /// A handshake of 64 KiB counts while it is under way, and a flood of them is refused.
+    #[test]
+    fn long_handshakes_have_their_room() {
+        run(async {
+            const LONG: usize = 64 << 10;
+            let shares = Shares::of_one();
+            let begin = async || {
+                let (ours, mut theirs) = tokio::io::duplex(LONG);
+                theirs.write_all(&[22; LONG]).await?;
+                let share = Share::new(Arc::clone(&shares), [10, 0, 0, 1].into());
+                let mut socket = Watched::new(ours, PACE).counted(share);
+                socket.read_exact(&mut vec![0; LONG]).await?;
+                io::Result::Ok(socket)
+            };
+            let mut held = Vec::new();
+            while let Ok(socket) = begin().await {
+                held.push(socket);
+            }
+            assert_eq!(held.len(), 146, "8 MiB of 56 KiB each");
+            held.iter_mut().for_each(Watched::counted_no_more);
+            assert!(begin().await.is_ok());
+        });
     }
 
     /// A client that takes nothing is given up.

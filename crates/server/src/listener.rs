@@ -86,8 +86,8 @@ pub struct Preface {
     pub proxy: bool,
     /// A handshake of TLS.
     pub tls: Option<Arc<Tls>>,
-    /// What handshakes may take.
-    pub shares: Arc<Shares>,
+    /// What handshakes may take, by thread.
+    pub shares: Arc<[Arc<Shares>]>,
     /// How long a client may take for each of them.
     pub timeout: Duration,
     /// Whose certificate is whose.
@@ -167,9 +167,10 @@ pub async fn accept(
         open.fetch_add(1, Ordering::Relaxed);
         let node = Arc::clone(&node);
         let (open, preface) = (Arc::clone(&open), preface.clone());
-        threads.next().spawn(async move {
+        let (thread, handle) = threads.next();
+        handle.spawn(async move {
             // In memory of its own, which is gone when the connection lives: an idle one is to be small.
-            match Box::pin(begin(socket, peer, &preface)).await {
+            match Box::pin(begin(socket, peer, &preface, thread)).await {
                 Ok(Some(begun)) => {
                     if let Err(error) = serve(node, begun, preface.login).await {
                         tracing::warn!(from = %peer.ip(), %peer, %error, "a connection could not be served");
@@ -212,6 +213,7 @@ async fn begin(
     socket: TcpStream,
     peer: SocketAddr,
     preface: &Preface,
+    thread: usize,
 ) -> io::Result<Option<Begun>> {
     let mut ends = Ends::new(peer, socket.local_addr()?);
     if !preface.proxy && preface.tls.is_none() {
@@ -239,7 +241,8 @@ async fn begin(
     let mut tls = None;
     if let Some(of_listener) = &preface.tls {
         let handshake = {
-            let (config, shares) = (of_listener.config(), Arc::clone(&preface.shares));
+            let shares = &preface.shares[thread % preface.shares.len()];
+            let (config, shares) = (of_listener.config(), Arc::clone(shares));
             tls::handshake(&socket, peer.ip(), config, shares)
         };
         match tokio::time::timeout(preface.timeout, handshake).await {

@@ -196,7 +196,7 @@ fn amqp_listeners(config: &Config, threads: usize) -> anyhow::Result<Vec<AmqpLis
     let mut preface = Preface {
         proxy: with.proxy_protocol,
         tls: None,
-        shares: Shares::new(threads),
+        shares: Shares::of_threads(threads),
         timeout: config.connections.tls_handshake_timeout.into(),
         login: LoginFrom {
             from: config.certificates.from,

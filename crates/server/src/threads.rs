@@ -75,10 +75,10 @@ impl Threads {
         Ok(threads)
     }
 
-    /// The thread whose turn it is to take a connection.
-    pub fn next(&self) -> &Handle {
+    /// The thread whose turn it is to take a connection, and its number.
+    pub fn next(&self) -> (usize, &Handle) {
         let index = self.next.fetch_add(1, Ordering::Relaxed) % self.handles.len();
-        &self.handles[index]
+        (index, &self.handles[index])
     }
 
     /// Ends all threads and waits for them.

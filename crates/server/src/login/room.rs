@@ -30,6 +30,12 @@ impl Taken {
     fn fits(self, most: Self) -> bool {
         self.count <= most.count && self.bytes <= most.bytes
     }
+
+    /// Half of what is left of it beside what others have.
+    fn half_beside(self, others: Self) -> Self {
+        let half = |most: usize, others: usize| most.saturating_sub(others) / 2;
+        Self { count: half(self.count, others.count), bytes: half(self.bytes, others.bytes) }
+    }
 }
 
 /// Logins that may wait; more are refused unseen.
@@ -44,6 +50,8 @@ pub(crate) struct Room {
     most: Taken,
     most_of_source: Taken,
     most_of_firsts: Taken,
+    /// A source has at most half of what others left.
+    is_halved: bool,
     all: Taken,
     firsts: Taken,
     of: HashMap<Source, Own, RandomState>,
@@ -59,24 +67,41 @@ struct Own {
 
 impl Default for Room {
     fn default() -> Self {
-        Self { most_of_firsts: FIRSTS, ..Self::new(ALL, OF_SOURCE) }
+        Self { most: ALL, most_of_source: OF_SOURCE, most_of_firsts: FIRSTS, ..Self::empty() }
     }
 }
 
 impl Room {
-    /// For so much in all, and of one source; the firsts have none of their own.
-    pub(crate) fn new(most: Taken, most_of_source: Taken) -> Self {
+    /// For so much in all, and of one source. The firsts have none of their own: a source has at most half of what others
+    /// left, so that some is left for one more.
+    pub(crate) fn halved(most: Taken, most_of_source: Taken) -> Self {
+        Self { most, most_of_source, is_halved: true, ..Self::empty() }
+    }
+
+    fn empty() -> Self {
         let nothing = Taken::default();
-        let (most_of_firsts, all, firsts) = (nothing, nothing, nothing);
-        Self { most, most_of_source, most_of_firsts, all, firsts, of: HashMap::default() }
+        Self {
+            most: nothing,
+            most_of_source: nothing,
+            most_of_firsts: nothing,
+            is_halved: false,
+            all: nothing,
+            firsts: nothing,
+            of: HashMap::default(),
+        }
     }
 
     /// One more is to wait, of so many bytes. False if there is no room.
     pub(crate) fn take(&mut self, source: Source, bytes: usize) -> bool {
         let all = self.all.plus(bytes);
         let mut own = self.of.get(&source).copied().unwrap_or_default();
+        let others = Taken {
+            count: self.all.count.saturating_sub(own.taken.count),
+            bytes: self.all.bytes.saturating_sub(own.taken.bytes),
+        };
         own.taken = own.taken.plus(bytes);
-        if !own.taken.fits(self.most_of_source) {
+        let is_too_much = self.is_halved && !own.taken.fits(self.most.half_beside(others));
+        if is_too_much || !own.taken.fits(self.most_of_source) {
             return false;
         }
         if all.fits(self.most) {

@@ -1,9 +1,10 @@
 //! What unfinished handshakes take of the node, in fair shares: whoever begins one has shown nothing yet.
 //!
-//! - Time. A step of a handshake is up to some milliseconds of a processor (a signature, a check of a certificate). Only
-//!   as many run at once as there are threads, and the threads look at their other work between two of them. Steps that wait take turns by
-//!   address, so a client waits for one of each other address, and not for all that a flood has sent.
-//! - Memory. A client may send long messages in pieces. What exceeds [`FREE`] needs room, of which an address has a part.
+//! - Time. A step of a handshake is up to some milliseconds of a processor (a signature, a check of a certificate). A thread
+//!   looks at its other work between two of them. Steps that wait take turns by address, so a client waits for one of each other
+//!   address, and not for all that a flood has sent. Each thread has turns of its own: one that stalls keeps none from others.
+//! - Memory. A client may send long messages in pieces. What exceeds [`FREE`] needs room, of which an address has a part. All
+//!   threads have the room together.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,42 +27,53 @@ const OF_SOURCE: Taken = Taken { count: usize::MAX, bytes: 8 << 20 };
 /// After so many who came to wait, those who have gone are taken out of the line: it stays within twice as many as wait.
 const SWEPT_EVERY: usize = 1024;
 
-/// The shares of the listeners that have them in common.
+/// The shares of a thread, of all listeners whose connections it has.
 #[derive(Debug)]
-pub struct Shares(Ranked<State>);
+pub struct Shares {
+    turns: Ranked<Turns>,
+    /// Of all threads.
+    room: Arc<Ranked<Room>>,
+}
 
 #[derive(Debug)]
-struct State {
-    /// Steps that may begin at once.
-    free: usize,
+struct Turns {
+    /// Nobody has one.
+    is_free: bool,
     waiting: Line<oneshot::Sender<Step>>,
     /// How many have come to wait.
     came: usize,
-    room: Room,
 }
 
 impl Shares {
-    /// So many steps run at once.
-    pub fn new(steps: usize) -> Arc<Self> {
-        let (waiting, room) = (Line::default(), Room::new(ALL, OF_SOURCE));
-        let state = State { free: steps.max(1), waiting, came: 0, room };
-        Arc::new(Self(Ranked::new(Rank::Handshakes, state)))
+    /// Those of one thread that has its room for itself.
+    pub fn of_one() -> Arc<Self> {
+        Self::in_room(&Arc::new(Ranked::new(Rank::Handshakes, Room::halved(ALL, OF_SOURCE))))
+    }
+
+    /// Those of so many threads, which have a room in common.
+    pub fn of_threads(count: usize) -> Arc<[Arc<Self>]> {
+        let room = Arc::new(Ranked::new(Rank::Handshakes, Room::halved(ALL, OF_SOURCE)));
+        (0..count.max(1)).map(|_| Self::in_room(&room)).collect()
+    }
+
+    fn in_room(room: &Arc<Ranked<Room>>) -> Arc<Self> {
+        let turns = Turns { is_free: true, waiting: Line::default(), came: 0 };
+        Arc::new(Self { turns: Ranked::new(Rank::Handshakes, turns), room: Arc::clone(room) })
     }
 
     /// Waits for the turn of one more step of a client at this address.
     async fn turn(self: &Arc<Self>, address: IpAddr) -> Option<Step> {
         let waiting = {
-            let mut state = self.0.lock();
-            if let Some(left) = state.free.checked_sub(1) {
-                state.free = left;
+            let mut turns = self.turns.lock();
+            if std::mem::take(&mut turns.is_free) {
                 return Some(Step(Some(Arc::clone(self))));
             }
-            state.came = state.came.wrapping_add(1);
-            if state.came.is_multiple_of(SWEPT_EVERY) {
-                state.waiting.retain(|sender| !sender.is_closed());
+            turns.came = turns.came.wrapping_add(1);
+            if turns.came.is_multiple_of(SWEPT_EVERY) {
+                turns.waiting.retain(|sender| !sender.is_closed());
             }
             let (sender, receiver) = oneshot::channel();
-            state.waiting.push(Some(network_of(address)), "", sender);
+            turns.waiting.push(Some(network_of(address)), "", sender);
             receiver
         };
         // If the handshake gives up, the sender stays in the line until there is a turn for it, or the line is swept.
@@ -80,13 +92,13 @@ impl Shares {
 
     /// A step is over: the next one begins.
     fn pass_on(self: Arc<Self>) {
-        let mut state = self.0.lock();
-        while let Some(next) = state.waiting.pop() {
+        let mut turns = self.turns.lock();
+        while let Some(next) = turns.waiting.pop() {
             let Err(mut unwanted) = next.send(Step(Some(Arc::clone(&self)))) else { return };
             // Who waited has gone; the step is not begun, and not to be ended.
             unwanted.0 = None;
         }
-        state.free += 1;
+        turns.is_free = true;
     }
 }
 
@@ -104,7 +116,7 @@ impl Drop for Step {
 
 /// What one unfinished handshake has.
 #[derive(Debug)]
-pub(super) struct Share {
+pub struct Share {
     of: Arc<Shares>,
     address: IpAddr,
     /// Bytes that the client sent.
@@ -112,17 +124,18 @@ pub(super) struct Share {
 }
 
 impl Share {
-    pub(super) fn new(of: Arc<Shares>, address: IpAddr) -> Self {
+    /// Of a handshake with a client at this address.
+    pub fn new(of: Arc<Shares>, address: IpAddr) -> Self {
         Self { of, address, received: 0 }
     }
 
     /// The client sent more.
-    pub(super) fn received(&mut self, bytes: usize) -> Result<(), HandshakeError> {
+    pub fn received(&mut self, bytes: usize) -> Result<(), HandshakeError> {
         self.give_back();
         self.received += bytes;
         let Some(more) = self.counted() else { return Ok(()) };
         let source = Some(network_of(self.address));
-        let has_room = self.of.0.lock().room.take(source, more);
+        let has_room = self.of.room.lock().take(source, more);
         if has_room {
             return Ok(());
         }
@@ -147,7 +160,7 @@ impl Share {
     fn give_back(&self) {
         if let Some(more) = self.counted() {
             let source = Some(network_of(self.address));
-            self.of.0.lock().room.give_back(source, more);
+            self.of.room.lock().give_back(source, more);
         }
     }
 }
@@ -181,15 +194,15 @@ mod tests {
     #[test]
     fn steps_take_turns_by_address() {
         run(async {
-            let shares = Shares::new(1);
+            let shares = Shares::of_one();
             let order = RefCell::new(Vec::new());
             let (shares, order) = (&shares, &order);
             let step = |last: u8| shares.step(address(last), move || order.borrow_mut().push(last));
             let gone = async { assert!(!is_ready(Box::pin(step(9)).as_mut())) };
             tokio::join!(step(1), step(1), step(1), gone, step(1), step(2), step(3));
             assert_eq!(*order.borrow(), [1, 1, 2, 3, 1, 1]);
-            assert_eq!(shares.0.lock().free, 1);
-            assert!(shares.0.lock().waiting.pop().is_none());
+            assert!(shares.turns.lock().is_free);
+            assert!(shares.turns.lock().waiting.pop().is_none());
         });
     }
 
@@ -197,19 +210,39 @@ mod tests {
     #[test]
     fn a_turn_is_not_lost() {
         run(async {
-            let shares = Shares::new(1);
+            let shares = Shares::of_one();
             let first = shares.turn(address(1)).await;
             let mut second = Box::pin(shares.turn(address(2)));
             assert!(!is_ready(second.as_mut()));
             drop(first);
-            assert_eq!(shares.0.lock().free, 0, "it is the second one's");
+            assert!(!shares.turns.lock().is_free, "it is the second one's");
             drop(second);
-            assert_eq!(shares.0.lock().free, 1);
+            assert!(shares.turns.lock().is_free);
         });
     }
 
     fn is_ready(future: Pin<&mut impl Future>) -> bool {
         future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    /// What a thread does not get on with keeps no other one waiting; the room is for all.
+    #[test]
+    fn threads_have_turns_of_their_own() {
+        run(async {
+            let all = Shares::of_threads(2);
+            let (stalls, other) = (&all[0], &all[1]);
+            let _held = stalls.turn(address(1)).await;
+            assert!(!is_ready(Box::pin(stalls.turn(address(2))).as_mut()));
+            assert!(is_ready(Box::pin(other.turn(address(2))).as_mut()));
+            let long = |of: &Arc<Shares>| {
+                let mut share = Share::new(Arc::clone(of), address(3));
+                share.received(FREE + OF_SOURCE.bytes).map(|()| share)
+            };
+            let held = long(stalls);
+            assert!(held.is_ok() && long(other).is_err());
+            drop(held);
+            assert!(long(other).is_ok());
+        });
     }
 
     /// However many are ready at once.
@@ -221,7 +254,7 @@ mod tests {
             let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
             theirs.set_nonblocking(true).unwrap();
             let theirs = tokio::net::UnixStream::from_std(theirs).unwrap();
-            let shares = Shares::new(2);
+            let shares = Shares::of_one();
             for _ in 0..200 {
                 let (shares, done) = (Arc::clone(&shares), Arc::clone(&done));
                 tokio::spawn(async move {
@@ -237,7 +270,7 @@ mod tests {
 
     #[test]
     fn one_address_has_a_part_of_the_room() {
-        let shares = Shares::new(1);
+        let shares = Shares::of_one();
         let long = |last: u8, of: &mut Vec<Share>| {
             let mut share = Share::new(Arc::clone(&shares), address(last));
             let has_room = (0..16).all(|_| share.received(4 << 10).is_ok());
@@ -246,16 +279,15 @@ mod tests {
         };
         let mut all = Vec::new();
         let counts: Vec<_> =
-            (0..6).map(|last| (0..1000).take_while(|_| long(last, &mut all)).count()).collect();
-        // Each counts 56 KiB; what was refused in the middle is not counted.
-        assert_eq!(counts[..4], [146; 4]);
-        assert!(counts[4] < 10, "{counts:?}");
+            (0..9).map(|last| (0..1000).take_while(|_| long(last, &mut all)).count()).collect();
+        // Each counts 56 KiB; what was refused in the middle is not counted. After three, each has half of what is left.
+        assert_eq!(counts, [146, 146, 146, 73, 37, 18, 9, 5, 2]);
         // Those that are short need none.
         let mut short = Share::new(Arc::clone(&shares), address(0));
         assert!(short.received(FREE).is_ok());
         assert!(short.received(1 << 20).is_err());
         drop(all);
         assert!(long(0, &mut Vec::new()));
-        assert!(shares.0.lock().room.is_empty());
+        assert!(shares.room.lock().is_empty());
     }
 }
