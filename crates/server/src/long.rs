@@ -22,7 +22,7 @@ use crate::locks::{Rank, Ranked};
 /// What takes so long is kept, in us.
 pub const LONG_US: u64 = 10_000;
 /// How often a thread that has turns reads what it ran and waited, in us.
-const LOOK_US: u64 = 5_000;
+pub(crate) const LOOK_US: u64 = 5_000;
 /// How many are kept.
 const KEPT: usize = 512;
 
@@ -153,6 +153,17 @@ impl Spent {
         *self = Self { looked_at_us: now_us, ran_ns, waited_ns };
     }
 
+    /// When it was last read.
+    #[inline]
+    pub(crate) fn looked_at_us(&self) -> u64 {
+        self.looked_at_us
+    }
+
+    /// What the thread had waited for a processor by then, if the system tells.
+    pub(crate) fn waited_ns(&self) -> Option<u64> {
+        (self.ran_ns > 0).then_some(self.waited_ns)
+    }
+
     /// A turn is over. What it waited for names counts no more.
     #[inline]
     pub(crate) fn is_over(&self) {
@@ -176,8 +187,15 @@ impl Spent {
     }
 }
 
+#[cfg(test)]
+impl Spent {
+    pub(crate) fn read_at(looked_at_us: u64, ran_ns: u64, waited_ns: u64) -> Self {
+        Self { looked_at_us, ran_ns, waited_ns }
+    }
+}
+
 /// For how long this thread ran, and was ready and did not run: in ns since it began.
-pub(crate) fn schedstat() -> Option<(u64, u64)> {
+fn schedstat() -> Option<(u64, u64)> {
     // The file is not kept open: each thread would have one.
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let mut words = text.split_ascii_whitespace();

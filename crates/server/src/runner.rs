@@ -439,6 +439,7 @@ impl Runner {
             self.spent.took(&node.watched.lately, what, since_us, now_us);
         }
         self.spent.is_over();
+        self.spent.look(now_us);
     }
 
     /// Runs a turn. Returns how many turns it counts as.
@@ -547,7 +548,7 @@ impl Runner {
             let topology = node.topology();
             let (now, us) = now_with_us();
             state.set_micros(us);
-            state.set_pressed(self.pressure.look(&node.pressed, us));
+            state.set_pressed(self.pressure.look(&node.pressed, &self.spent, us));
             state.turn(&mut self.shard_letters, &topology, now, &mut self.outbox)
         };
         shard.held_bytes.store(state.held_bytes() + state.idle_bytes(), Ordering::Relaxed);

@@ -55,6 +55,35 @@ fn confirms_are_timed() {
     }
 }
 
+/// Wherever a slow hash is looked at: beside sources of users that are asked, too.
+#[test]
+fn slow_hashes_are_told() {
+    let slow = ("password_hashing_module", "leveret_password_hashing_argon2id");
+    let sources: [&[(&str, &str)]; 2] = [
+        &[slow],
+        &[
+            slow,
+            ("auth_backends.1", "internal"),
+            ("auth_backends.2", "ldap"),
+            ("auth_ldap.servers.1", "127.0.0.1"),
+        ],
+    ];
+    for settings in sources {
+        let node = Node::with(settings);
+        // Sixteen times the cost of one that is made here: it is long on any machine.
+        let hash = "$argon2id$v=19$m=65536,t=8,p=1$c29tZXNhbHRzb21lc2FsdA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+        let user = json!({
+            "password_hash": hash, "hashing_algorithm": slow.1, "tags": "administrator",
+        });
+        node.must("PUT", "/api/users/u", &user.to_string(), 201);
+        assert_eq!(node.ask_as(Some("u:wrong"), "GET", "/api/whoami", &[], b"").status, 401);
+        let told = node.get("/api/leveret/waits")["long"].clone();
+        let is_told =
+            |long: &Value| long["what"].as_str().is_some_and(|it| it.contains("password"));
+        assert!(told.as_array().unwrap().iter().any(is_told), "{settings:?}: {told}");
+    }
+}
+
 /// RabbitMQ's Go client takes the first of them without a look.
 #[test]
 fn a_queue_that_was_not_sampled_yet_has_as_many_samples_as_were_asked_for() {
