@@ -14,6 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 
 use crate::doors::Stream;
 use crate::front::Ended;
+use crate::host;
 use crate::places::{self, Place};
 use crate::unread;
 
@@ -44,9 +45,15 @@ pub(crate) async fn converse<F, R>(
         asks.store(true, Ordering::Relaxed);
         let (head, body) = request.into_parts();
         let (body, unread) = unread::lend(&head.headers, body);
-        let answer = answer(Request::from_parts(head, body));
+        let answer = host::is_clear(&head).then(|| answer(Request::from_parts(head, body)));
         let end = end.clone();
-        async move { Ok::<_, Infallible>(unread.after(answer.await, end)) }
+        async move {
+            let response = match answer {
+                Some(answer) => answer.await,
+                None => host::refusal(),
+            };
+            Ok::<_, Infallible>(unread.after(response, end))
+        }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE);

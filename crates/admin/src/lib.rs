@@ -17,6 +17,7 @@ mod conversation;
 mod date;
 mod doors;
 pub mod front;
+mod host;
 pub mod http;
 mod metrics;
 pub mod ops;

@@ -42,6 +42,21 @@ fn guest_comes_from_this_machine_only() {
     );
 }
 
+/// RFC 9112 section 3.2.
+#[test]
+fn requests_have_one_host() {
+    let node = Node::start();
+    for (hosts, status) in [("Host: x\r\n", 200), ("", 400), ("Host: x\r\nhost: y\r\n", 400)] {
+        let mut socket = TcpStream::connect(node.http).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let request = format!("GET / HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n");
+        socket.write_all(request.as_bytes()).unwrap();
+        let mut got = String::new();
+        socket.read_to_string(&mut got).unwrap();
+        assert!(got.starts_with(&format!("HTTP/1.1 {status} ")), "{hosts}: {got}");
+    }
+}
+
 #[test]
 fn paths_and_methods() {
     let node = Node::start();
