@@ -27,6 +27,9 @@ pub use raw::{RawArray, RawArrayIter, RawTable, RawTableIter, RawValue};
 
 use crate::wire::Truncated;
 
+/// Bytes of a short string, such as a name in a table: a longer one is cut when it is written.
+pub const SHORT_STR_MAX: usize = 255;
+
 /// How deep an owned table may be nested; the table itself is level 1.
 pub const MAX_DEPTH: usize = 100;
 

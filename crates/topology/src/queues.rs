@@ -238,10 +238,6 @@ impl Topology {
             arguments,
         };
         let kind = queue_arguments(&spec, vhost)?;
-        // What the wire could not carry could not be stored either.
-        if !value::survives_encoding(&spec.arguments) {
-            return Err(ArgumentsError::Form);
-        }
         if kind != queue.kind {
             return Err(ArgumentsError::Kind { is: queue.kind });
         }
@@ -317,9 +313,6 @@ pub enum ArgumentsError {
     /// A declaration with them would be refused.
     #[error(transparent)]
     Invalid(#[from] DeclareError),
-    /// They cannot be stored.
-    #[error("arguments must be at most 100 levels deep, with names of at most 255 bytes")]
-    Form,
     /// A queue's type stays.
     #[error("the type of a queue cannot be changed while it is there: it is {is}")]
     Kind {

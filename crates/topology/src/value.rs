@@ -2,7 +2,7 @@
 
 use core::fmt::Write as _;
 
-use leveret_amqp::table::{RawTable, Table, Value};
+use leveret_amqp::table::{MAX_DEPTH, SHORT_STR_MAX, Table, Value};
 
 /// The value within quotes of a text: strings as they are, everything else as a term.
 pub(crate) fn plain(value: &Value) -> String {
@@ -173,10 +173,49 @@ fn from_json(value: &serde_json::Value) -> Value {
     }
 }
 
-/// Whether a table comes out of its encoding as it went in.
-pub(crate) fn survives_encoding(table: &Table) -> bool {
-    let bytes = table.to_bytes();
-    RawTable::new(&bytes).and_then(Table::decode).is_ok_and(|decoded| decoded == *table)
+/// Why a table of JSON is none of AMQP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// A name in it would be cut.
+    #[error("a name has more than {SHORT_STR_MAX} bytes")]
+    LongName,
+    /// No client could read it, and neither could this broker.
+    #[error("there are more than {MAX_DEPTH} levels")]
+    Deep,
+}
+
+/// The same for what comes from outside: a table that is read by those to whom it is sent, and comes back from the disk. JSON
+/// itself is at most 127 levels deep.
+pub fn checked_table_from_json(
+    map: &serde_json::Map<String, serde_json::Value>,
+) -> Result<Table, TableError> {
+    must_be_a_table(map, MAX_DEPTH)?;
+    Ok(table_from_json(map))
+}
+
+fn must_be_a_table(
+    map: &serde_json::Map<String, serde_json::Value>,
+    levels: usize,
+) -> Result<(), TableError> {
+    let levels = levels.checked_sub(1).ok_or(TableError::Deep)?;
+    map.iter().try_for_each(|(name, value)| {
+        if name.len() > SHORT_STR_MAX {
+            return Err(TableError::LongName);
+        }
+        must_be_values([value], levels)
+    })
+}
+
+fn must_be_values<'a>(
+    values: impl IntoIterator<Item = &'a serde_json::Value>,
+    levels: usize,
+) -> Result<(), TableError> {
+    use serde_json::Value as Json;
+    values.into_iter().try_for_each(|value| match value {
+        Json::Object(map) => must_be_a_table(map, levels),
+        Json::Array(items) => must_be_values(items, levels.checked_sub(1).ok_or(TableError::Deep)?),
+        _ => Ok(()),
+    })
 }
 
 /// An argument table as definitions and the HTTP API show it.
@@ -205,5 +244,42 @@ fn to_json(value: &Value) -> serde_json::Value {
         Value::Array(items) => items.iter().map(to_json).collect(),
         Value::Table(table) => table_to_json(table),
         number => number.as_i64().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is taken is what the wire brings to whom it is sent.
+    #[test]
+    fn tables_of_json_come_through_their_encoding() {
+        use leveret_amqp::table::RawTable;
+        let check = |text: String, want: Result<(), TableError>| {
+            let map = serde_json::from_str(&text).unwrap();
+            let table = checked_table_from_json(&map);
+            assert_eq!(table.as_ref().map(drop), want.as_ref().map(drop), "{text}");
+            let bytes = table_from_json(&map).to_bytes();
+            let back = RawTable::new(&bytes).and_then(Table::decode);
+            assert_eq!(back.is_ok_and(|back| Ok(back) == table), want.is_ok(), "{text}");
+        };
+        let tables = |levels: usize, inside: &str| {
+            format!("{}{inside}{}", r#"{"a":"#.repeat(levels), "}".repeat(levels))
+        };
+        let lists = |levels: usize, inside: &str| {
+            format!(r#"{{"a":{}{inside}{}}}"#, "[".repeat(levels), "]".repeat(levels))
+        };
+        check("{}".to_owned(), Ok(()));
+        check(tables(MAX_DEPTH, "1"), Ok(()));
+        check(tables(MAX_DEPTH + 1, "1"), Err(TableError::Deep));
+        check(tables(MAX_DEPTH, "{}"), Err(TableError::Deep));
+        check(lists(MAX_DEPTH - 1, "1"), Ok(()));
+        check(lists(MAX_DEPTH, "1"), Err(TableError::Deep));
+        check(lists(MAX_DEPTH, ""), Err(TableError::Deep));
+        let named = |len: usize| format!(r#"{{"{}":1}}"#, "n".repeat(len));
+        check(named(SHORT_STR_MAX), Ok(()));
+        check(named(SHORT_STR_MAX + 1), Err(TableError::LongName));
+        check(tables(3, &named(SHORT_STR_MAX + 1)), Err(TableError::LongName));
+        check(lists(3, &named(SHORT_STR_MAX + 1)), Err(TableError::LongName));
     }
 }

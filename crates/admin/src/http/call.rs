@@ -8,11 +8,11 @@ use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts as _, RawPathParams};
 use axum::http::{HeaderMap, Request, StatusCode};
 use bytes::Bytes;
-use leveret_amqp::table::{MAX_DEPTH, Table};
+use leveret_amqp::table::{MAX_DEPTH, SHORT_STR_MAX, Table};
 use leveret_server::clock::{now, wall};
 use leveret_server::locks::Guard;
 use leveret_server::node::Node;
-use leveret_topology::{By, Origin, table_from_json};
+use leveret_topology::{By, Origin, TableError, checked_table_from_json};
 use serde_json::{Map, Value};
 
 use super::App;
@@ -333,50 +333,22 @@ impl Fields for Map<String, Value> {
     }
 }
 
-/// Arguments or headers as they come over HTTP. A name that no short string of AMQP holds would be cut. JSON itself is at most
-/// 127 levels deep.
+/// Arguments or headers as they come over HTTP.
 pub(crate) fn table(what: &str, map: &Map<String, Value>) -> Result<Table, Fault> {
-    match has_short_names(map) {
-        true if !is_within(map, MAX_DEPTH - 1) => {
-            Err(Fault::bad(format!("'{what}' must be at most {MAX_DEPTH} levels deep")))
-        }
-        true => Ok(table_from_json(map)),
-        false => Err(Fault::bad(format!("names in '{what}' must have at most 255 bytes"))),
-    }
-}
-
-/// Whether tables and lists in it are at most so many levels deep: a deeper one is read by no client, and not by this broker.
-fn is_within(map: &Map<String, Value>, levels: usize) -> bool {
-    map.values().all(|value| is_value_within(value, levels))
-}
-
-fn is_value_within(value: &Value, levels: usize) -> bool {
-    match (value, levels.checked_sub(1)) {
-        (Value::Object(map), Some(levels)) => is_within(map, levels),
-        (Value::Array(items), Some(levels)) => {
-            items.iter().all(|item| is_value_within(item, levels))
-        }
-        (Value::Object(_) | Value::Array(_), None) => false,
-        _ => true,
-    }
-}
-
-fn has_short_names(map: &Map<String, Value>) -> bool {
-    map.iter().all(|(name, value)| name.len() <= 255 && is_short_inside(value))
-}
-
-fn is_short_inside(value: &Value) -> bool {
-    match value {
-        Value::Object(map) => has_short_names(map),
-        Value::Array(items) => items.iter().all(is_short_inside),
-        _ => true,
-    }
+    checked_table_from_json(map).map_err(|why| {
+        Fault::bad(match why {
+            TableError::LongName => {
+                format!("names in '{what}' must have at most {SHORT_STR_MAX} bytes")
+            }
+            TableError::Deep => format!("'{what}' must be at most {MAX_DEPTH} levels deep"),
+        })
+    })
 }
 
 /// A name as it comes over HTTP, which would be cut to what a short string of AMQP holds.
 pub(crate) fn short<'a>(what: &str, name: &'a str) -> Result<&'a str, Fault> {
     match name.len() {
-        ..=255 => Ok(name),
+        ..=SHORT_STR_MAX => Ok(name),
         // RabbitMQ's words, which it has for names of queues.
         len => {
             Err(Fault::bad(format!("{what} should be less than 255 bytes, actually was {len}\n")))

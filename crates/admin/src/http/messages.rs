@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use leveret_amqp::content::{Properties, RawProperties};
 use leveret_amqp::method::{Method, basic, confirm};
+use leveret_amqp::table::SHORT_STR_MAX;
 use leveret_client::Event;
 use leveret_topology::table_to_json;
 use serde_json::{Map, Value, json};
@@ -101,7 +102,7 @@ fn read_properties(body: &Map<String, Value>) -> Result<Properties, Fault> {
             _ => body.optional_text(key)?,
         };
         match text {
-            Some(text) if text.len() > 255 => {
+            Some(text) if text.len() > SHORT_STR_MAX => {
                 Err(Fault::bad(format!("'{key}' is longer than 255 bytes")))
             }
             text => Ok(text),

@@ -3,12 +3,11 @@
 use leveret_broker::message::{AdminCommand, ConnectionId};
 use leveret_topology::{
     ArgumentsChange, Permission, QueueAccessError, QueueId, ResourceKind, permissions_needed,
-    table_from_json,
 };
 use serde_json::{Map, Value};
 
 use super::answer::{Answer, Fault};
-use super::call::Call;
+use super::call::{Call, table};
 use crate::ops::ask;
 
 /// The queue that the path names and its vhost, for a user who has the permission. Another connection's
@@ -60,7 +59,7 @@ pub(super) async fn patch_arguments(call: Call) -> Result<Answer, Fault> {
 async fn set_arguments(call: Call, keeps: bool) -> Result<Answer, Fault> {
     let (vhost, queue) = queue(&call, Permission::Configure).await?;
     let name = call.param("queue").to_owned();
-    let mut change = arguments_change(call.object()?, keeps);
+    let mut change = arguments_change(call.object()?, keeps)?;
     if keeps {
         keep_dead_letter_exchange(&call, queue, &mut change);
     }
@@ -92,8 +91,8 @@ fn keep_dead_letter_exchange(call: &Call, queue: QueueId, change: &mut Arguments
 }
 
 /// The change that a body of names and values asks for; null removes one.
-fn arguments_change(body: Map<String, Value>, keeps: bool) -> ArgumentsChange {
+fn arguments_change(body: Map<String, Value>, keeps: bool) -> Result<ArgumentsChange, Fault> {
     let (gone, set): (Map<_, _>, Map<_, _>) = body.into_iter().partition(|(_, it)| it.is_null());
     let remove = gone.into_iter().map(|(name, _)| name).collect();
-    ArgumentsChange { keeps, set: table_from_json(&set), remove }
+    Ok(ArgumentsChange { keeps, set: table("arguments", &set)?, remove })
 }

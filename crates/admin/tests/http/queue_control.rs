@@ -372,7 +372,13 @@ fn bad_arguments() {
         assert!(got.text().contains(part), "{body}: {}", got.text());
     }
     let long = json!({"n".repeat(256): 1}).to_string();
-    assert!(node.must("PATCH", path, &long, 400).text().contains("255 bytes"));
+    let nested = |levels: usize| format!("{}1{}", r#"{"a":"#.repeat(levels), "}".repeat(levels));
+    for method in ["PUT", "PATCH"] {
+        let text = node.must(method, path, &long, 400).text();
+        assert!(text.contains("names in 'arguments' must have at most 255 bytes"), "{text}");
+        let text = node.must(method, path, &nested(101), 400).text();
+        assert!(text.contains("'arguments' must be at most 100 levels deep"), "{text}");
+    }
     assert_eq!(node.get("/api/queues/%2F/q")["arguments"], json!({}));
     node.must("PUT", "/api/queues/%2F/none/arguments", "{}", 404);
     without(&node, "u", "configure");

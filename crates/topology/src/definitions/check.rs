@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
+use leveret_amqp::table::SHORT_STR_MAX;
 use serde_json::Value as Json;
 
 use super::import::{Entry, Import, ImportReason, STEPS, optional_text, text};
@@ -319,7 +320,7 @@ fn fits_amqp(category: &str, entry: &Entry) -> Result<(), ImportReason> {
         "bindings" => "routing_key",
         _ => return Ok(()),
     };
-    let is_long = optional_text(entry, key)?.is_some_and(|text| text.len() > 255);
+    let is_long = optional_text(entry, key)?.is_some_and(|text| text.len() > SHORT_STR_MAX);
     if is_long {
         Err(ImportReason::Key { key, expected: "at most 255 bytes long" })
     } else {

@@ -27,7 +27,7 @@ use crate::queue::{QueueKind, QueueSpec};
 use crate::rate::Buckets;
 use crate::topology::Topology;
 use crate::user::{Hashing, PasswordHash};
-use crate::value::{survives_encoding, table_from_json};
+use crate::value::checked_table_from_json;
 use crate::weight::Weigh as _;
 
 /// What an import did.
@@ -48,10 +48,10 @@ pub struct Imported {
 
 /// Why an import ended. What came before the entry has been applied, as in RabbitMQ.
 #[derive(Debug, thiserror::Error)]
-#[error("{}{reason}", prefix(.place))]
+#[error("{}{reason}", prefix(.entry))]
 pub struct ImportError {
     /// The entry: `queues[3]`. Empty if nothing was begun because of what the reason names.
-    pub place: String,
+    pub entry: String,
     /// What is wrong with it.
     pub reason: Box<ImportReason>,
     /// What has been applied.
@@ -368,12 +368,12 @@ impl Import {
     }
 
     /// What came before stays.
-    fn fail(&mut self, place: String, reason: ImportReason) -> ImportError {
+    fn fail(&mut self, entry: String, reason: ImportReason) -> ImportError {
         if let Some(&(category, _)) = self.step.checked_sub(1).and_then(|at| STEPS.get(at)) {
             self.imported.counts.remove(category);
         }
         let applied = Box::new(std::mem::take(&mut self.imported));
-        ImportError { place, reason: Box::new(reason), applied }
+        ImportError { entry, reason: Box::new(reason), applied }
     }
 
     /// Queues that were made, and those that have another policy, since this was last asked.
@@ -390,13 +390,13 @@ impl Import {
     }
 }
 
-fn prefix(place: &str) -> String {
-    if place.is_empty() { String::new() } else { format!("{place}: ") }
+fn prefix(entry: &str) -> String {
+    if entry.is_empty() { String::new() } else { format!("{entry}: ") }
 }
 
 /// Nothing was applied.
-fn not_begun(place: &str, reason: ImportReason) -> ImportError {
-    ImportError { place: place.to_owned(), reason: Box::new(reason), applied: Box::default() }
+fn not_begun(entry: &str, reason: ImportReason) -> ImportError {
+    ImportError { entry: entry.to_owned(), reason: Box::new(reason), applied: Box::default() }
 }
 
 /// Where `part`, a part of `whole`, lies in it.
@@ -729,13 +729,10 @@ fn arguments(entry: &Entry) -> Result<Table, ImportReason> {
     match entry.get("arguments") {
         None | Some(Json::Null) => Ok(Table::new()),
         Some(Json::Object(map)) => {
-            let table = table_from_json(map);
             // What the wire could not carry could not be stored either, and be there after a restart.
-            if !table.is_empty() && !survives_encoding(&table) {
-                let expected = "at most 100 levels deep, with names of at most 255 bytes";
-                return Err(ImportReason::Key { key: "arguments", expected });
-            }
-            Ok(table)
+            let expected = "at most 100 levels deep, with names of at most 255 bytes";
+            let bad = |_| ImportReason::Key { key: "arguments", expected };
+            checked_table_from_json(map).map_err(bad)
         }
         // Old exports write an empty table as an empty array.
         Some(Json::Array(items)) if items.is_empty() => Ok(Table::new()),
