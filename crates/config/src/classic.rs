@@ -47,7 +47,7 @@ pub(crate) fn is_classic(text: &str) -> bool {
 /// One fault for the file, and one for each of its terms.
 pub(crate) fn faults(name: &str, text: &str) -> Vec<ConfigError> {
     let fault = |line: u32, what: String| ConfigError {
-        place: Provenance::File { name: name.to_owned(), line },
+        at: Provenance::File { name: name.to_owned(), line },
         problem: Problem::Syntax(what),
     };
     let mut all = vec![fault(1, CLASSIC.to_owned())];

@@ -28,12 +28,12 @@ impl fmt::Display for Provenance {
     }
 }
 
-/// One fault, with its place.
+/// One fault, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {}", short(&.problem.to_string()))]
+#[error("{at}: {}", short(&.problem.to_string()))]
 pub struct ConfigError {
     /// Where.
-    pub place: Provenance,
+    pub at: Provenance,
     /// What.
     pub problem: Problem,
 }

@@ -27,7 +27,7 @@ pub fn load(file: Option<&Path>, flags: Vec<FlagSetting>) -> Result<Loaded, Conf
     let env: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    let (files, place) = match file {
+    let (files, at) = match file {
         Some(path) => (vec![path.to_owned()], Provenance::Flag("--config".to_owned())),
         None => named_by_environment(&env),
     };
@@ -38,7 +38,7 @@ pub fn load(file: Option<&Path>, flags: Vec<FlagSetting>) -> Result<Loaded, Conf
             Err(why) => {
                 let path = path.display().to_string();
                 let problem = Problem::Syntax(format!("cannot read '{path}': {why}"));
-                return Err(ConfigErrors(vec![ConfigError { place, problem }]));
+                return Err(ConfigErrors(vec![ConfigError { at, problem }]));
             }
         }
     }
@@ -114,16 +114,16 @@ fn named_by_environment(env: &[(String, String)]) -> (Vec<PathBuf>, Provenance) 
         let files = if default.exists() { vec![default.to_owned()] } else { Vec::new() };
         return (files, Provenance::Environment(names[0].to_owned()));
     };
-    let place = Provenance::Environment(name.to_owned());
+    let at = Provenance::Environment(name.to_owned());
     if name == "RABBITMQ_CONFIG_FILES" {
         // A directory, or a pattern in its last part.
         let pattern = if path.is_dir() { path.join("*.conf") } else { path };
-        return (matching(&pattern).unwrap_or_default(), place);
+        return (matching(&pattern).unwrap_or_default(), at);
     }
     // RabbitMQ lets the name be given without its ending.
     let with_ending = PathBuf::from(format!("{}.conf", path.display()));
     let path = if !path.exists() && with_ending.exists() { with_ending } else { path };
-    (vec![path], place)
+    (vec![path], at)
 }
 
 /// Answers `include`: relative to the directory of the file that says it.

@@ -219,19 +219,19 @@ impl<'a> Loader<'a> {
             match item {
                 Item::Setting(line) => self.lines.push(line),
                 Item::Include { .. } if self.is_hopeless() => break,
-                Item::Include { path, place } => match include(&file.name, &path) {
+                Item::Include { path, at } => match include(&file.name, &path) {
                     Ok(files) => {
                         for file in files {
                             match self.why_not(&file, within) {
                                 None => self.file(&file, include, within),
                                 Some(why) => {
-                                    let (place, path) = (place.clone(), path.clone());
-                                    self.error(place, Problem::Include { path, why });
+                                    let (at, path) = (at.clone(), path.clone());
+                                    self.error(at, Problem::Include { path, why });
                                 }
                             }
                         }
                     }
-                    Err(why) => self.error(place, Problem::Include { path, why }),
+                    Err(why) => self.error(at, Problem::Include { path, why }),
                 },
             }
         }
@@ -264,7 +264,7 @@ impl<'a> Loader<'a> {
                 match of_files.get(name).or_else(|| self.env.iter().find(own).map(|(_, it)| it)) {
                     Some(value) if value.len() > left => {
                         let (key, why) = (line.key.join("."), format!("$({name}) is too long"));
-                        self.error(line.place.clone(), Problem::Syntax(format!("{key}: {why}")));
+                        self.error(line.at.clone(), Problem::Syntax(format!("{key}: {why}")));
                         break;
                     }
                     Some(value) => {
@@ -273,7 +273,7 @@ impl<'a> Loader<'a> {
                     }
                     None => {
                         let (key, name) = (line.key.join("."), name.to_owned());
-                        self.error(line.place.clone(), Problem::UnknownReference { key, name });
+                        self.error(line.at.clone(), Problem::UnknownReference { key, name });
                     }
                 }
                 rest = after;
@@ -338,15 +338,15 @@ impl<'a> Loader<'a> {
 
     fn push(&mut self, key: &str, value: String, variable: &str) {
         let key = key.split('.').map(str::to_owned).collect();
-        self.lines.push(Line { key, value, place: Provenance::Environment(variable.to_owned()) });
+        self.lines.push(Line { key, value, at: Provenance::Environment(variable.to_owned()) });
     }
 
     fn flags(&mut self, flags: &[FlagSetting]) {
         for FlagSetting { flag, key, value } in flags {
-            let place = Provenance::Flag(flag.clone());
+            let at = Provenance::Flag(flag.clone());
             match parse::split_key(key) {
-                Ok(key) => self.lines.push(Line { key, value: value.clone(), place }),
-                Err(why) => self.error(place, Problem::Syntax(why.to_owned())),
+                Ok(key) => self.lines.push(Line { key, value: value.clone(), at }),
+                Err(why) => self.error(at, Problem::Syntax(why.to_owned())),
             }
         }
     }
@@ -381,9 +381,9 @@ impl<'a> Loader<'a> {
         for (index, line) in lines.iter().enumerate() {
             of_key.entry(self.meant(&line.key)).or_default().push(index);
         }
-        let is_in_file = |line: &Line| matches!(line.place, Provenance::File { .. });
+        let is_in_file = |line: &Line| matches!(line.at, Provenance::File { .. });
         let mut places: Vec<Option<String>> =
-            lines.iter().map(|line| Some(line.place.to_string())).collect();
+            lines.iter().map(|line| Some(line.at.to_string())).collect();
         let mut told: Vec<(usize, Notice)> = Vec::new();
         for all in of_key.into_values() {
             let of_files = all.iter().filter(|&&index| is_in_file(&lines[index])).count();
@@ -397,7 +397,7 @@ impl<'a> Loader<'a> {
                     told.push((last, notice));
                 }
                 None if self.is_dropped(&lines[last]) => {
-                    let all = all.iter().map(|&index| lines[index].place.to_string());
+                    let all = all.iter().map(|&index| lines[index].at.to_string());
                     places[last] = Some(all.collect::<Vec<_>>().join(", "));
                     earlier.iter().for_each(|&index| places[index] = None);
                 }
@@ -438,7 +438,7 @@ impl<'a> Loader<'a> {
                 let is_off = is_off(&line.value);
                 if known.fate == Fate::Refused && !is_off {
                     let (key, why) = (written, known.reason);
-                    self.error(line.place, Problem::Refused { key, why });
+                    self.error(line.at, Problem::Refused { key, why });
                     return;
                 }
                 let (is_warning, what) = match known.fate {
@@ -451,7 +451,7 @@ impl<'a> Loader<'a> {
                 self.notices.push(Notice { is_warning, text });
             } else {
                 let nearest = self.nearest(&written);
-                self.error(line.place, Problem::UnknownKey { key: written, nearest });
+                self.error(line.at, Problem::UnknownKey { key: written, nearest });
             }
             return;
         };
@@ -460,14 +460,14 @@ impl<'a> Loader<'a> {
         let value = match encrypted {
             // Whatever was encrypted is taken as it stands.
             Some(value) => {
-                let read = |path: &str| first_text(include, &line.place, path);
+                let read = |path: &str| first_text(include, &line.at, path);
                 config.decoder.decrypt(value, read).map(|text| format!("plain:{text}").into())
             }
             None => Ok(Cow::Borrowed(&*line.value)),
         };
         if let Err(why) = value.and_then(|value| config.set(&key, &value)) {
             let value = if is_secret { "(hidden)".to_owned() } else { line.value.clone() };
-            self.error(line.place, Problem::BadValue { key: written, value, why });
+            self.error(line.at, Problem::BadValue { key: written, value, why });
         }
     }
 
@@ -542,8 +542,8 @@ impl<'a> Loader<'a> {
         self.errors.len() >= FAULTS_MAX
     }
 
-    fn error(&mut self, place: Provenance, problem: Problem) {
-        self.errors.push(ConfigError { place, problem });
+    fn error(&mut self, at: Provenance, problem: Problem) {
+        self.errors.push(ConfigError { at, problem });
     }
 }
 
@@ -555,11 +555,11 @@ fn is_off(value: &str) -> bool {
 /// That a key is set more than once, which line counts and which do not.
 fn repeated<'l>(spec: &Spec, last: &Line, earlier: impl Iterator<Item = &'l Line>) -> Notice {
     let value = |line: &Line| match spec.is_secret() {
-        true => line.place.to_string(),
+        true => line.at.to_string(),
         // It may have several lines.
         false => {
             let words: Vec<&str> = line.value.split_whitespace().collect();
-            format!("{} ({})", line.place, words.join(" "))
+            format!("{} ({})", line.at, words.join(" "))
         }
     };
     let earlier: Vec<&Line> = earlier.collect();

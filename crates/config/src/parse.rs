@@ -26,7 +26,7 @@ pub(crate) struct Line {
     /// The value without quotes and surrounding blanks.
     pub value: String,
     /// Where the setting begins.
-    pub place: Provenance,
+    pub at: Provenance,
 }
 
 /// What a file holds, in order.
@@ -39,7 +39,7 @@ pub(crate) enum Item {
         /// The path or pattern as written, relative to the file that holds it.
         path: String,
         /// The line of the directive.
-        place: Provenance,
+        at: Provenance,
     },
 }
 
@@ -53,12 +53,12 @@ pub(crate) fn parse(name: &str, text: &str) -> (Vec<Item>, Vec<ConfigError>) {
     let mut items = Vec::new();
     let mut errors = Vec::new();
     while !reader.rest.is_empty() && errors.len() < FAULTS_MAX {
-        let place = Provenance::File { name: name.to_owned(), line: reader.line };
+        let at = Provenance::File { name: name.to_owned(), line: reader.line };
         match reader.line() {
             Ok(Some(item)) => items.push(item),
             Ok(None) => {}
             Err(what) => {
-                errors.push(ConfigError { place, problem: Problem::Syntax(what.to_owned()) });
+                errors.push(ConfigError { at, problem: Problem::Syntax(what.to_owned()) });
                 reader.skip_line();
             }
         }
@@ -105,7 +105,7 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Reads one line, or more if a quoted value spans them, with its end.
     fn line(&mut self) -> Result<Option<Item>, &'static str> {
-        let place = Provenance::File { name: self.name.to_owned(), line: self.line };
+        let at = Provenance::File { name: self.name.to_owned(), line: self.line };
         self.skip_blanks();
         if self.at_line_end() {
             self.skip_line();
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
         if let Some(path) = self.include() {
             return match path {
                 "" => Err("a path is missing after 'include'"),
-                _ => Ok(Some(Item::Include { path: path.to_owned(), place })),
+                _ => Ok(Some(Item::Include { path: path.to_owned(), at })),
             };
         }
         let end = self.rest.find(['=', '\n', '#']).unwrap_or(self.rest.len());
@@ -126,7 +126,7 @@ impl<'a> Reader<'a> {
         self.rest = rest;
         self.skip_blanks();
         let value = self.value()?;
-        Ok(Some(Item::Setting(Line { key, value, place })))
+        Ok(Some(Item::Setting(Line { key, value, at })))
     }
 
     /// The path of an include directive, with the whole line taken; `None` for any other line.
@@ -265,14 +265,14 @@ mod tests {
             .iter()
             .map(|item| match item {
                 Item::Setting(it) => {
-                    format!("{}={}@{}", it.key.join("|"), it.value, line(&it.place))
+                    format!("{}={}@{}", it.key.join("|"), it.value, line(&it.at))
                 }
-                Item::Include { path, place } => format!("include {path}@{}", line(place)),
+                Item::Include { path, at } => format!("include {path}@{}", line(at)),
             })
             .collect();
         got.extend(errors.iter().map(|error| {
             let Problem::Syntax(what) = &error.problem else { panic!("{error}") };
-            format!("!{} {what}", line(&error.place))
+            format!("!{} {what}", line(&error.at))
         }));
         assert_eq!(got.join(" "), want, "{text:?}");
     }

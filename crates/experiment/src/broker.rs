@@ -102,7 +102,7 @@ impl Broker {
             name: name.trim().to_owned(),
             told: [product, version, told("platform")].join(" ").trim().to_owned(),
             is_leveret,
-            place: uri.to_string(),
+            uri: uri.to_string(),
             started_here: self.own.is_some(),
             is_watched: self.pid.is_some(),
         };

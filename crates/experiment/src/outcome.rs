@@ -61,7 +61,7 @@ pub(crate) struct Facts {
     /// Whether it is Leveret, and knows rules of confirms.
     pub(crate) is_leveret: bool,
     /// Where it is, without the password.
-    pub(crate) place: String,
+    pub(crate) uri: String,
     /// Whether it was started for this, and on which terms.
     pub(crate) started_here: bool,
     /// Whether its process was watched.

@@ -13,7 +13,7 @@ fn facts(name: &str, is_leveret: bool) -> Facts {
         name: name.to_owned(),
         told: "<platform>".to_owned(),
         is_leveret,
-        place: "guest@127.0.0.1:1 vhost '/'".to_owned(),
+        uri: "guest@127.0.0.1:1 vhost '/'".to_owned(),
         started_here: is_leveret,
         is_watched: true,
     }
