@@ -119,7 +119,7 @@ pub enum Op {
         position: u64,
         /// The first bytes,
         head: Vec<u8>,
-        /// and the others. What is in the gaps of the body is not known: they are filled later, or never.
+        /// and the others.
         body: Body,
         /// How far the log is with these.
         reached: Reached,
@@ -131,18 +131,6 @@ pub enum Op {
         /// Nobody waits for it, and its file is no other's: it need not keep its place among
         /// writes and removals, and should not make them wait.
         is_background: bool,
-    },
-    /// Writes into room that an earlier write left in a file that is there. The file gets no longer. In its place among
-    /// writes and removals.
-    Fill {
-        /// Where to.
-        file: FileName,
-        /// Where the body begins in the file.
-        position: u64,
-        /// The bytes, with gaps between them.
-        body: Body,
-        /// Whether these survive a power cut once this completes.
-        sync: bool,
     },
     /// Reads pieces of a file, all of each. Their bytes come joined.
     Read {
@@ -302,7 +290,7 @@ pub fn lens_like(next_len: u64) -> RangeInclusive<u64> {
 /// What has been done of what was submitted.
 #[derive(Debug)]
 pub enum Done {
-    /// A write, with its bytes: for use again, or for another try. Also [`Op::Fill`], whose head is empty.
+    /// A write, with its bytes: for use again, or for another try.
     Written {
         /// As submitted.
         head: Vec<u8>,

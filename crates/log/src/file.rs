@@ -18,7 +18,6 @@
 //! | what several logs were given, and one writes | [`crate::shared`], [`lend`], [`elsewhere`] |
 //! | reading what is cold | [`fetch`] |
 //! | opening | [`recover`], of damaged files [`salvage`], without reading all of them [`digest`] |
-//! | spilled records that their batch does not bring | [`fill`] |
 //! | giving back space | [`space`], [`rewrite`] |
 //!
 //! Batches are numbered. A batch with durable records or with notes is synced before the next one is
@@ -28,7 +27,6 @@ mod cold;
 mod digest;
 mod elsewhere;
 mod fetch;
-mod fill;
 mod format;
 mod lend;
 mod paged;
@@ -58,7 +56,6 @@ use crate::{
 use cold::{Cold, Held};
 use elsewhere::Elsewhere;
 use fetch::{Fetch, Warm};
-use fill::Fills;
 use lend::{Lending, Seen};
 use paged::{Leaving, Paged};
 use segments::Segments;
@@ -88,8 +85,6 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Bytes of volatile records above which new ones are written to save memory.
     pub spill_bytes: u64,
-    /// Bytes of those that a batch brings, and that are written in one go afterwards: somebody may wait for either.
-    pub spill_piece_bytes: u64,
     /// Bytes that may wait to be written; appending more is refused.
     pub unwritten_bytes_max: u64,
     /// Bytes of records that were fetched and not read yet.
@@ -119,7 +114,6 @@ impl Default for Options {
             segment_bytes: 16 << 20,
             cache_bytes: 16 << 20,
             spill_bytes: 64 << 20,
-            spill_piece_bytes: 1 << 20,
             unwritten_bytes_max: 1 << 30,
             warm_bytes: 8 << 20,
             on_damage: OnDamage::default(),
@@ -141,8 +135,6 @@ impl Tag {
     const VOLATILE: u16 = 1 << 8;
     /// To be written although it is volatile.
     const SPILL: u16 = 1 << 9;
-    /// Written, but for its bytes: its batch has room for them. Never cold.
-    const UNFILLED: u16 = 1 << 10;
 
     fn new(head: usize, flags: u16) -> Self {
         Self(head as u16 & Self::HEAD | flags)
@@ -188,8 +180,6 @@ struct Sums {
     volatile: u64,
     /// Those of them that are to be written to save memory.
     spilled: u64,
-    /// Records whose batches have room for their bytes and not the bytes.
-    unfilled: u64,
     /// Records in memory that are also on disk.
     cached: u64,
     /// Other logs that hold records.
@@ -221,7 +211,6 @@ pub struct FileLog<D> {
     store: Store,
     sums: Sums,
     writer: Writer,
-    fills: Fills,
     fetch: Fetch,
     space: space::Space,
     lending: Lending,
@@ -312,7 +301,6 @@ impl<D: Disk> FileLog<D> {
             store,
             sums,
             writer: Writer::new(end, found.next_sequence, found.next_segment, options.seed),
-            fills: Fills::default(),
             fetch: Fetch::new(options.warm_bytes),
             space: space::Space::awaiting(found.kept),
             lending: Lending::default(),
@@ -403,7 +391,6 @@ impl<D: Disk> FileLog<D> {
         let first_kept = self.fetch.first_new();
         while let Some((token, done)) = self.disk.poll() {
             match done {
-                Done::Written { result, .. } if self.fills.are(token) => self.filled(result),
                 Done::Written { head, body, result } => {
                     if let Some(head) = self.rewrite_written(token, head, &result) {
                         self.written(token, (head, body), result);
@@ -426,7 +413,6 @@ impl<D: Disk> FileLog<D> {
         self.evict();
         self.space_step();
         self.pump_reads();
-        self.pump_fills();
         self.writer.check()
     }
 
@@ -472,7 +458,7 @@ impl<D: Disk> FileLog<D> {
         let weigh = self.options.weigh;
         self.hot.walk(from, end, &mut |at, tag, held, bytes| {
             let tag = Tag(*tag);
-            if tag.is(Tag::WRITTEN) && !tag.is(Tag::UNFILLED) {
+            if tag.is(Tag::WRITTEN) {
                 written.push(Offset::new(at));
                 let (records, sum) = leaving.entry((held, tag.is(Tag::VOLATILE))).or_default();
                 *records += 1;
@@ -499,19 +485,14 @@ impl<D: Disk> FileLog<D> {
         self.sums.records -= 1;
         let mut live_bytes = bytes;
         if tag.is(Tag::WRITTEN) {
-            let is_unfilled = tag.is(Tag::UNFILLED);
-            let sum = if is_unfilled { &mut self.sums.unfilled } else { &mut self.sums.cached };
-            *sum -= bytes;
-            if is_unfilled {
-                self.fills.remove(at.get());
-            }
+            self.sums.cached -= bytes;
             // The sum of the segments is kept, which may be an estimate.
             let stored = if self.is_elsewhere(at) { 0 } else { len };
             let counted = self.drop_from_segment(at, Some(stored));
             live_bytes = counted.unwrap_or_else(|| u64::from(stored));
             self.forget_straggler(at);
             self.leave_elsewhere(at);
-            self.writer.forget(at.get(), if is_unfilled { 0 } else { stored });
+            self.writer.forget(at.get(), stored);
         } else if tag.is(Tag::VOLATILE) {
             self.sums.volatile -= bytes;
             if tag.is(Tag::SPILL) {
@@ -818,7 +799,7 @@ impl<D: Disk> Log for FileLog<D> {
             + self.store.elsewhere.held_bytes()
             + self.lending.held_bytes();
         let held = store + self.fetch.held_bytes() + self.writer.held_bytes();
-        let held = held + self.space.held_bytes() + self.fills.held_bytes();
+        let held = held + self.space.held_bytes();
         Usage {
             live_bytes: self.sums.live_bytes,
             held_bytes: hot.held_bytes + held as u64 + self.disk.held_bytes(),
@@ -849,8 +830,7 @@ impl<D: Disk> Log for FileLog<D> {
     fn unwritten_bytes(&self) -> u64 {
         // A full disk takes no spilled ones: they stay in memory, and nobody is to wait for them.
         let spilled = if self.writer.is_full() { 0 } else { self.sums.spilled };
-        let unfilled = if self.fills.are_stuck() { 0 } else { self.sums.unfilled };
-        self.sums.unwritten + spilled + unfilled + self.writer.flying_bytes()
+        self.sums.unwritten + spilled + self.writer.flying_bytes()
     }
 }
 

@@ -10,8 +10,7 @@ use leveret_log::{FileLog, Holder, Keep, Log, LogNumber, Offset, Shared};
 const FORMAT_1: &[u8] = include_bytes!("golden/format-1.seg");
 const FORMAT_2: &[u8] = include_bytes!("golden/format-2.seg");
 const FORMAT_3: &[u8] = include_bytes!("golden/format-3.seg");
-const FORMAT_4: &[u8] = include_bytes!("golden/format-4.seg");
-/// The fourth, sealed, the file after it, and its digest: the last file has none.
+/// The third, sealed, the file after it, and its digest: the last file has none.
 const SEALED: &[u8] = include_bytes!("golden/digest-1.seg");
 const AFTER_SEALED: &[u8] = include_bytes!("golden/digest-1.after.seg");
 const DIGEST_1: &[u8] = include_bytes!("golden/digest-1.digest");
@@ -37,7 +36,7 @@ fn write() -> Vec<u8> {
 /// The same file, as a start finds it that has digests: sealed, with the next one and with its own.
 fn seal() -> [Vec<u8>; 3] {
     let disk = SimDisk::new(0);
-    let segment_bytes = FORMAT_4.len() as u64;
+    let segment_bytes = FORMAT_3.len() as u64;
     let options = Options { digests: true, segment_bytes, ..options() };
     let mut log = FileLog::open(disk.clone(), options, &mut |_| {}).unwrap().0;
     write_with(&mut log);
@@ -86,8 +85,8 @@ fn write_with(log: &mut FileLog<SimDisk>) {
 }
 
 #[test]
-fn format_4_is_written_as_it_was() {
-    assert_eq!(write(), FORMAT_4);
+fn format_3_is_written_as_it_was() {
+    assert_eq!(write(), FORMAT_3);
 }
 
 #[test]
@@ -125,9 +124,9 @@ fn format_1_is_read() {
 }
 
 #[test]
-fn formats_2_to_4_are_read() {
+fn formats_2_and_3_are_read() {
     let log_1 = Holder::of_log(LogNumber::new(1)).get();
-    for file in [FORMAT_2, FORMAT_3, FORMAT_4] {
+    for file in [FORMAT_2, FORMAT_3] {
         check(file, &[(6, b"head", &[1]), (7, b"head", &[1, 300, log_1])]);
     }
 }

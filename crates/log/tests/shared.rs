@@ -500,7 +500,6 @@ fn run(seed: u64, is_power_cut: bool, gets_full: bool) {
             segment_bytes: 1 << (10 + below(5)),
             cache_bytes: below(3) * 1500,
             spill_bytes: [0, 1000, 1 << 20][below(3) as usize],
-            spill_piece_bytes: [64, 300, 1 << 20][seed as usize % 3],
             warm_bytes: 4096,
             ..options(log)
         })

@@ -34,10 +34,10 @@ pub(crate) use roster::{Names, NamesReached};
 /// Files that are kept open for reading.
 const READ_FILES: usize = 16;
 
-/// Files that one disk has open at most: those, one that is read next, one that is written to by each thread, one that is
-/// filled, the directory while it is synced by each, the list of files, and that again while it is written anew; a segment and its
+/// Files that one disk has open at most: those, one that is read next, one that is written to by each thread, the
+/// directory while it is synced by each, the list of files, and that again while it is written anew; a segment and its
 /// digest while that is made.
-pub const FILES_MAX: usize = READ_FILES + 11;
+pub const FILES_MAX: usize = READ_FILES + 10;
 
 /// Shorter reads have memory of their own.
 const POOLED_MIN: usize = 64 << 10;
@@ -297,12 +297,11 @@ impl Job {
         let bytes_of = |pieces: &[Piece]| pieces.iter().map(|it| it.len as u64).sum();
         match self {
             Self::Do(_, Op::Write { head, body, sync: true, .. }) => {
-                ("a write and sync", (head.len() + body.written_len()) as u64)
+                ("a write and sync", (head.len() + body.len()) as u64)
             }
             Self::Do(_, Op::Write { head, body, .. }) => {
-                ("a write", (head.len() + body.written_len()) as u64)
+                ("a write", (head.len() + body.len()) as u64)
             }
-            Self::Do(_, Op::Fill { body, .. }) => ("a late write", body.written_len() as u64),
             Self::Do(_, Op::Read { pieces, .. }) => ("a read", bytes_of(pieces)),
             Self::Do(_, Op::Remove { .. }) => ("a removal of a file", 0),
             Self::Do(_, Op::Digest { .. }) => ("a digest", 0),
@@ -506,7 +505,7 @@ impl Disk for RealDisk {
         let Some([writes, reads]) = &self.submit else { return };
         let to = match op {
             Op::Read { .. } | Op::Write { is_background: true, .. } => reads,
-            Op::Write { .. } | Op::Fill { .. } | Op::Remove { .. } => writes,
+            Op::Write { .. } | Op::Remove { .. } => writes,
             Op::Digest { file, len } => return self.digests.make(token, file, len),
         };
         // A thread ends only after the sender is dropped, or in a panic, which ends the process.

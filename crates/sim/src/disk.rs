@@ -228,8 +228,6 @@ impl Disks {
             segment_bytes: kib(random, 64),
             cache_bytes: random.below(3) as u64 * kib(random, 16),
             spill_bytes: kib(random, 32),
-            // Without a number of the random source, so that seeds stay what they are.
-            spill_piece_bytes: 64 + seed % 5 * 300,
             warm_bytes: kib(random, 32),
             ..LogOptions::default()
         };

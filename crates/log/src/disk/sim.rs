@@ -119,21 +119,9 @@ struct Unsynced {
     cut: Vec<u8>,
 }
 
-/// The bytes of a write, each piece with its place in the file. Without gaps they are one.
-fn pieces(position: u64, head: &[u8], body: &Body) -> Vec<(u64, Vec<u8>)> {
-    let begin = position + head.len() as u64;
-    let mut pieces = vec![(position, head.to_vec())];
-    for (at, piece) in body.pieces() {
-        let at = begin + at as u64;
-        match pieces.last_mut() {
-            Some((last, bytes)) if *last + bytes.len() as u64 == at => {
-                bytes.extend_from_slice(piece);
-            }
-            _ => pieces.push((at, piece.to_vec())),
-        }
-    }
-    pieces.retain(|(_, bytes)| !bytes.is_empty());
-    pieces
+/// The bytes of a write.
+fn joined(head: &[u8], body: &Body) -> Vec<u8> {
+    std::iter::once(head).chain(body.pieces()).collect::<Vec<_>>().concat()
 }
 
 impl World {
@@ -207,23 +195,6 @@ impl World {
         Ok(())
     }
 
-    /// Writes pieces one after the other: the last one ends the write.
-    fn write_all(
-        &mut self,
-        name: FileName,
-        pieces: &[(u64, Vec<u8>)],
-        (sync, is_last): (bool, bool),
-    ) -> Result<(), DiskError> {
-        for (index, (position, bytes)) in pieces.iter().enumerate() {
-            let is_end = index + 1 == pieces.len();
-            self.write(name, *position, bytes, (sync && is_end, is_last && is_end))?;
-        }
-        if pieces.is_empty() && sync {
-            self.write(name, 0, &[], (true, false))?;
-        }
-        Ok(())
-    }
-
     /// Whether what is to be written to the list is.
     fn write_list(&mut self) -> Result<(), DiskError> {
         let has_failed = matches!(self.list, List::Failed);
@@ -247,17 +218,17 @@ impl World {
     fn synced(
         &mut self,
         file: FileName,
-        (position, head, len): (u64, &[u8], u64),
+        (position, bytes): (u64, &[u8]),
         reached: Reached,
         is_last: bool,
     ) -> Result<(), DiskError> {
         self.write_list()?;
-        let len = position + len;
+        let len = position + bytes.len() as u64;
         if is_last && file.generation > 0 {
             self.safe_roster = self.roster.clone();
         }
         if position == 0 {
-            self.roster.insert(file, Listed::begun(file, head, len, reached));
+            self.roster.insert(file, Listed::begun(file, bytes, len, reached));
         }
         // Before anything is written behind its beginning.
         if position == 0 {
@@ -437,12 +408,8 @@ impl SimDisk {
         for (_, op) in next.into_iter().chain(others) {
             match op {
                 Op::Write { file, position, head, body, is_last, .. } if world.below(3) > 0 => {
-                    let pieces = pieces(position, &head, &body);
-                    let _ = world.write_all(file, &pieces, (false, is_last));
-                }
-                Op::Fill { file, position, body, .. } if world.below(3) > 0 => {
-                    let pieces = pieces(position, &[], &body);
-                    let _ = world.write_all(file, &pieces, (false, false));
+                    let bytes = joined(&head, &body);
+                    let _ = world.write(file, position, &bytes, (false, is_last));
                 }
                 // Not in the list any more, and there still.
                 Op::Remove { file, .. } if world.below(2) == 0 => {
@@ -630,23 +597,16 @@ impl Disk for SimDisk {
         };
         let done = match op {
             Op::Write { file, position, head, body, reached, sync, is_last, .. } => {
-                let pieces = pieces(position, &head, &body);
-                let len = (head.len() + body.len()) as u64;
-                let result = world.write_all(file, &pieces, (sync, is_last));
+                let bytes = joined(&head, &body);
+                let result = world.write(file, position, &bytes, (sync, is_last));
                 let listed = match &result {
-                    Ok(()) if sync => world.synced(file, (position, &head, len), reached, is_last),
+                    Ok(()) if sync => world.synced(file, (position, &bytes), reached, is_last),
                     _ => Ok(()),
                 };
                 match listed {
                     Ok(()) => Done::Written { head, body, result },
                     Err(error) => Done::Failed(error),
                 }
-            }
-            Op::Fill { file, position, body, sync } => {
-                assert!(world.files.contains_key(&file), "{file} is filled, and not there");
-                let pieces = pieces(position, &[], &body);
-                let result = world.write_all(file, &pieces, (sync, false));
-                Done::Written { head: Vec::new(), body, result }
             }
             Op::Read { file, pieces } => {
                 let read = |it: &Piece| world.read(file, it.position, it.len);

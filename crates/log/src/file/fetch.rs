@@ -350,9 +350,7 @@ impl Fetch {
             Job::Bodies { file, places } => match result {
                 Ok(bytes) => {
                     self.no_longer_under_way(&places);
-                    let damaged = self.take(&bytes, places, store);
-                    let damaged = damaged.into_iter().map(|it| (it.at, it.damaged(file)));
-                    self.damaged.extend(damaged);
+                    self.take(&bytes, file, places, store);
                 }
                 // Perhaps only one of them cannot be read.
                 Err(_) if places.len() > 1 => {
@@ -429,22 +427,20 @@ impl Fetch {
             .filter(|place| (has_room || self.wanted.contains(&place.at)) && self.settle(place.at));
         let here = here.map(|place| (*place, (place.position - start) as usize));
         let here = here.collect();
-        let others = self.take(bytes, here, store);
-        // The read may have begun before they were filled in. If they are damaged, that is found when they are read alone.
-        self.wanted.extend(others.iter().map(|place| place.at));
+        self.take(bytes, load.stretch.file, here, store);
     }
 
-    /// Keeps records that were read. Gives those that are not what was written.
+    /// Keeps records that were read.
     fn take(
         &mut self,
         bytes: &Bytes,
+        file: FileName,
         mut places: Vec<(Place, usize)>,
         store: &Store,
-    ) -> Vec<Place> {
+    ) {
         places.retain(|(place, _)| store.cold.get(place.at).is_some());
-        let mut others = Vec::new();
-        self.kept.take(bytes, &places, |place| others.push(place));
-        others
+        let Self { kept, damaged, .. } = self;
+        kept.take(bytes, &places, |place| _ = damaged.insert(place.at, place.damaged(file)));
     }
 
     /// Drops the oldest of what was read before the block `first_kept`, if there is too much of it. It is

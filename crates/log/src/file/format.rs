@@ -47,8 +47,8 @@ use crate::disk::Heading;
 use crate::shared::{LogNumber, Original};
 use crate::{HEAD_MAX, Holder, Offset};
 
-/// In files of 4 the bytes of volatile records may be missing: nothing else is new.
-pub(super) const FORMAT: u32 = 4;
+/// Files of 3 are in the disk's list of files: nothing else is new.
+pub(super) const FORMAT: u32 = 3;
 /// The first format whose files are in a list.
 pub(super) const LISTED_SINCE: u32 = 3;
 pub(super) const FILE_HEADER: usize = 128;

@@ -106,7 +106,7 @@ pub enum OpenError {
     },
     /// Written by a later version.
     #[error(
-        "{file} has format {format} and was written by {writer}; this version reads formats up to 4. \
+        "{file} has format {format} and was written by {writer}; this version reads formats up to 3. \
          Start that version or a later one"
     )]
     Newer {

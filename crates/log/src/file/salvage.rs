@@ -16,7 +16,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::format::{
@@ -234,7 +234,6 @@ fn scanned<D: Disk>(disk: &mut D, name: FileName, known: &Known) -> Result<Scan,
     let (mut gap, mut sequence, mut has_end) = (Some(0_u64), 0, false);
     // The first batch whose bodies are not whole, and that nothing says was safe: by its range.
     let mut torn: Option<(usize, u64)> = None;
-    let mut volatile = BTreeMap::new();
     while position < *len {
         let shown = on(name, window.show(position, need))?;
         let mut walk = Walk::new(position, *len, header.mark);
@@ -259,7 +258,7 @@ fn scanned<D: Disk>(disk: &mut D, name: FileName, known: &Known) -> Result<Scan,
                 end = batch.header.end;
                 let range = position..walk.position();
                 position = range.end;
-                let (checksums, _) = crcs(&batch, &mut volatile);
+                let checksums = crcs(&batch);
                 let may_be_torn = *is_tail && torn.is_none() && range.end > *safe;
                 if may_be_torn && !on(name, have_crcs(&mut window, &checksums))? {
                     torn = Some((scan.whole.len(), sequence.saturating_sub(1)));

@@ -59,7 +59,7 @@ pub(super) struct Segment {
     pub(super) is_rewriting: bool,
     /// Its indexes could not be read: it cannot be rewritten.
     pub(super) is_damaged: bool,
-    /// In an older format: nothing is added to it.
+    /// In a format whose files are in no list: nothing is added to it.
     pub(super) is_old: bool,
     /// Bytes of the file that are neither records nor notes, if that is known.
     overhead: u64,

@@ -202,7 +202,6 @@ impl<D: Disk> FileLog<D> {
                 self.space.doomed.push(it);
                 continue;
             }
-            self.fills.forget(file);
             let op = Op::Remove { file, next_len };
             let token = super::submit(&mut self.disk, &mut self.next_token, op);
             self.space.leaving.push((token, it));
@@ -217,7 +216,6 @@ impl<D: Disk> FileLog<D> {
         let (_, Doomed { epochs, .. }) = leaving.swap_remove(index);
         if result.is_ok() {
             epochs.into_iter().for_each(|epoch| self.store.segments.retire(epoch));
-            self.fills.retry();
             self.space.look();
         } else {
             self.space.stuck.extend(epochs);
@@ -272,8 +270,7 @@ impl<D: Disk> FileLog<D> {
         let is_awaited =
             |first: u64, last: u64| self.space.awaited.range(first..=last).next().is_some();
         let can = |it: &&Segment| {
-            let is_whole =
-                it.is_sealed && !it.is_damaged && !it.is_dead() && !self.fills.are_in(it.file);
+            let is_whole = it.is_sealed && !it.is_damaged && !it.is_dead();
             // A rewriting has no notes on what is not in the log any more.
             is_whole
                 && !is_awaited(it.file.segment, it.through)

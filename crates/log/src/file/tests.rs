@@ -15,25 +15,6 @@ mod contract {
     );
 }
 
-/// Volatile records are written, most of them after their batch.
-mod spilled {
-    use super::*;
-
-    crate::log_suite!(
-        || {
-            let cache_bytes = 1 << 30;
-            let options = Options {
-                cache_bytes,
-                spill_bytes: 0,
-                spill_piece_bytes: 100,
-                ..Options::default()
-            };
-            open(&SimDisk::new(0), options)
-        },
-        drive
-    );
-}
-
 /// What `usage` says without looking at every file is what looking at every file says, whatever happened.
 #[test]
 fn sums_agree_with_the_files() {
@@ -44,7 +25,6 @@ fn sums_agree_with_the_files() {
             segment_bytes: 1 << (10 + below(3)),
             cache_bytes: below(3) * 1000,
             spill_bytes: below(2) * 1000,
-            spill_piece_bytes: 50 + seed % 3 * 100,
             weigh: |_| 1,
             ..Options::default()
         };

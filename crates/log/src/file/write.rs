@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::elsewhere::Elsewhere;
-use super::fill::Fill;
 use super::format::{
     BATCH_HEADER, BatchHeader, FILE_HEADER, FORMAT, FileHeader, IndexWriter, RecordFacts,
 };
@@ -65,8 +64,6 @@ struct Write {
     reached: Reached,
     sync: bool,
     is_last: bool,
-    /// Into room that an earlier batch left.
-    is_fill: bool,
     state: State,
 }
 
@@ -82,9 +79,6 @@ enum State {
 #[derive(Debug)]
 struct Flight {
     writes: Vec<Write>,
-    /// Of the file.
-    batch_len: u64,
-    /// Bytes that are written.
     bytes: u64,
     /// Those of them that are in the memory of a record which the log has, too.
     shared_bytes: u64,
@@ -93,8 +87,6 @@ struct Flight {
     is_synced: bool,
     /// The batch's records below `range`, ascending: volatile ones that were persisted.
     late: Vec<u64>,
-    /// Records whose bytes the batch does not bring.
-    fills: Vec<(u64, Fill)>,
     /// The offsets of all other records of the batch.
     range: Range<u64>,
     /// Records of the batch that still have a holder.
@@ -213,8 +205,8 @@ impl Writer {
         self.late.pop_front()
     }
 
-    /// Adds records that were written late. Eviction has passed those below `evicted`.
-    pub(super) fn add_late(&mut self, late: Vec<u64>, evicted: Offset, hot: &MemoryLog) {
+    /// Adds late records of a batch that is written now. Eviction has passed those below `evicted`.
+    fn add_late(&mut self, late: Vec<u64>, evicted: Offset, hot: &MemoryLog) {
         self.late.extend(late.into_iter().filter(|&at| at < evicted.get()));
         if self.late.len() > self.late_max {
             self.late.retain(|&at| hot.place(Offset::new(at)).is_ok());
@@ -254,10 +246,8 @@ impl Writer {
             && (flight.range.contains(&at) || flight.late.binary_search(&at).is_ok())
         {
             flight.live -= 1;
-            // A record whose bytes came later is in none of both.
             let is_shared = stored as usize > LARGE;
-            let shared = if is_shared { u64::from(stored) } else { 0 };
-            flight.shared_bytes = flight.shared_bytes.saturating_sub(shared);
+            flight.shared_bytes -= if is_shared { u64::from(stored) } else { 0 };
         }
     }
 
@@ -308,8 +298,6 @@ impl Writer {
             + (self.persists.capacity() + self.late.capacity()) * size_of::<u64>()
             + self.freed.capacity() * size_of::<(u64, Original)>()
             + self.flight.as_ref().map_or(0, |flight| flight.late.capacity()) * size_of::<u64>()
-            + self.flight.as_ref().map_or(0, |flight| flight.fills.capacity())
-                * size_of::<(u64, Fill)>()
             + self.spare.0.capacity()
             + self.spare.1.held_bytes()
             + self.flight.as_ref().map_or(0, |flight| flight.bytes - flight.shared_bytes) as usize
@@ -376,8 +364,7 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Adds a record; if it `is_later`, it leaves room for the bytes of it.
-    fn record(&mut self, at: u64, tag: Tag, held: u32, bytes: Stored<'_>, is_later: bool) {
+    fn record(&mut self, at: u64, tag: Tag, held: u32, bytes: Stored<'_>) {
         let Some(set) = SetId::new(held) else { return };
         let elsewhere = self.elsewhere.get(at);
         let marks = if self.marks.is_empty() { None } else { self.marks.get(&at) };
@@ -401,7 +388,6 @@ impl Batch<'_> {
         self.lens.push(if elsewhere.is_some() { 0 } else { bytes.len() as u32 });
         match bytes {
             _ if elsewhere.is_some() => {}
-            _ if is_later => self.bodies.push_gap(bytes.len()),
             Stored::Among(bytes) => self.bodies.push(bytes),
             Stored::Own(bytes) => self.bodies.push_whole(bytes.clone()),
         }
@@ -526,7 +512,7 @@ impl<D: Disk> FileLog<D> {
         let first = self.writer.gathered;
         let end = until.end.max(first);
         let mut shares = self.share_out(first, end);
-        let Self { hot, store, writer, sums, options, .. } = self;
+        let Self { hot, store, writer, sums, .. } = self;
         let mut notes = writer.take_notes(until, &mut store.segments);
         shares.freed = writer.take_freed();
         let Store { segments, sets, marks, cold, elsewhere, .. } = store;
@@ -546,28 +532,22 @@ impl<D: Disk> FileLog<D> {
             lens: Vec::new(),
         };
         let mut wants_sync = false;
-        let (mut brought, mut fills) = (0, Vec::new());
         let mut take = |at: u64, tag: &mut u16, held: u32, bytes: Stored<'_>| {
             let was = Tag(*tag);
             if was.is(Tag::WRITTEN) || was.is(Tag::VOLATILE) && !was.is(Tag::SPILL) {
                 return false;
             }
+            batch.record(at, was, held, bytes);
+            *tag |= Tag::WRITTEN;
             let len = bytes.len() as u64;
-            let is_later = was.is(Tag::VOLATILE) && brought + len > options.spill_piece_bytes;
-            if is_later {
-                fills.push((at, batch.bodies.len()));
-            }
-            batch.record(at, was, held, bytes, is_later);
-            *tag |= Tag::WRITTEN | if is_later { Tag::UNFILLED } else { 0 };
             if was.is(Tag::VOLATILE) {
                 sums.volatile -= len;
                 sums.spilled -= len;
-                brought += if is_later { 0 } else { len };
             } else {
                 sums.unwritten -= len;
             }
             sums.wait_no_more(len);
-            *if is_later { &mut sums.unfilled } else { &mut sums.cached } += len;
+            sums.cached += len;
             wants_sync |= !was.is(Tag::VOLATILE);
             true
         };
@@ -582,7 +562,6 @@ impl<D: Disk> FileLog<D> {
         hot.walk(first, end, &mut |at, tag, held, bytes| {
             take(at, tag, held, bytes);
         });
-        batch.bodies.close();
         let Batch { mut index, lens, .. } = batch;
         let bodies_len = lens.iter().map(|&len| u64::from(len)).sum();
         notes.retain(|note| segments.by_number(note.segment).is_some());
@@ -594,7 +573,6 @@ impl<D: Disk> FileLog<D> {
             return;
         }
         let mut about = Vec::with_capacity(notes.len());
-        let mut persisted = Vec::new();
         // No publisher waits for notes. But batches of notes alone are few, and a stop in good order relies on their sync.
         wants_sync |= !notes.is_empty();
         for Note { at, segment: number, is_straggler, holder, kind } in notes.drain(..) {
@@ -621,7 +599,6 @@ impl<D: Disk> FileLog<D> {
                     };
                     match held {
                         Some(set) => {
-                            persisted.extend(segment.map(|it| (at, segments.all[it].file)));
                             place(&mut index);
                             index.persist(at, sets.len(set));
                             sets.each(set, |holder| index.holder(holder, None));
@@ -653,8 +630,7 @@ impl<D: Disk> FileLog<D> {
             index_crc: 0,
         };
         (writer.gathered, writer.sequence) = (end, writer.sequence + 1);
-        let brought = self.bring(persisted);
-        self.submit_batch(header, (head, bodies), wants_sync, shares, brought);
+        self.submit_batch(header, (head, bodies), wants_sync, shares);
         let segments = &mut self.store.segments;
         let last = segments.all.len().saturating_sub(1);
         let written = segments.change(last, |segment| {
@@ -664,10 +640,7 @@ impl<D: Disk> FileLog<D> {
         });
         if let (Some((number, end)), Some(flight)) = (written, &mut self.writer.flight) {
             flight.live = lens.len() as u64;
-            let place = (number, end - flight.batch_len);
-            let (file, bodies) = (flight.file, end - bodies_len);
-            let fill = |place| Fill { file, position: bodies + place as u64, done: 0 };
-            flight.fills = fills.into_iter().map(|(at, place)| (at, fill(place))).collect();
+            let place = (number, end - flight.bytes);
             segments.stragglers.extend(late.iter().map(|&at| (at, place)));
             late.sort_unstable();
             flight.late = late;
@@ -681,28 +654,15 @@ impl<D: Disk> FileLog<D> {
         (mut head, body): (Vec<u8>, Body),
         sync: bool,
         shares: Shares,
-        brought: Vec<(FileName, u64, Body)>,
     ) {
         let segment_len = self.segment_len();
         let Self { store, writer, options, .. } = self;
+        let mut writes = Vec::new();
         let before = Reached { end: header.first, sequence: header.sequence };
-        // The batch says that these are durable. They are there before it is.
-        let mut writes: Vec<_> = brought
-            .into_iter()
-            .map(|(file, position, body)| Write {
-                file,
-                position,
-                reached: before,
-                sync: true,
-                is_last: false,
-                is_fill: true,
-                state: State::Waits(Vec::new(), body),
-            })
-            .collect();
         let after = Reached { end: header.end, sequence: header.sequence + 1 };
         let mut send = |file, position, (head, body), reached, sync, is_last| {
             let state = State::Waits(head, body);
-            writes.push(Write { file, position, reached, sync, is_last, is_fill: false, state });
+            writes.push(Write { file, position, reached, sync, is_last, state });
         };
         let segments = &mut store.segments;
         let is_full =
@@ -724,27 +684,24 @@ impl<D: Disk> FileLog<D> {
         header.index_len = (head.len() - BATCH_HEADER) as u64;
         header.index_crc = crc32c::crc32c(&head[BATCH_HEADER..]);
         head[..BATCH_HEADER].copy_from_slice(&header.encode(segment.mark));
-        let (batch_len, position) = ((head.len() + body.len()) as u64, segment.len);
-        let bytes = (head.len() + body.written_len()) as u64;
+        let (bytes, position) = ((head.len() + body.len()) as u64, segment.len);
         let shared_bytes = body.large_len() as u64;
         let file = segment.file;
-        segments.change(active, |it| it.add_batch(position, batch_len, header.first, header.end));
+        segments.change(active, |it| it.add_batch(position, bytes, header.first, header.end));
         send(file, position, (head, body), after, sync, false);
         writer.flight = Some(Flight {
             writes,
-            batch_len,
             bytes,
             shared_bytes,
             sequence: header.sequence,
             is_synced: sync,
             late: Vec::new(),
-            fills: Vec::new(),
             range: header.first..header.end,
             live: 0,
             shares,
             is_written: false,
             file,
-            len: position + batch_len,
+            len: position + bytes,
         });
         self.submit_next();
     }
@@ -757,14 +714,9 @@ impl<D: Disk> FileLog<D> {
         let Some(write) = flight.writes.iter_mut().find(|write| !is_done(write)) else { return };
         let State::Waits(head, body) = &mut write.state else { return };
         let (head, body) = (std::mem::take(head), std::mem::take(body));
-        let Write { file, position, reached, sync, is_last, is_fill, .. } = *write;
+        let Write { file, position, reached, sync, is_last, .. } = *write;
         let is_background = false;
-        let op = match is_fill {
-            true => Op::Fill { file, position, body, sync },
-            false => {
-                Op::Write { file, position, head, body, reached, sync, is_last, is_background }
-            }
-        };
+        let op = Op::Write { file, position, head, body, reached, sync, is_last, is_background };
         write.state = State::UnderWay(submit(disk, next_token, op));
     }
 
@@ -811,9 +763,6 @@ impl<D: Disk> FileLog<D> {
         flight.shares.here.clear();
         self.lending.free(std::mem::take(&mut flight.shares.freed));
         flight.is_written = true;
-        let fills = std::mem::take(&mut flight.fills);
-        self.add_fills(fills);
-        self.fills.retry();
         self.space.look();
         self.end_flight();
     }

@@ -205,72 +205,6 @@ fn a_file_is_used_again() {
     assert_eq!((len(13), has_spare()), (128, false));
 }
 
-/// What comes late is where its batch has room for it.
-#[test]
-fn what_comes_late_is_filled_in() {
-    let place = Place::new();
-    let options = Options { spill_bytes: 0, spill_piece_bytes: 10_000, ..options() };
-    let mut log = place.open(options);
-    let mut append = |number, len, keep| {
-        log.append(b"", &[&vec![number; len]], &[Holder::new(1)], keep).unwrap()
-    };
-    append(7, 300_000, Keep::Volatile);
-    let small = append(8, 16, Keep::Durable);
-    log.sync().unwrap();
-    while log.durable() <= small || log.unwritten_bytes() > 0 {
-        place.wait();
-        log.sync().unwrap();
-    }
-    let name = FileName { segment: 0, generation: 0 };
-    let bytes = std::fs::read(place.dir.path().join(name.to_string())).unwrap();
-    assert!(bytes.ends_with(&[vec![7; 300_000], vec![8; 16]].concat()));
-}
-
-/// A file that was made of another is cut at its end, though an earlier one was filled meanwhile.
-#[test]
-fn a_file_is_cut_though_another_is_filled() {
-    let place = Place::new();
-    let dir = place.dir.path();
-    let name = |segment| FileName { segment, generation: 0 };
-    let path = |segment: u64| dir.join(name(segment).to_string());
-    let write = |segment, position, is_last| Op::Write {
-        file: name(segment),
-        position,
-        head: vec![7; 128],
-        body: Body::default(),
-        reached: Default::default(),
-        sync: true,
-        is_last,
-        is_background: false,
-    };
-    let fill = |segment, position, sync| Op::Fill {
-        file: name(segment),
-        position,
-        body: Body::of(&[9; 10]),
-        sync,
-    };
-    for segment in [0, 1] {
-        File::create(path(segment)).unwrap().set_len(LEN).unwrap();
-    }
-    let mut disk = place.disk();
-    disk.enlist(&Lines::default(), false).unwrap();
-    done(&mut disk, &place, Op::Remove { file: name(0), next_len: LEN });
-    done(&mut disk, &place, write(2, 0, false));
-    assert_eq!(std::fs::metadata(path(2)).unwrap().len(), LEN, "it was made of another");
-    for op in [fill(1, 50, false), fill(2, 100, true), fill(1, 90, true), write(2, 128, true)] {
-        assert!(matches!(done(&mut disk, &place, op), Done::Written { result: Ok(()), .. }));
-    }
-    let bytes = std::fs::read(path(2)).unwrap();
-    assert_eq!(bytes, [vec![7; 100], vec![9; 10], vec![7; 146]].concat());
-    let bytes = std::fs::read(path(1)).unwrap();
-    let filled: Vec<_> = (0..bytes.len()).filter(|&at| bytes[at] == 9).collect();
-    assert_eq!((bytes.len() as u64, filled), (LEN, (50..60).chain(90..100).collect()));
-    // A file that is not there is not made.
-    let failed = done(&mut disk, &place, fill(3, 0, false));
-    assert!(matches!(failed, Done::Written { result: Err(DiskError::Failed(_)), .. }));
-    assert!(!path(3).exists());
-}
-
 mod contract {
     use super::*;
     use leveret_log::{
@@ -331,30 +265,19 @@ mod contract {
         }
     }
 
-    fn open(options: Options) -> Placed {
-        let place = Place::new();
-        Placed { log: place.open(options), place }
-    }
-
-    fn drive(it: &mut Placed) {
-        it.log.sync().unwrap();
-        while it.log.durable() < it.log.end() || it.log.usage().unwritten_bytes > 0 {
-            it.place.wait();
+    log_suite!(
+        || {
+            let place = Place::new();
+            Placed { log: place.open(options()), place }
+        },
+        |it: &mut Placed| {
             it.log.sync().unwrap();
+            while it.log.durable() < it.log.end() || it.log.usage().unwritten_bytes > 0 {
+                it.place.wait();
+                it.log.sync().unwrap();
+            }
         }
-    }
-
-    log_suite!(|| open(options()), drive);
-
-    /// Volatile records are written, most of them after their batch.
-    mod spilled {
-        use super::*;
-
-        log_suite!(
-            || open(Options { spill_bytes: 0, spill_piece_bytes: 1000, ..options() }),
-            drive
-        );
-    }
+    );
 }
 
 #[test]

@@ -26,9 +26,6 @@ pub(super) const SPARE: &str = "spare";
 /// as it is told, and would keep a core busy for as long as the disk is full.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
 
-/// Bytes that are filled in and not synced, at most: a sync that somebody waits for writes them, too.
-const FILLED_MAX: u64 = 4 << 20;
-
 /// Removes what a process that was killed had kept.
 pub(super) fn clear(dir: &Path) -> std::io::Result<()> {
     let spare = dir.join(SPARE);
@@ -40,10 +37,6 @@ pub(super) struct Writer {
     dir: PathBuf,
     /// The file written to last.
     open: Option<Open>,
-    /// An earlier file that is still being filled.
-    filled: Option<(FileName, File)>,
-    /// Bytes that were filled in since the last sync.
-    unsynced: u64,
     /// Whether there is a file to make the next one of. None if none is ever kept.
     spare: Option<Spare>,
     /// When the disk may be tried again, which was found full.
@@ -121,18 +114,7 @@ impl Writer {
     /// One that makes each file anew.
     pub(super) fn new(dir: &Path, room: Arc<Room>, list: Arc<Ranked<List>>) -> Self {
         let (dir, has_listed) = (dir.to_owned(), false);
-        let (filled, unsynced) = (None, 0);
-        Self {
-            dir,
-            open: None,
-            filled,
-            unsynced,
-            spare: None,
-            full_until: None,
-            room,
-            list,
-            has_listed,
-        }
+        Self { dir, open: None, spare: None, full_until: None, room, list, has_listed }
     }
 
     /// One that makes files of those it removed.
@@ -142,7 +124,6 @@ impl Writer {
 
     fn close(&mut self, file: FileName) {
         self.open = self.open.take().filter(|open| open.name != file);
-        self.filled = self.filled.take().filter(|(name, _)| *name != file);
     }
 
     /// Removes a file, or keeps it for the next one, which gets `next_len` bytes, about.
@@ -214,9 +195,24 @@ impl Writer {
     fn perform(&mut self, op: Op) -> Done {
         match op {
             Op::Write { file, position, head, body, reached, sync, is_last, .. } => {
-                let result = self.try_write((head.len() + body.written_len()) as u64, |it| {
-                    it.write(file, position, (&head, &body), (sync, is_last))
-                });
+                if let Some(until) = self.full_until.take() {
+                    std::thread::sleep(until.saturating_duration_since(Instant::now()));
+                }
+                // Before publishers are blocked for want of it.
+                if self.room.is_wanted() {
+                    self.drop_spare();
+                }
+                let mut result = self.write(file, position, (&head, &body), (sync, is_last));
+                if result == Err(DiskError::Full) && self.drop_spare() {
+                    result = self.write(file, position, (&head, &body), (sync, is_last));
+                }
+                if result.is_ok() {
+                    self.room.wrote((head.len() + body.len()) as u64);
+                }
+                if result == Err(DiskError::Full) {
+                    self.room.refused();
+                    self.full_until = Some(Instant::now() + FULL_PAUSE);
+                }
                 if sync && result.is_ok() {
                     let len = (head.len() + body.len()) as u64;
                     self.has_listed = true;
@@ -226,12 +222,6 @@ impl Writer {
                     }
                 }
                 Done::Written { head, body, result }
-            }
-            Op::Fill { file, position, body, sync } => {
-                let result = self.try_write(body.written_len() as u64, |it| {
-                    it.fill(file, position, &body, sync)
-                });
-                Done::Written { head: Vec::new(), body, result }
             }
             Op::Remove { file, next_len } => {
                 self.full_until = None;
@@ -256,69 +246,6 @@ impl Writer {
         }
     }
 
-    /// Writes so many bytes, if need be in the place of the spare file.
-    fn try_write(
-        &mut self,
-        bytes: u64,
-        write: impl Fn(&mut Self) -> Result<(), DiskError>,
-    ) -> Result<(), DiskError> {
-        if let Some(until) = self.full_until.take() {
-            std::thread::sleep(until.saturating_duration_since(Instant::now()));
-        }
-        // Before publishers are blocked for want of it.
-        if self.room.is_wanted() {
-            self.drop_spare();
-        }
-        let mut result = write(self);
-        if result == Err(DiskError::Full) && self.drop_spare() {
-            result = write(self);
-        }
-        if result.is_ok() {
-            self.room.wrote(bytes);
-        }
-        if result == Err(DiskError::Full) {
-            self.room.refused();
-            self.full_until = Some(Instant::now() + FULL_PAUSE);
-        }
-        result
-    }
-
-    /// Fills gaps of a file. What is written to last stays open.
-    fn fill(
-        &mut self,
-        name: FileName,
-        position: u64,
-        body: &Body,
-        sync: bool,
-    ) -> Result<(), DiskError> {
-        let is_open = |open: &&Open| open.name == name;
-        if self.open.as_ref().filter(is_open).is_none()
-            && self.filled.as_ref().is_none_or(|(filled, _)| *filled != name)
-        {
-            let path = self.dir.join(name.to_string());
-            let file = OpenOptions::new().write(true).open(path);
-            self.filled = Some((name, file.map_err(|error| not_written(&error))?));
-        }
-        let open = self.open.as_ref().filter(is_open).map(|open| &open.file);
-        let filled = || self.filled.as_ref().map(|(_, file)| file);
-        let Some(file) = open.or_else(filled) else { return Ok(()) };
-        let since = Instant::now();
-        for (at, part) in body.pieces() {
-            let written = file.write_all_at(part, position + at as u64);
-            written.map_err(|error| not_written(&error))?;
-        }
-        let bytes = body.written_len() as u64;
-        WRITES.count(bytes, since);
-        self.unsynced += bytes;
-        if sync || self.unsynced > FILLED_MAX {
-            let since = Instant::now();
-            file.sync_data().map_err(|error| failed(&error))?;
-            SYNCS.count(0, since);
-            self.unsynced = 0;
-        }
-        Ok(())
-    }
-
     fn write(
         &mut self,
         name: FileName,
@@ -336,14 +263,13 @@ impl Writer {
         }
         let Some(open) = &mut self.open else { return Ok(()) };
         let Open { file, is_new, is_reused, end, .. } = open;
-        let bodies = position + head.len() as u64;
+        let mut at = position;
         let since = Instant::now();
-        let pieces = body.pieces().map(|(at, part)| (bodies + at as u64, part));
-        for (at, part) in once((position, head)).chain(pieces) {
+        for part in once(head).chain(body.pieces()) {
             file.write_all_at(part, at).map_err(|error| not_written(&error))?;
+            at += part.len() as u64;
         }
-        WRITES.count((head.len() + body.written_len()) as u64, since);
-        let at = bodies + body.len() as u64;
+        WRITES.count(at - position, since);
         *end = at;
         let cuts = is_last && std::mem::take(is_reused);
         if cuts {
@@ -355,7 +281,6 @@ impl Writer {
             // After a failed sync nobody knows what is on the disk, full or not.
             synced.map_err(|error| failed(&error))?;
             SYNCS.count(0, since);
-            self.unsynced = 0;
             if std::mem::take(is_new) {
                 sync_dir(&self.dir).map_err(|error| failed(&error))?;
             }

@@ -66,7 +66,7 @@ impl Kept {
         if room < self.bytes_max / ROOM_PART { 0 } else { room }
     }
 
-    /// Keeps records, each of which begins at that byte of what was read. Tells of each that is not what was written.
+    /// Keeps records, each of which begins at that byte of what was read. Tells of each that is damaged.
     pub(super) fn take(
         &mut self,
         read: &Bytes,

@@ -13,7 +13,7 @@ use crate::file::Store;
 use crate::file::cold::Held;
 use crate::file::digest::{Alike, Digest};
 use crate::file::format::{
-    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FORMAT, Malformed, NoteEntry, NoteKind,
+    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, LISTED_SINCE, Malformed, NoteEntry, NoteKind,
     RecordEntry,
 };
 use crate::file::segments::{Digested, Segment};
@@ -148,7 +148,7 @@ impl Recovery<'_> {
         let epoch = self.store.segments.new_epoch();
         let mut segment = Segment::new(name, header.mark, header.first, header.as_of, epoch);
         segment.through = header.through;
-        segment.is_old = header.format < FORMAT;
+        segment.is_old = header.format < LISTED_SINCE;
         segment.len = FILE_HEADER as u64;
         self.store.segments.push(segment);
         self.found.end = header.first;
@@ -481,25 +481,7 @@ impl Unsynced {
         let after = self.places.partition_point(|(sequence, _)| *sequence <= self.before);
         let place = self.places.get(after.saturating_sub(1)).copied();
         let Some((_, position)) = place else { return Ok(None) };
-        let from_there = self.torn_from(window, Walk::new(position, end, mark))?;
-        match from_there {
-            Some(torn) => Ok(torn),
-            // A volatile record that is to persist is in an earlier batch, or in another file.
-            None => {
-                let all = self.torn_from(window, Walk::new(FILE_HEADER as u64, end, mark))?;
-                Ok(all.unwrap_or_default())
-            }
-        }
-    }
-
-    /// The same, from where the walk is. None if what is to persist of volatile records does not lie there and could.
-    fn torn_from<D: Disk>(
-        &self,
-        window: &mut Window<'_, D>,
-        mut walk: Walk,
-    ) -> Result<Option<Option<u64>>, DiskError> {
-        let (mut volatile, mut need) = (BTreeMap::new(), 0);
-        let is_all = walk.position() == FILE_HEADER as u64;
+        let (mut walk, mut need) = (Walk::new(position, end, mark), 0);
         loop {
             let position = walk.position();
             let shown = window.show(position, need)?;
@@ -509,15 +491,12 @@ impl Unsynced {
                     need = 0;
                     // What was safe is not torn: a record that is not whole is found when it is read.
                     let is_safe = batch.header.sequence < self.before || batch.end() <= self.safe;
-                    let (crcs, are_known) = crcs(&batch, &mut volatile);
-                    if !is_safe && !are_known && !is_all {
-                        return Ok(None);
-                    }
-                    if !is_safe && !have_crcs(window, &crcs)? {
-                        return Ok(Some(Some(position)));
+                    let crcs = if is_safe { Vec::new() } else { crcs(&batch) };
+                    if !have_crcs(window, &crcs)? {
+                        return Ok(Some(position));
                     }
                 }
-                Step::End | Step::Bad => return Ok(Some(None)),
+                Step::End | Step::Bad => return Ok(None),
             }
         }
     }

@@ -1,9 +1,7 @@
 //! A file, read a piece at a time; what of it is whole.
 
-use std::collections::BTreeMap;
-
 use crate::disk::{Disk, DiskError, FileName};
-use crate::file::format::{BATCH_HEADER, Entry, NoteEntry, NoteKind};
+use crate::file::format::BATCH_HEADER;
 use crate::file::walk::{Batch, synced_before};
 
 /// Bytes that are read at once when nothing asks for more.
@@ -75,45 +73,22 @@ impl<'a, D: Disk> Window<'a, D> {
     }
 }
 
-/// Place, length and checksum of a record.
-pub(in crate::file) type Sum = (u64, u32, u32);
-
-/// Of a batch's records, but for those that are lost with the process: their bytes may be written long after the batch, or
-/// never. Those are added to `volatile`. If the batch says that one of them is to persist, its bytes are to be there. False
-/// if one that is to persist is not in `volatile`.
-pub(in crate::file) fn crcs(
-    batch: &Batch<'_>,
-    volatile: &mut BTreeMap<u64, Sum>,
-) -> (Vec<Sum>, bool) {
+/// Places, lengths and checksums of a batch's records.
+pub(in crate::file) fn crcs(batch: &Batch<'_>) -> Vec<(u64, u32, u32)> {
     let mut crcs = Vec::new();
     // What is malformed is found by whoever takes the records.
     let _ = batch.records(&mut |record, place| {
-        let sum = (place, record.len, record.crc);
-        if record.is_volatile {
-            volatile.insert(record.at, sum);
-        } else if record.elsewhere.is_none() {
-            crcs.push(sum);
+        if record.elsewhere.is_none() {
+            crcs.push((place, record.len, record.crc));
         }
     });
-    let mut are_known = true;
-    if batch.header.notes == 0 {
-        return (crcs, are_known);
-    }
-    let mut entries = batch.entries();
-    while let Ok(Some(entry)) = entries.next() {
-        if let Entry::Note(NoteEntry { at, kind: NoteKind::Persist(_), .. }) = entry {
-            let sum = volatile.remove(&at);
-            are_known &= sum.is_some();
-            crcs.extend(sum);
-        }
-    }
-    (crcs, are_known)
+    crcs
 }
 
 /// Whether all records are what they were.
 pub(in crate::file) fn have_crcs<D: Disk>(
     window: &mut Window<'_, D>,
-    crcs: &[Sum],
+    crcs: &[(u64, u32, u32)],
 ) -> Result<bool, DiskError> {
     for &(place, len, crc) in crcs {
         let len = len as usize;
