@@ -220,7 +220,7 @@ fn read(stream: &mut impl Read) -> Option<Request> {
                 text(&inside(&value)[1])
             });
             let (number, what) = (bytes(number).to_vec(), what.clone());
-            return Some(Request { number, what, cookie: cookie.last() });
+            return Some(Request { number, what, cookie: cookie.next_back() });
         }
     }
 }
