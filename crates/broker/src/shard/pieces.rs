@@ -213,6 +213,11 @@ impl<L: Log> Shard<L> {
                 _ => {}
             }
         }
+        self.let_left_go();
+    }
+
+    /// Releases what left queues, as far as it goes nowhere else.
+    pub(super) fn let_left_go(&mut self) {
         for (id, left) in self.queues.take_left() {
             match left {
                 Left::Acked(offset) => self.gone(offset, id, Way::Acked),

@@ -192,7 +192,8 @@ impl<L: Log> Shard<L> {
     /// keeps what is persistent and was not written so far because a consumer was waited for.
     /// [`sync`](Self::sync) until [`is_durable`](Self::is_durable) is to follow.
     ///
-    /// A later turn does nothing but get on with the log, and with the logs that share records with it. Other letters are
+    /// A later turn does nothing but get on with the log, and with the logs that share records with it, and hears of dead
+    /// letters that are safe where they went. Other letters are
     /// lost with the process: what they were to do is as the shard wrote it down. So nothing is given out after the last marks.
     pub fn close(&mut self) {
         self.is_closed = true;
@@ -228,7 +229,14 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         for letter in letters.drain(..) {
-            self.store.hear(letter, homes, out);
+            match letter {
+                // The copy was durable before this shard closed, or is now: here it is not to come back.
+                ToShard::DeadLettered { from, target, taken } => {
+                    self.dead_lettered(from, target, taken, now, out);
+                    self.let_left_go();
+                }
+                letter => self.store.hear(letter, homes, out),
+            }
         }
         // What another log wants may have come from the disk.
         for parked in self.store.came(|_| {}) {

@@ -842,6 +842,17 @@ fn a_stop_knows_of_dead_letters_on_their_way() {
             let is_held =
                 node.log().holders().get(&0).is_some_and(|held| held.contains(&queue.get()));
             assert_eq!(is_held, !waits, "{strategy}");
+            // Its copy is durable, then comes the stop, then the answer.
+            for _ in 0..3 {
+                node.shard.sync().expect("a log");
+                node.word("disk");
+            }
+            let on_disk = node.log().on_disk();
+            let z = node.queue('z').get();
+            assert!(
+                matches!(&on_disk[..], [(_, held)] if held[..] == [z]),
+                "{strategy}: {on_disk:?}"
+            );
         }
     }
 }
