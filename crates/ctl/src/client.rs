@@ -119,8 +119,8 @@ impl Client {
         body: Vec<u8>,
     ) -> Result<Reply, Fault> {
         let (prefix, host) = match &self.target {
-            Target::Socket(_) => ("", "localhost"),
-            Target::Network(address) => (&*address.prefix, &*address.host),
+            Target::Socket(_) => ("", "localhost".to_owned()),
+            Target::Network(address) => (&*address.prefix, address.authority()),
         };
         let mut request = Request::builder()
             .method(method)

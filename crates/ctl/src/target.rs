@@ -56,6 +56,12 @@ impl Address {
         Self { host, port, is_tls: false, prefix, authorization, cacertfile: None }
     }
 
+    /// What the header `Host` says: an IPv6 address is in brackets there (RFC 9110 section 7.2).
+    pub(crate) fn authority(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+
     /// Reads `http[s]://[USER[:PASSWORD]@]HOST[:PORT][/PREFIX]`. Without a user it is guest.
     pub(crate) fn parse(text: &str, cacertfile: Option<PathBuf>) -> Result<Self, Fault> {
         // Whoever wrote it wrote a password into it: it is not repeated.
@@ -95,6 +101,17 @@ impl Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn hosts() {
+        let check = |host: &str, want: &str| {
+            assert_eq!(Address::open(host.to_owned(), 15672).authority(), want);
+        };
+        check("host",      "host:15672");
+        check("127.0.0.1", "127.0.0.1:15672");
+        check("::1",       "[::1]:15672");
+    }
 
     #[test]
     #[rustfmt::skip] // a table
