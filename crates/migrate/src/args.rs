@@ -86,7 +86,7 @@ impl MigrateArgs {
 
     /// The API of the new broker is asked where it listens, what it knows, and to import.
     pub(crate) fn needs_new_api(&self) -> bool {
-        !self.messages_only || self.to.is_none()
+        !self.messages_only || self.to.is_none() || self.to_api.is_some()
     }
 
     pub(crate) fn old_api(&self) -> Result<Api, Fault> {

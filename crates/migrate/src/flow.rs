@@ -10,6 +10,7 @@ use leveret_client::amqp::content::RawProperties;
 use leveret_client::amqp::method::{Method, basic};
 use leveret_client::{Connection, Consume, Error, Event, QueueDeclare, QueueDeclared};
 
+use crate::limits::Room;
 use crate::queues::Queue;
 use crate::vhost::{Failure, Side};
 
@@ -27,9 +28,6 @@ const CONFIRM_PATIENCE: Duration = Duration::from_secs(120);
 
 /// How often whoever watches is told.
 const TELL: Duration = Duration::from_secs(1);
-
-/// After so many messages it is first looked whether they are there, then after twice as many each time.
-const FIRST_LOOK: u64 = 1000;
 
 /// Requests for single messages that may be under way.
 const GETS: usize = 100;
@@ -63,8 +61,8 @@ pub(crate) struct Flow<'a> {
     prefetch: u16,
     /// Messages that were ready on the new broker before; none if somebody may take what is there.
     before: Option<u64>,
-    /// When so many are moved, it is looked whether they are there.
-    next_look: u64,
+    /// What the queue there takes before it drops messages; none without such a limit, or if that is not known.
+    room: Option<Room>,
     /// Numbers of the messages that the new broker has not confirmed.
     unconfirmed: BTreeSet<u64>,
     sent: u64,
@@ -74,6 +72,8 @@ pub(crate) struct Flow<'a> {
     is_empty: bool,
     /// Why no more are sent.
     why: Option<String>,
+    /// What else is to be told.
+    note: Option<String>,
     /// Something that was sent came back, and it is not known which of the confirms is its.
     is_doubtful: bool,
     /// Some of what was sent is not stored there: confirms of many may pass over it.
@@ -99,13 +99,14 @@ impl<'a> Flow<'a> {
             exchange,
             prefetch,
             before: (before.consumer_count == 0).then_some(before.message_count.into()),
-            next_look: FIRST_LOOK,
+            room: queue.limits.as_ref().map(|limits| limits.room(before.message_count.into())),
             unconfirmed: BTreeSet::new(),
             sent: 0,
             moved: 0,
             gets: 0,
             is_empty: false,
             why: None,
+            note: None,
             is_doubtful: false,
             is_refused: false,
         }
@@ -119,6 +120,11 @@ impl<'a> Flow<'a> {
     /// Why not all of them are.
     pub(crate) fn why(&self) -> Option<&str> {
         self.why.as_deref()
+    }
+
+    /// What else is to be told of them.
+    pub(crate) fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     /// Moves messages until the queue was seen empty or there is a reason to stop. Tells, about once a second, how many
@@ -137,10 +143,6 @@ impl<'a> Flow<'a> {
                 let blocked = "the new broker is out of memory or disk and takes nothing";
                 tell(self.moved, if self.target.is_blocked() { blocked } else { "" });
                 told = Instant::now();
-                self.next_look = self.next_look.min(self.moved);
-            }
-            if self.moved >= self.next_look && self.why.is_none() && !self.target.is_blocked() {
-                self.look()?;
             }
             self.ask().map_err(Side::Old.failure())?;
             let came = self.source.poll().map_err(Side::Old.failure())?;
@@ -174,26 +176,30 @@ impl<'a> Flow<'a> {
         if self.why.is_none() { self.look() } else { Ok(()) }
     }
 
-    /// Looks whether what is moved is there: a queue with a limit or a time to live confirms what it does not keep.
+    /// Looks whether what is moved is there. Messages leave a queue by expiring and by being taken, too: that is told,
+    /// and is a reason to run it again only where the queue may have dropped them for want of room.
     fn look(&mut self) -> Result<(), Failure> {
-        self.next_look = FIRST_LOOK.max(self.moved.saturating_mul(2));
         let Some(before) = self.before else { return Ok(()) };
-        let expected = before + self.moved;
-        let how = QueueDeclare { passive: true, ..QueueDeclare::default() };
-        let declared = self
-            .target
-            .queue_declare(self.to, &self.queue.name, &how)
-            .map_err(Side::New.failure())?;
-        if declared.consumer_count > 0 {
-            self.before = None;
+        let declared = look(self.target, self.to, self.queue).map_err(Side::New.failure())?;
+        let there = declared.message_count.into();
+        let missing = (before + self.moved).saturating_sub(there);
+        if missing == 0 || declared.consumer_count > 0 {
             return Ok(());
         }
-        let missing = expected.saturating_sub(declared.message_count.into());
-        if missing > 0 {
-            self.why = Some(format!(
-                "{missing} of the messages that the new broker took are not in its queue: its max-length or \
-                 message-ttl drops them, or somebody has taken them"
-            ));
+        let told = format!("{missing} of the moved messages are not in the new queue any more");
+        match &self.queue.limits {
+            Some(limits) if limits.may_have_dropped(there) => {
+                self.why = Some(format!(
+                    "{told}: a limit of the queue (max-length, max-length-bytes) dropped them, or they expired, or \
+                     somebody took them"
+                ));
+            }
+            Some(_) => self.note = Some(format!("{told}: they expired, or somebody took them")),
+            None => {
+                self.note = Some(format!(
+                    "{told}: they expired, or somebody took them, or a limit of the queue dropped them"
+                ));
+            }
         }
         Ok(())
     }
@@ -246,6 +252,22 @@ impl<'a> Flow<'a> {
                     self.sent + 1
                 ));
                 continue;
+            }
+            if let Some(room) = &mut self.room {
+                if room.messages == 0 {
+                    // Others may have made room meanwhile. What is on its way may not be counted there yet.
+                    let declared = look(self.target, self.to, self.queue);
+                    let ready = declared.map_err(Side::New.failure())?.message_count;
+                    let used = u64::from(ready) + self.unconfirmed.len() as u64;
+                    let limits = self.queue.limits.as_ref();
+                    room.messages = limits.map_or(0, |limits| limits.room(used).messages);
+                }
+                let size = body.len() as u64;
+                self.why = room.why_not(1, size);
+                if self.why.is_some() {
+                    continue;
+                }
+                room.take(size);
             }
             self.sent += 1;
             self.unconfirmed.insert(self.sent);
@@ -313,11 +335,8 @@ impl<'a> Flow<'a> {
         if self.source.wait(QUIET).map_err(Side::Old.failure())? {
             return Ok(false);
         }
-        let how = QueueDeclare { passive: true, ..QueueDeclare::default() };
-        let declared = self
-            .source
-            .queue_declare(self.how.channel(), &self.queue.name, &how)
-            .map_err(Side::Old.failure())?;
+        let declared = look(self.source, self.how.channel(), self.queue);
+        let declared = declared.map_err(Side::Old.failure())?;
         // Deliveries that left before the answer came before it.
         if self.take()? > 0 {
             return Ok(false);
@@ -331,6 +350,12 @@ impl<'a> Flow<'a> {
         }
         Ok(declared.message_count == 0 && self.gets == 0)
     }
+}
+
+/// What a broker says of a queue.
+fn look(client: &mut Connection, channel: u16, queue: &Queue) -> Result<QueueDeclared, Error> {
+    let how = QueueDeclare { passive: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, &queue.name, &how)
 }
 
 /// Takes out what a confirm is of.

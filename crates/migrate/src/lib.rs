@@ -14,6 +14,7 @@
 mod args;
 mod definitions;
 mod flow;
+mod limits;
 mod queues;
 mod report;
 mod vhost;
@@ -91,7 +92,12 @@ fn run(args: &MigrateArgs, socket: PathBuf) -> Result<(), Fault> {
     let mut chosen =
         queues::chosen(&old, &vhosts, &patterns).map_err(|fault| of("old", "--from-api", fault))?;
     if args.needs_new_api() {
-        queues::note_room(&new, &mut chosen).map_err(|fault| of("new", "--to-api", fault))?;
+        queues::note_limits(&new, &mut chosen).map_err(|fault| of("new", "--to-api", fault))?;
+    } else {
+        report.remark(
+            "without --to-api it is not known which queues of the new broker drop what does not fit (max-length, \
+             max-length-bytes): they are not left out",
+        );
     }
     for queue in chosen.iter().filter(|queue| queue.is_stream() && queue.ready > 0) {
         report.note(&format!(

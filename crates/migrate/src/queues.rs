@@ -8,14 +8,16 @@ use fancy_regex::Regex;
 use leveret_ctl::{Api, Code, Fault};
 use serde_json::Value;
 
+use crate::limits::Limits;
 use crate::report::Row;
 
 /// What is asked of each queue.
-const PATH: &str = "/api/queues?columns=vhost,name,type,state,exclusive,auto_delete,messages_ready,messages_unacknowledged";
+const PATH: &str = "/api/queues?columns=vhost,name,type,state,exclusive,auto_delete,messages_ready,\
+                    message_bytes_ready,messages_unacknowledged";
 
 /// What is asked of each queue of the new broker.
-const LIMITS: &str =
-    "/api/queues?columns=vhost,name,messages_ready,arguments,effective_policy_definition";
+const LIMITS: &str = "/api/queues?columns=vhost,name,messages_ready,message_bytes_ready,arguments,\
+                      effective_policy_definition";
 
 /// States in which RabbitMQ has a queue and cannot get at its messages. Over AMQP a quorum queue in a minority is empty then.
 const OUT_OF_REACH: [&str; 5] = ["down", "minority", "crashed", "stopped", "terminated"];
@@ -41,10 +43,12 @@ pub(crate) struct Queue {
     pub(crate) is_auto_delete: bool,
     /// Messages that were ready, as far as the API knew.
     pub(crate) ready: u64,
+    /// Bytes of their bodies.
+    ready_bytes: u64,
     /// Messages that somebody had and had not acked, as far as the API knew.
     pub(crate) unacked: u64,
-    /// Messages that its namesake on the new broker takes without dropping others; none without such a limit.
-    pub(crate) room: Option<u64>,
+    /// What its namesake on the new broker keeps; none if that is not known.
+    pub(crate) limits: Option<Limits>,
 }
 
 impl Queue {
@@ -62,8 +66,9 @@ impl Queue {
             is_exclusive: row["exclusive"] == true,
             is_auto_delete: row["auto_delete"] == true,
             ready: number("messages_ready"),
+            ready_bytes: number("message_bytes_ready"),
             unacked: number("messages_unacknowledged"),
-            room: None,
+            limits: None,
         })
     }
 
@@ -75,12 +80,6 @@ impl Queue {
         if self.is_stream() {
             return Some("a stream, whose messages cannot be taken out".to_owned());
         }
-        if let Some(room) = self.room.filter(|room| self.ready > *room) {
-            return Some(format!(
-                "the new broker's queue has room for {room} messages, and drops the oldest then: raise its max-length, \
-                 and run it again"
-            ));
-        }
         let is_out_of_reach = OUT_OF_REACH.contains(&self.state.as_str());
         is_out_of_reach.then(|| {
             format!(
@@ -89,6 +88,19 @@ impl Queue {
                 self.state
             )
         })
+    }
+
+    /// Why its namesake on the new broker, that has `there` messages, would drop some if these so many came.
+    pub(crate) fn why_no_room(&self, count: u64, there: u64) -> Option<String> {
+        // The API's bytes are of a time before; they say nothing of a queue from which messages were taken since.
+        let bytes = if count < self.ready { 0 } else { self.ready_bytes };
+        self.limits.as_ref()?.room(there).why_not(count, bytes)
+    }
+
+    /// Why its messages would not be moved, as far as the APIs knew.
+    pub(crate) fn why_not_yet(&self) -> Option<String> {
+        let there = self.limits.as_ref().map_or(0, |limits| limits.ready);
+        self.why_not().or_else(|| self.why_no_room(self.ready, there))
     }
 
     pub(crate) fn is_stream(&self) -> bool {
@@ -118,29 +130,18 @@ fn all(api: &Api) -> Result<Vec<Queue>, Fault> {
     list(&api.get(PATH)?)?.iter().map(Queue::read).collect()
 }
 
-/// Notes how many messages each one's namesake on the new broker takes.
-pub(crate) fn note_room(new: &Api, queues: &mut [Queue]) -> Result<(), Fault> {
+/// Notes what each one's namesake on the new broker keeps.
+pub(crate) fn note_limits(new: &Api, queues: &mut [Queue]) -> Result<(), Fault> {
     let answer = new.get(LIMITS)?;
-    let mut rooms = BTreeMap::new();
+    let mut limits = BTreeMap::new();
     for row in list(&answer)? {
-        rooms.insert((row["vhost"].as_str(), row["name"].as_str()), room(row));
+        limits.insert((row["vhost"].as_str(), row["name"].as_str()), Limits::read(row));
     }
     for queue in queues {
         let id = (Some(queue.vhost.as_str()), Some(queue.name.as_str()));
-        queue.room = rooms.get(&id).copied().flatten();
+        queue.limits = Some(limits.get(&id).cloned().unwrap_or_default());
     }
     Ok(())
-}
-
-/// How many messages a queue takes without dropping others; none if it keeps all, or refuses what does not fit.
-fn room(row: &Value) -> Option<u64> {
-    let (arguments, policy) = (&row["arguments"], &row["effective_policy_definition"]);
-    let overflow = [&arguments["x-overflow"], &policy["overflow"]];
-    let refuses = overflow.iter().find_map(|it| it.as_str()).is_some_and(|it| it != "drop-head");
-    // The smaller one holds.
-    let limits = [&arguments["x-max-length"], &policy["max-length"]];
-    let limit = limits.iter().filter_map(|it| it.as_u64()).min().filter(|_| !refuses)?;
-    Some(limit.saturating_sub(row["messages_ready"].as_u64().unwrap_or(0)))
 }
 
 /// The entries of an answer that has to be a list: nothing at all is not the same as none.
@@ -193,24 +194,4 @@ pub(crate) fn await_acks(api: &Api, rows: &mut [Row]) -> Result<(), Fault> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    #[rustfmt::skip] // a table
-    fn rooms() {
-        let check = |row: Value, want| assert_eq!(room(&row), want, "{row}");
-        check(json!({}),                                                                                  None);
-        check(json!({"arguments": {"x-max-length": 10}, "messages_ready": 4}),                            Some(6));
-        check(json!({"effective_policy_definition": {"max-length": 10}, "messages_ready": 40}),           Some(0));
-        check(json!({"arguments": {"x-max-length": 7}, "effective_policy_definition": {"max-length": 9}}), Some(7));
-        check(json!({"arguments": {"x-max-length": 7, "x-overflow": "reject-publish"}}),                  None);
-        check(json!({"arguments": {"x-max-length": 7, "x-overflow": "drop-head"}}),                       Some(7));
-        check(json!({"arguments": [], "effective_policy_definition": []}),                                None);
-    }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Outcome {
     pub(crate) consumers: u32,
     /// Why it did not go on to the end.
     pub(crate) why: Option<String>,
+    /// What else is to be told of it.
+    pub(crate) note: Option<String>,
 }
 
 impl Outcome {
@@ -54,7 +56,7 @@ impl Row {
 
     /// Of a queue that is only looked at.
     pub(crate) fn not_yet(queue: &Queue) -> Self {
-        let why = queue.why_not();
+        let why = queue.why_not_yet();
         let outcome = Outcome { found: queue.ready, left: queue.ready, why, ..Outcome::default() };
         Self { unacked: queue.unacked, ..Self::new(queue, outcome) }
     }
@@ -93,6 +95,7 @@ impl Row {
                 self.unacked
             ));
         }
+        words.extend(self.outcome.note.clone());
         words.join("; ")
     }
 }
@@ -133,6 +136,11 @@ impl Report {
     /// Something that is not taken along.
     pub(crate) fn note(&self, text: &str) {
         self.line(&format!("left out: {text}"));
+    }
+
+    /// Something to be known.
+    pub(crate) fn remark(&self, text: &str) {
+        self.line(&format!("note: {text}"));
     }
 
     /// How far a queue is and all of them are, about once a second.

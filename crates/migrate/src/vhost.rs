@@ -144,6 +144,11 @@ impl Pair {
             return Ok(());
         }
         let (to, before) = self.prepare(queue).map_err(Side::New.failure())?;
+        outcome.why = queue.why_no_room(outcome.found, before.message_count.into());
+        if outcome.why.is_some() {
+            close(&mut self.target, to).map_err(Side::New.failure())?;
+            return self.clear(queue).map_err(Side::New.failure());
+        }
         let from = self.source.open_channel().map_err(Side::Old.failure())?;
         let how = if queue.is_auto_delete { Source::Got(from) } else { Source::Consumed(from) };
         let exchange = exchange_of(queue);
@@ -154,6 +159,7 @@ impl Pair {
         let ended = flow.run(|moved, word| report.at(queue, moved, found, word));
         outcome.moved = flow.moved();
         outcome.why = flow.why().map(str::to_owned);
+        outcome.note = flow.note().map(str::to_owned);
         outcome.left = found.saturating_sub(outcome.moved);
         ended?;
         // What was not acked goes back to its queue.

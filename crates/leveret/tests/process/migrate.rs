@@ -560,30 +560,58 @@ fn left(child: Child) -> String {
 #[test]
 fn what_the_new_queue_would_drop_stays() {
     let (old, new) = (Broker::start(), Broker::start());
-    for broker in [&old, &new] {
-        let (mut client, channel) = broker.channel();
-        client.queue_declare(channel, "q", &durable(&[])).unwrap();
-    }
-    let (mut client, channel) = old.channel();
-    client.confirm_select(channel).unwrap();
-    for body in 0..50_u8 {
-        client.publish(channel, "", "q", &persistent().to_bytes(), &[body]);
-    }
-    client.flush().unwrap();
-    wait_until(PATIENCE, "all are there", || old.told(&["list_queues", "messages"]).contains("50"));
-    let (mut there, to) = new.channel();
+    let ((mut client, channel), (mut there, to)) = numbered(&old, &new, 50);
+    let mut counts = || (ready(&mut client, channel, "q"), ready(&mut there, to, "q"));
+    // An API without statistics: what the queues say counts.
+    let unknown = r#"[{"vhost":"/","name":"q","type":"classic","state":"running"}]"#;
     new.told(&["set_policy", "short", "^q$", r#"{"max-length":40}"#]);
     let (told, errors) = migrate(&old, &new, &[], 75);
     assert!(told.contains("room for 40 messages"), "{told}{errors}");
-    assert_eq!((ready(&mut client, channel, "q"), ready(&mut there, to, "q")), (50, 0));
-    // What nobody can know before is told behind.
-    new.told(&["set_policy", "short", "^q$", r#"{"max-length-bytes":40}"#]);
-    let (told, errors) = migrate(&old, &new, &[], 75);
-    assert!(
-        told.contains("10 of the messages that the new broker took are not in"),
-        "{told}{errors}"
-    );
-    assert_eq!((ready(&mut client, channel, "q"), ready(&mut there, to, "q")), (0, 40));
+    let (told, _) = migrate(&old, &new, &["--dry-run"], 0);
+    assert!(told.contains("room for 40 messages"), "{told}");
+    let (status, told) = told_of(&old, &new, unknown, &[]);
+    assert_eq!(status, 75, "{told}");
+    assert!(told.contains("room for 40 messages"), "{told}");
+    let to_uri = format!("amqp://guest:guest@{}", new.address);
+    let api = format!("http://guest:guest@{}", new.listens("http"));
+    let words = ["--messages-only", "--to", &to_uri, "--to-api", &api];
+    let (told, errors) = migrate(&old, &new, &words, 75);
+    assert!(told.contains("room for 40 messages"), "{told}{errors}");
+    assert_eq!(counts(), (50, 0));
+
+    new.told(&["set_policy", "short", "^q$", r#"{"max-length-bytes":160}"#]);
+    wait_until(PATIENCE, "the old API has counted", || {
+        migrate(&old, &new, &[], 75).0.contains("room for 160 bytes")
+    });
+    assert_eq!(counts(), (50, 0));
+    // Bytes are not told over AMQP: those that fit are moved.
+    let (status, told) = told_of(&old, &new, unknown, &[]);
+    assert_eq!(status, 75, "{told}");
+    assert!(told.contains("room for 0 bytes"), "{told}");
+    assert_eq!(counts(), (10, 40));
+
+    // Nobody is asked what the limits are, and that is told.
+    new.told(&["set_policy", "short", "^q$", r#"{"max-length":45}"#]);
+    let (told, errors) = migrate(&old, &new, &words[..3], 0);
+    assert!(errors.contains("note: without --to-api "), "{told}{errors}");
+    assert!(told.contains("5 of the moved messages are not in the new queue"), "{told}{errors}");
+    assert!(told.contains("or a limit of the queue dropped them"), "{told}{errors}");
+    assert_eq!(counts(), (0, 45));
+}
+
+/// What expires on the new broker is moved all the same, with a limit or without, and is told.
+#[test]
+fn what_expires_there_is_moved() {
+    for policy in [r#"{"message-ttl":1}"#, r#"{"message-ttl":1,"max-length":3000}"#] {
+        let (old, new) = (Broker::start(), Broker::start());
+        let ((mut client, channel), _there) = numbered(&old, &new, 3000);
+        new.told(&["set_policy", "brief", "^q$", policy]);
+        let (told, errors) = migrate(&old, &new, &["--messages-only"], 0);
+        assert!(told.contains("1 queues, 3000 messages moved"), "{told}{errors}");
+        assert!(told.contains("of the moved messages are not in the new queue"), "{told}{errors}");
+        assert!(!told.contains("dropped"), "{told}{errors}");
+        assert_eq!(ready(&mut client, channel, "q"), 0);
+    }
 }
 
 /// Passes on what a broker and its clients say, but for the tags of deliveries. Its address.
