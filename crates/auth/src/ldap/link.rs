@@ -33,6 +33,7 @@ const NO_ATTRIBUTES: &str = "1.1";
 
 mod result {
     pub(super) const SUCCESS: u32 = 0;
+    pub(super) const SIZE_LIMIT_EXCEEDED: u32 = 4;
     pub(super) const NO_SUCH_OBJECT: u32 = 32;
     pub(super) const INVALID_DN: u32 = 34;
     pub(super) const INAPPROPRIATE_AUTHENTICATION: u32 = 48;
@@ -182,13 +183,8 @@ impl Link {
         let timeout = self.timeout;
         let request = request(base, scope, filter, attribute);
         let answering = async {
-            let page = |cookie: &[u8]| match scope {
-                Scope::Base => Vec::new(),
-                Scope::OneLevel | Scope::Subtree => paged(cookie),
-            };
-            self.send(&request, &page(b"")).await?;
-            let mut entries = Vec::new();
-            let mut room = ANSWER_MAX;
+            self.send(&request, &[]).await?;
+            let (mut entries, mut room, mut is_paged) = (Vec::new(), ANSWER_MAX, false);
             loop {
                 let Answer { tag, content: answer, controls } = self.receive().await?;
                 take(&mut room, answer.len() + controls.len() + size_of::<Entry>())?;
@@ -198,9 +194,15 @@ impl Link {
                     0x73 => {}
                     0x65 => match outcome(&answer)? {
                         (result::SUCCESS, _) => match cookie(&controls)? {
-                            Some(cookie) => self.send(&request, &page(cookie)).await?,
+                            Some(cookie) => self.send(&request, &paged(cookie)).await?,
                             None => return Ok(entries),
                         },
+                        // It has more than it names at once. Pages are asked for only then: a server that allows none
+                        // (OpenLDAP's `size.prtotal=disabled`), or smaller ones, refuses a search that asks for them.
+                        (result::SIZE_LIMIT_EXCEEDED, _) if !is_paged => {
+                            (entries, room, is_paged) = (Vec::new(), ANSWER_MAX, true);
+                            self.send(&request, &paged(b"")).await?;
+                        }
                         (result::NO_SUCH_OBJECT, _) => return Ok(Vec::new()),
                         (code, text) => return Err(Fault::Result { code, text }),
                     },
@@ -425,5 +427,61 @@ mod tests {
         let (code, said) = outcome(&answer.concat()).unwrap();
         assert_eq!(code, 53);
         assert!(said.starts_with(": éé") && said.ends_with("...") && said.len() < 1100, "{said}");
+    }
+
+    /// Names of entries, a result and the cookie of a page.
+    type Step = (&'static [&'static str], u32, Option<&'static str>);
+
+    /// What a search finds where each request is answered by one step, and which requests ask for a page.
+    fn searched(steps: &'static [Step]) -> (Result<Vec<String>, String>, Vec<bool>) {
+        let (ours, mut theirs) = tokio::io::duplex(4096);
+        let mut link = Link::over(Box::new(ours), Duration::from_secs(60));
+        let searching = async move {
+            let any = Filter::Any;
+            let found = link.search("dc=x", Scope::Subtree, &any, None).await;
+            let names = |entries: Vec<Entry>| entries.into_iter().map(|entry| entry.dn).collect();
+            found.map(names).map_err(|fault| fault.to_string())
+        };
+        let answering = async {
+            let (mut read, mut pages) = (Vec::new(), Vec::new());
+            for (names, code, cookie) in steps {
+                let Ok(request) = message(&mut theirs, &mut read).await else { break };
+                let mut inside = Reader(&request).open(SEQUENCE).unwrap();
+                let asked = inside.number(INTEGER).unwrap();
+                inside.expect(0x63).unwrap();
+                pages.push(!inside.is_empty());
+                let send = |content: Vec<u8>, controls: Vec<u8>| {
+                    holding(SEQUENCE, &[number(INTEGER, asked), content, controls])
+                };
+                let mut bytes = Vec::new();
+                for name in *names {
+                    let parts = [element(OCTETS, name.as_bytes()), element(SEQUENCE, b"")];
+                    bytes.extend(send(holding(0x64, &parts), Vec::new()));
+                }
+                let result =
+                    [number(ENUMERATED, *code), element(OCTETS, b""), element(OCTETS, b"")];
+                let controls = cookie.map(|cookie| paged(cookie.as_bytes())).unwrap_or_default();
+                bytes.extend(send(holding(0x65, &result), controls));
+                theirs.write_all(&bytes).await.unwrap();
+            }
+            pages
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { tokio::join!(searching, answering) })
+    }
+
+    /// Pages are asked for where an answer is too long without, and nowhere else: servers refuse them.
+    #[test]
+    fn pages_are_for_long_answers() {
+        let names = |names: &[&str]| Ok(names.iter().map(|name| (*name).to_owned()).collect());
+        assert_eq!(searched(&[(&["a"], 0, None)]), (names(&["a"]), vec![false]));
+        assert_eq!(searched(&[(&[], 32, None)]), (names(&[]), vec![false]));
+        // What an answer named before it was too long is named again.
+        let steps: &[Step] = &[(&["a"], 4, None), (&["a"], 0, Some("1")), (&["b"], 0, Some(""))];
+        assert_eq!(searched(steps), (names(&["a", "b"]), vec![false, true, true]));
+        let total: &[Step] = &[(&["a"], 4, None), (&["a"], 0, Some("1")), (&[], 4, None)];
+        assert_eq!(searched(total), (Err("result 4".to_owned()), vec![false, true, true]));
+        let none: &[Step] = &[(&["a"], 4, None), (&[], 11, None)];
+        assert_eq!(searched(none), (Err("result 11".to_owned()), vec![false, true]));
     }
 }
