@@ -170,49 +170,6 @@ fn a_removal_that_is_interrupted_is_gone_on_with() {
     assert!(going > 0);
 }
 
-/// A process may be killed when a rewritten file is whole and what it was made of is still there: whatever becomes of that,
-/// nothing is missing, and there is no damage to tell of.
-#[test]
-fn what_a_rewritten_file_stands_for_may_be_damaged() {
-    let mut cases = 0;
-    for seed in 0..300 {
-        let disk = written(60).copy_whole(seed);
-        let mut log = open(&disk).0;
-        for at in (0..60).filter(|at| at % 9 > 0) {
-            release(&mut log, at);
-        }
-        for n in 0..seed % 40 {
-            append(&mut log, n);
-            drive(&mut log);
-        }
-        log.sync().unwrap();
-        (0..seed % 7).for_each(|_| log.collect().unwrap());
-        drop(log);
-        disk.kill();
-        let whole = disk.copy_whole(seed);
-        let (mut log, report) = open(&whole);
-        assert_eq!(report.damaged, [], "{seed}");
-        let (held, used) = (recovered(&mut log), whole.files());
-        let files = disk.files().into_iter().map(|it| it.0);
-        for old in files.filter(|old| old.generation == 0 && !used.iter().any(|it| it.0 == *old)) {
-            let others = used.iter().find(|it| it.0.segment != old.segment);
-            let header_of_another = others.map(|it| disk.bytes_of(it.0)[..128].to_vec());
-            for header in [Some(vec![0; 128]), header_of_another].into_iter().flatten() {
-                let copy = disk.copy_whole(seed);
-                let mut bytes = disk.bytes_of(old);
-                let len = bytes.len().min(header.len());
-                bytes[..len].copy_from_slice(&header[..len]);
-                copy.put(old, bytes);
-                let (mut log, report) = open(&copy);
-                assert_eq!(report.damaged, [], "{seed}: {old}");
-                assert_eq!((recovered(&mut log), copy.files()), (held.clone(), used.clone()));
-                cases += 1;
-            }
-        }
-    }
-    assert!(cases > 2, "{cases}");
-}
-
 #[test]
 fn a_start_without_a_write_uses_no_number_again() {
     let disk = written(60);

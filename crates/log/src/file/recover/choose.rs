@@ -7,10 +7,6 @@ use super::{ANOTHER, OpenError, TOO_LATE, damaged, on};
 use crate::disk::{Disk, FileName, Stage};
 use crate::file::format::{BATCH_HEADER, BatchHeader, FILE_HEADER, FileHeader};
 
-/// What is wrong with a file without a header, and with a rewritten one without an end.
-const HEADLESS: &str = "this is not the header of a segment";
-const UNFINISHED: &str = "the end of the segment is missing";
-
 /// A file and its header.
 #[derive(Clone, Debug)]
 pub(super) struct File {
@@ -35,7 +31,7 @@ pub(super) struct Choice {
 /// Finds which files count and which are to go.
 pub(super) fn choose<D: Disk>(disk: &mut D, known: &Known) -> Result<Choice, OpenError> {
     let Choice { mut files, mut obsolete, .. } = Choice::default();
-    let mut beheaded = Vec::new();
+    let mut headless = Vec::new();
     let last_segment = known.there.last().map(|it| it.name.segment);
     // The newest first, so that a rewritten file is seen before those it stands for.
     for it in known.there.iter().rev() {
@@ -45,30 +41,32 @@ pub(super) fn choose<D: Disk>(disk: &mut D, known: &Known) -> Result<Choice, Ope
             obsolete.push(name);
             continue;
         }
-        // The header is synced before anything is written behind it.
-        let is_begun = it.header.is_none()
-            && len <= FILE_HEADER as u64
-            && name.generation == 0
-            && line.is_none()
-            && Some(name.segment) == last_segment;
-        if is_begun {
-            obsolete.push(name);
+        let Some(header) = &it.header else {
+            // The header is synced before anything is written behind it.
+            let is_begun = len <= FILE_HEADER as u64
+                && name.generation == 0
+                && line.is_none()
+                && Some(name.segment) == last_segment;
+            if is_begun {
+                obsolete.push(name);
+            } else if name.generation > 0 {
+                headless.push(name);
+            } else {
+                return Err(damaged(name, 0, "this is not the header of a segment"));
+            }
             continue;
+        };
+        if it.header().is_none() {
+            return Err(damaged(name, 0, "the header is that of another file"));
         }
-        let wrong = match it.header() {
-            None if it.header.is_none() => Some(HEADLESS),
-            None => Some("the header is that of another file"),
-            Some(_) => line.filter(|line| line.beginning != beginning).map(|_| ANOTHER),
-        };
-        let Some(header) = it.header.as_ref().filter(|_| wrong.is_none()) else {
-            beheaded.extend(wrong.map(|what| (name, what)));
-            continue;
-        };
+        if line.is_some_and(|line| line.beginning != beginning) {
+            return Err(damaged(name, 0, ANOTHER));
+        }
         let safe = line.map_or(0, |line| line.len);
         files.push_front(File { name, len, header: header.clone(), beginning, safe });
     }
     drop_rests(disk, &mut files, &mut obsolete)?;
-    let unsafe_files = drop_superseded(disk, known, &mut files, &mut obsolete, beheaded)?;
+    let unsafe_files = drop_superseded(disk, known, &mut files, &mut obsolete, headless)?;
     Ok(Choice { files, obsolete, unsafe_files })
 }
 
@@ -104,7 +102,7 @@ fn drop_superseded<D: Disk>(
     known: &Known,
     files: &mut VecDeque<File>,
     obsolete: &mut Vec<FileName>,
-    beheaded: Vec<(FileName, &'static str)>,
+    headless: Vec<FileName>,
 ) -> Result<Vec<(FileName, u64)>, OpenError> {
     let (mut rewritten, mut count, mut unfinished) = (Vec::new(), Vec::new(), Vec::new());
     for file in files.iter().filter(|file| file.name.generation > 0) {
@@ -112,7 +110,7 @@ fn drop_superseded<D: Disk>(
             rewritten.push((file.name, file.header.through));
             count.push((file.name, file.len));
         } else {
-            unfinished.push((file.name, file.len, UNFINISHED));
+            unfinished.push((file.name, file.len, "the end of the segment is missing"));
         }
     }
     let newer = |name: FileName| {
@@ -121,25 +119,22 @@ fn drop_superseded<D: Disk>(
         })
     };
     let is_superseded = |name: FileName| newer(name).next().is_some();
-    // A list that has the newer one to its end has each older one that the log has not removed.
-    let is_back = |name: FileName| {
-        known.line(name).is_none() && newer(name).any(|(newer, _)| known.is_sealed(*newer))
-    };
-    let beheaded = beheaded.into_iter().map(|(name, what)| (name, 0, what));
-    for (name, position, what) in unfinished.into_iter().chain(beheaded) {
+    let headless =
+        headless.into_iter().map(|name| (name, 0, "this is not the header of a segment"));
+    for (name, position, what) in unfinished.into_iter().chain(headless) {
         // Rewriting was interrupted, if what it was made from is still there; unless its end was safe once: then
         // notes on what it was made from may be gone.
-        let may_be_begun = [HEADLESS, UNFINISHED].contains(&what);
-        let was_interrupted = may_be_begun && has_earlier(files, name) && !known.is_sealed(name);
-        // One that was given up has no line either.
-        let was_put_back = name.generation == 0 && is_back(name);
-        if !was_interrupted && (!is_superseded(name) || was_put_back) {
+        let was_interrupted = has_earlier(files, name) && !known.is_sealed(name);
+        if !was_interrupted && !is_superseded(name) {
             return Err(damaged(name, position, what));
         }
         obsolete.push(name);
     }
     for name in files.iter().map(|file| file.name).filter(|&name| is_superseded(name)) {
-        if is_back(name) {
+        // A list that has the newer one to its end has each older one that the log has not removed.
+        let is_back =
+            known.line(name).is_none() && newer(name).any(|(newer, _)| known.is_sealed(*newer));
+        if is_back {
             return Err(damaged(name, 0, TOO_LATE));
         }
         if !obsolete.contains(&name) {

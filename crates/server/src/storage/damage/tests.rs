@@ -163,6 +163,8 @@ struct Made {
     /// The number of the message at each place of each shard.
     places: Places,
     names: String,
+    /// Files that a start uses. A process may end when a rewritten file is whole and what it was made of is still there.
+    used: BTreeSet<PathBuf>,
 }
 
 fn body(number: u32, len: usize) -> Vec<u8> {
@@ -297,7 +299,11 @@ fn made(end: End) -> Made {
             node.leave(path);
             copy(path, dir.path());
         }
-        End::Kill => copy(path, dir.path()),
+        End::Kill => {
+            // A copy takes a while, in which nothing is to change.
+            drop(node);
+            copy(path, dir.path());
+        }
         // They were synced when something was removed last; since then lines are older.
         End::PowerCut => loop {
             copy(path, dir.path());
@@ -324,7 +330,11 @@ fn made(end: End) -> Made {
         End::Kill => "a kill",
         End::PowerCut => "a power cut",
     };
-    Made { what, dir, earlier, confirmed, untold, places, names }
+    let again = directory();
+    copy(dir.path(), again.path());
+    drop(Open::start(again.path(), DamagedFiles::Aside).unwrap());
+    let used = contents(again.path()).into_keys().collect();
+    Made { what, dir, earlier, confirmed, untold, places, names, used }
 }
 
 /// Digests come and go in the background.
@@ -577,8 +587,8 @@ fn go_on(
         log.join(damage.file.to_string()).strip_prefix(dir).is_ok_and(|it| it == name)
     });
     let Some((log, damage)) = of_file else { return Ok(()) };
-    // Numbers that no list knows may be used again.
-    if !made.untold.is_empty() {
+    // Numbers that no list knows may be used again. What another file stood for already comes back too late.
+    if !made.untold.is_empty() || !made.used.contains(name) {
         return Ok(());
     }
     let vhost = node.topology.vhost("/").ok_or("no vhost")?.id;
