@@ -215,7 +215,7 @@ fn read(stream: &mut impl Read) -> Option<Request> {
         if let Ok((_, message)) = lber::parse::Parser::new().parse(&bytes_read) {
             let [number, what, controls @ ..] = inside(&message) else { panic!("no request") };
             let controls = controls.iter().flat_map(inside).map(inside);
-            let cookie = controls.filter(|control| text(&control[0]) == PAGED).map(|control| {
+            let mut cookie = controls.filter(|control| text(&control[0]) == PAGED).map(|control| {
                 let (_, value) = lber::parse::Parser::new().parse(bytes(&control[1])).unwrap();
                 text(&inside(&value)[1])
             });
