@@ -85,7 +85,7 @@ impl Cache {
         let is_kept = match &answer {
             Ok(_) => true,
             Err(Denied::Refused(_)) => self.keeps_refusals,
-            Err(Denied::Failed(_)) => false,
+            Err(Denied::Failed(_) | Denied::Busy(_)) => false,
         };
         if is_kept {
             let now = Instant::now();

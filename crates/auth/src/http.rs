@@ -174,15 +174,20 @@ impl HttpRights {
 }
 
 /// Longest list of tags, in bytes. Each connection of the user keeps it.
-const TAGS_MAX: usize = 8 << 10;
+const TAGS_BYTES_MAX: usize = 8 << 10;
+/// Most tags: each takes memory besides its bytes.
+const TAGS_MAX: usize = 256;
 
 fn parse(body: &[u8]) -> Result<Answer, String> {
     let text = std::str::from_utf8(body).map_err(|_| "the answer is not UTF-8")?.trim();
     let mut words = text.split_whitespace();
     let first = words.next().unwrap_or_default();
     match first.to_ascii_lowercase().as_str() {
-        "allow" if text.len() > TAGS_MAX => {
-            Err(format!("the answer has more than {TAGS_MAX} bytes of tags"))
+        "allow" if text.len() > TAGS_BYTES_MAX => {
+            Err(format!("the answer has more than {TAGS_BYTES_MAX} bytes of tags"))
+        }
+        "allow" if words.clone().nth(TAGS_MAX).is_some() => {
+            Err(format!("the answer has more than {TAGS_MAX} tags"))
         }
         "allow" => Ok(Answer::Allow(words.map(str::to_owned).collect())),
         "deny" => Ok(Answer::Deny(told(text[first.len()..].trim()).into_owned())),
@@ -208,9 +213,11 @@ mod tests {
 
     #[test]
     fn tags_are_few() {
-        let allow = |count| parse(format!("allow {}", "t ".repeat(count)).as_bytes());
-        assert!(matches!(allow(4000), Ok(Answer::Allow(tags)) if tags.len() == 4000));
-        assert_eq!(allow(5000).unwrap_err(), "the answer has more than 8192 bytes of tags");
+        let allow = |count, tag: &str| parse(format!("allow {}", tag.repeat(count)).as_bytes());
+        assert!(matches!(allow(256, "t "), Ok(Answer::Allow(tags)) if tags.len() == 256));
+        assert_eq!(allow(257, "t ").unwrap_err(), "the answer has more than 256 tags");
+        let long = allow(100, &format!("{} ", "t".repeat(100)));
+        assert_eq!(long.unwrap_err(), "the answer has more than 8192 bytes of tags");
     }
 
     #[test]

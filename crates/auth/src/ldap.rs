@@ -21,7 +21,7 @@ use leveret_broker::login::{Admitted, Deciding, Decision, Question, Rights};
 use leveret_config::ldap::{Bind, LdapOptions, Query};
 use leveret_topology::Password;
 
-use crate::source::{Candidate, Denied};
+use crate::source::{Candidate, Denied, told};
 use eval::{Answers, Evaluation, Lookup, Stop};
 pub(crate) use link::Tls;
 use link::{Fault, Filter, Scope};
@@ -113,7 +113,8 @@ impl Ldap {
             return Err(Denied::Refused(why));
         }
         let failed = |fault: Fault| Denied::Failed(format!("the directory (LDAP): {fault}"));
-        let _share = self.pool.share(candidate.address).await.map_err(failed)?;
+        let busy = |fault: Fault| Denied::Busy(format!("the directory (LDAP): {fault}"));
+        let _share = self.pool.share(candidate.address).await.map_err(busy)?;
         let refused = || Denied::Refused(format!("user '{name}' - the directory refuses it"));
         let found = match candidate.password {
             Some(password) => self.with_password(name, password).await.map_err(failed)?,
@@ -224,7 +225,7 @@ impl Ldap {
             tracing::warn!(user, attribute, base, entries, "the directory has not one such user");
             return Ok(None);
         };
-        Ok(Some(entry.dn.clone()))
+        Ok(kept_dn(&entry.dn).map(str::to_owned))
     }
 
     /// Whether a query is true, asked as somebody.
@@ -260,7 +261,7 @@ impl Ldap {
                 Err(Stop::Ask(lookup)) => {
                     let answer = look(bound, &lookup).await.map_err(|fault| fault.to_string())?;
                     tracing::debug!(?lookup, ?answer, "the directory was asked");
-                    answers.insert(lookup, answer);
+                    answers.insert(lookup, answer)?;
                 }
             }
         }
@@ -277,6 +278,19 @@ impl Ldap {
             Question::Topic { .. } => &self.options.topic_access,
         }
     }
+}
+
+/// Longest distinguished name of a user, in bytes. Each connection of the user keeps it.
+const DN_MAX: usize = 4 << 10;
+
+/// The distinguished name that a directory gives, unless that is too long.
+fn kept_dn(dn: &str) -> Option<&str> {
+    if dn.len() > DN_MAX {
+        let (bytes, dn) = (dn.len(), told(dn));
+        tracing::warn!(bytes, %dn, "the directory gives a user a name of more than {DN_MAX} bytes, who is refused");
+        return None;
+    }
+    Some(dn)
 }
 
 async fn look(bound: &mut Bound, lookup: &Lookup) -> Result<Option<Vec<String>>, Fault> {
@@ -342,5 +356,17 @@ impl Rights for LdapRights {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_of_the_directory_is_nobody() {
+        let dn = "x".repeat(DN_MAX);
+        assert_eq!(kept_dn(&dn), Some(dn.as_str()));
+        assert_eq!(kept_dn(&(dn + "x")), None);
     }
 }

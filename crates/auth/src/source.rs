@@ -52,12 +52,14 @@ pub enum Denied {
     Refused(String),
     /// The source could not be asked.
     Failed(String),
+    /// The source was not asked: too many others wait for it.
+    Busy(String),
 }
 
 impl std::fmt::Display for Denied {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Refused(why) | Self::Failed(why) => f.write_str(why),
+            Self::Refused(why) | Self::Failed(why) | Self::Busy(why) => f.write_str(why),
         }
     }
 }

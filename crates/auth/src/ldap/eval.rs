@@ -22,8 +22,10 @@ const REGEXES_MAX: usize = 100;
 const REGEX_BYTES_MAX: usize = 1 << 20;
 /// Texts that one `match` may compare, each with each regular expression.
 const MATCHES_MAX: usize = 100_000;
-/// Groups that a user can be in by way of others.
+/// Groups in which one `in_group_nested` looks for others.
 const GROUPS_MAX: usize = 1000;
+/// Bytes of what one evaluation keeps of answers: each new answer goes through all of it again.
+const ANSWERS_MAX: usize = 4 << 20;
 
 /// A question to the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,7 +38,46 @@ pub(super) struct Lookup {
 }
 
 /// The answers so far: values, or names of entries. None where there is no such entry.
-pub(super) type Answers = HashMap<Lookup, Option<Vec<String>>, RandomState>;
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    of: HashMap<Lookup, Option<Vec<String>>, RandomState>,
+    /// Attribute and scope of searches for groups, and what they found, in small letters.
+    groups: HashSet<(String, Scope, String), RandomState>,
+    bytes: usize,
+}
+
+impl Answers {
+    /// Of a group that is found again only the first is kept: all searches for groups by one attribute go the same way,
+    /// and pass over what they have seen.
+    pub(super) fn insert(
+        &mut self,
+        lookup: Lookup,
+        mut answer: Option<Vec<String>>,
+    ) -> Result<(), String> {
+        if let (Filter::Equal { attribute, value }, Scope::OneLevel | Scope::Subtree) =
+            (&lookup.filter, lookup.scope)
+        {
+            let mut is_new = |dn: &String| {
+                self.groups.insert((attribute.clone(), lookup.scope, dn.to_lowercase()))
+            };
+            // The first one who is asked about is the user.
+            is_new(value);
+            answer.iter_mut().for_each(|names| names.retain(&mut is_new));
+        }
+        let texts = answer.iter().flatten();
+        self.bytes += texts.map(|text| text.len() + size_of::<String>()).sum::<usize>();
+        if self.bytes > ANSWERS_MAX {
+            return Err(format!("more than {ANSWERS_MAX} bytes of answers to one query"));
+        }
+        self.of.insert(lookup, answer);
+        Ok(())
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.of.len()
+    }
+}
 
 /// Why there is no result.
 #[derive(Debug, PartialEq, Eq)]
@@ -125,23 +166,27 @@ impl<'a> Evaluation<'a> {
 
     /// From the user upwards, each group once.
     fn in_group_nested(&self, group: &str, attribute: &str, scope: Scope) -> Result<bool, Stop> {
-        let is_group = |dn: &str| dn.to_lowercase() == group.to_lowercase();
-        let mut seen = HashSet::<String, RandomState>::default();
-        seen.insert(self.user_dn().to_lowercase());
-        let mut next = vec![self.user_dn().to_owned()];
+        let small = |text: &str| text.chars().flat_map(char::to_lowercase).collect::<String>();
+        let group = small(group);
+        let is_group = |dn: &str| dn.chars().flat_map(char::to_lowercase).eq(group.chars());
+        let mut next = vec![self.user_dn()];
+        let mut asked = 0;
         while let Some(member) = next.pop() {
-            let filter = Filter::Equal { attribute: attribute.to_owned(), value: member };
+            // An evaluation begins anew with each answer: what it goes through has a bound.
+            if asked > GROUPS_MAX {
+                let why = format!("more than {GROUPS_MAX} groups may be in others");
+                return Err(Stop::Wrong(why));
+            }
+            asked += 1;
+            let (attribute, value) = (attribute.to_owned(), member.to_owned());
+            let filter = Filter::Equal { attribute, value };
             let base = self.group_base.to_owned();
             let found = self.look(Lookup { base, scope, filter, attribute: None })?;
             let groups = found.map_or(&[][..], Vec::as_slice);
             if groups.iter().any(|dn| is_group(dn)) {
                 return Ok(true);
             }
-            next.extend(groups.iter().filter(|dn| seen.insert(dn.to_lowercase())).cloned());
-            // An evaluation begins anew with each answer: what it goes through has a bound before all is asked.
-            if seen.len() > GROUPS_MAX {
-                return Err(Stop::Wrong(format!("more than {GROUPS_MAX} groups in each other")));
-            }
+            next.extend(groups.iter().map(String::as_str));
         }
         Ok(false)
     }
@@ -159,7 +204,7 @@ impl<'a> Evaluation<'a> {
     }
 
     fn look(&self, lookup: Lookup) -> Result<Option<&'a Vec<String>>, Stop> {
-        match self.answers.get(&lookup) {
+        match self.answers.of.get(&lookup) {
             Some(answer) => Ok(answer.as_ref()),
             None => Err(Stop::Ask(lookup)),
         }

@@ -48,6 +48,9 @@ pub(super) enum Fault {
     Lost(#[from] Error),
     #[error("it takes too long")]
     Late,
+    /// It was not asked: others, most often of the same address, are asked about first.
+    #[error("too many logins wait for one of its connections (auth_ldap.connection_pool_size)")]
+    Busy,
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// Who is there to ask may not.

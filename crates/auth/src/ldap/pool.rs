@@ -54,7 +54,7 @@ impl Pool {
     /// The turn of a login from this address, before it asks for a connection.
     pub(super) async fn share(&self, address: &str) -> Result<Share, Fault> {
         let taking = tokio::time::timeout(self.timeout, self.shares.take(address));
-        taking.await.ok().flatten().ok_or(Fault::Late)
+        taking.await.ok().flatten().ok_or(Fault::Busy)
     }
 
     /// A connection that is bound as somebody; none if that is not its password.
@@ -116,4 +116,22 @@ impl Pool {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who waits behind others has not found the directory late.
+    #[test]
+    fn who_waits_for_a_turn_in_vain_is_told_so() {
+        let timeout = leveret_config::Millis(1);
+        let options = LdapOptions { pool_size: 1, timeout, ..LdapOptions::default() };
+        let pool = Pool::new(&options, Tls::None);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let _first = pool.share("10.0.0.1").await.unwrap();
+            assert!(matches!(pool.share("10.0.0.1").await, Err(Fault::Busy)));
+        });
+    }
 }

@@ -4,7 +4,7 @@
 //! A directory may take seconds for a wrong password. Whoever sends many of them waits behind its own, and leaves
 //! connections to others; many such addresses cost another one a wait for one login of each.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,70 +28,111 @@ pub(super) struct Shares {
 struct State {
     free: usize,
     of: HashMap<Source, Own, RandomState>,
-    /// The addresses of which some wait, each once, the next one first.
-    round: VecDeque<Source>,
+    /// The addresses of which some wait, by the number of their turn.
+    round: BTreeMap<u64, Source>,
+    /// Of turns, and of logins that wait.
+    numbers: u64,
 }
 
 /// Those of one address.
 #[derive(Debug, Default)]
 struct Own {
     taken: usize,
-    waiting: VecDeque<oneshot::Sender<Share>>,
+    /// Its number in the round, while some wait.
+    turn: u64,
+    waiting: BTreeMap<u64, oneshot::Sender<Share>>,
+}
+
+impl State {
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Keeps nothing of an address that has no turn and waits for none.
+    fn forget(&mut self, source: Source) {
+        if self.of.get(&source).is_some_and(|own| own.taken == 0 && own.waiting.is_empty()) {
+            self.of.remove(&source);
+        }
+    }
 }
 
 impl Shares {
     /// Of a pool of so many connections.
     pub(super) fn new(pool_size: usize) -> Arc<Self> {
-        let state = State { free: pool_size, of: HashMap::default(), round: VecDeque::new() };
+        let (of, round) = (HashMap::default(), BTreeMap::new());
+        let state = State { free: pool_size, of, round, numbers: 0 };
         Arc::new(Self { most: pool_size.div_ceil(2), state: Mutex::new(state) })
     }
 
     /// Waits for the turn of a login from this address. None if it cannot come any more.
     pub(super) async fn take(self: &Arc<Self>, address: &str) -> Option<Share> {
-        let source = address.parse().ok().map(network_of);
-        let waiting = {
-            let mut state = self.lock();
-            let own = state.of.entry(source).or_default();
-            let (sender, waiting) = oneshot::channel();
-            own.waiting.push_back(sender);
-            if own.waiting.len() == 1 {
-                state.round.push_back(source);
-            }
-            self.give(&mut state);
-            waiting
-        };
-        waiting.await.ok()
+        let mut waiting = self.wait(address.parse().ok().map(network_of));
+        (&mut waiting.share).await.ok()
     }
 
-    /// Gives what is free to those whose turn it is. One round looks at each address once.
+    fn wait(self: &Arc<Self>, source: Source) -> Waiting {
+        let (sender, share) = oneshot::channel();
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let number = state.number();
+        let own = state.of.entry(source).or_default();
+        own.waiting.insert(number, sender);
+        if own.waiting.len() == 1 {
+            own.turn = number;
+            state.round.insert(number, source);
+        }
+        self.give(state);
+        Waiting { shares: Arc::clone(self), source, number, share }
+    }
+
+    /// Gives what is free to those whose turn it is. An address that has its half keeps its place: there are two such
+    /// addresses at most.
     fn give(self: &Arc<Self>, state: &mut State) {
-        let mut passed = 0;
-        while state.free > 0 && passed < state.round.len() {
-            let Some(source) = state.round.pop_front() else { return };
+        while state.free > 0 {
+            let may_have = |source| state.of.get(source).is_some_and(|own| own.taken < self.most);
+            let next = state.round.iter().find(|(_, source)| may_have(*source));
+            let Some((&turn, &source)) = next else { return };
+            state.round.remove(&turn);
+            let number = state.number();
             let Some(own) = state.of.get_mut(&source) else { continue };
-            let may_have = own.taken < self.most;
-            let next = if may_have { own.waiting.pop_front() } else { None };
-            if let Some(sender) = next {
-                let share = Share { of: Some(Arc::clone(self)), source };
-                match sender.send(share) {
-                    Ok(()) => (own.taken, state.free) = (own.taken + 1, state.free - 1),
-                    // Who gave up waiting.
-                    Err(mut share) => drop(share.of.take()),
-                }
-                passed = 0;
-            } else {
-                passed += 1;
-            }
+            let Some((_, sender)) = own.waiting.pop_first() else { continue };
             if !own.waiting.is_empty() {
-                state.round.push_back(source);
-            } else if own.taken == 0 {
-                state.of.remove(&source);
+                own.turn = number;
+                state.round.insert(number, source);
             }
+            let share = Share { of: Some(Arc::clone(self)), source };
+            match sender.send(share) {
+                Ok(()) => (own.taken, state.free) = (own.taken + 1, state.free - 1),
+                // Who gives up waiting is no longer here before it stops listening.
+                Err(mut share) => drop(share.of.take()),
+            }
+            state.forget(source);
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A login that waits. Who gives up takes no turn, and nothing is kept of it.
+struct Waiting {
+    shares: Arc<Shares>,
+    source: Source,
+    number: u64,
+    share: oneshot::Receiver<Share>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut guard = self.shares.lock();
+        let state = &mut *guard;
+        let Some(own) = state.of.get_mut(&self.source) else { return };
+        if own.waiting.remove(&self.number).is_some() && own.waiting.is_empty() {
+            state.round.remove(&own.turn);
+            state.forget(self.source);
+        }
     }
 }
 
@@ -110,16 +151,15 @@ impl Drop for Share {
         state.free += 1;
         if let Some(own) = state.of.get_mut(&self.source) {
             own.taken -= 1;
-            if own.taken == 0 && own.waiting.is_empty() {
-                state.of.remove(&self.source);
-            }
         }
+        state.forget(self.source);
         shares.give(&mut state);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::pin::Pin;
     use std::task::{Context, Poll, Waker};
 
@@ -209,5 +249,26 @@ mod tests {
         drop(held);
         drop(fourth);
         assert!(shares.lock().of.is_empty() && shares.lock().free == 1);
+    }
+
+    /// Who gives up costs its address no turn, and one of which nobody waits any more is kept nowhere.
+    #[test]
+    fn who_gives_up_waiting_uses_up_no_turn() {
+        let shares = Shares::new(1);
+        let first = take(&shares, "10.0.0.1").ok().unwrap();
+        let waiting = |address| take(&shares, address).expect_err("there is one");
+        let (gives_up, mut own) = (waiting("10.0.0.2"), waiting("10.0.0.2"));
+        let mut other = waiting("10.0.0.3");
+        let alone = waiting("10.0.0.4");
+        drop((gives_up, alone));
+        let kept = |state: &State| (state.of.len(), state.round.len());
+        assert_eq!(kept(&shares.lock()), (3, 2));
+        drop(first);
+        assert!(poll(&mut other).is_none(), "another one was there before");
+        let own_share = poll(&mut own).expect("its address had the turn");
+        drop(own_share);
+        let other_share = poll(&mut other).expect("the next turn");
+        drop((other_share, own, other));
+        assert_eq!(kept(&shares.lock()), (0, 0));
     }
 }

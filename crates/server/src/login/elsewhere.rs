@@ -177,8 +177,11 @@ impl Logins {
 /// Why a source does not let the client in. That it cannot be asked is told by itself: the next one may
 /// know the client.
 fn told(denied: Denied, login: &Login) -> String {
-    if let Denied::Failed(why) = &denied {
-        tracing::error!(user = &*login.user, why, "a source of users cannot be asked");
+    let user = &*login.user;
+    match &denied {
+        Denied::Refused(_) => {}
+        Denied::Failed(why) => tracing::error!(user, why, "a source of users cannot be asked"),
+        Denied::Busy(why) => tracing::warn!(user, why, "a source of users is not asked"),
     }
     denied.to_string()
 }
