@@ -142,6 +142,17 @@ impl LdapOptions {
         Bind::of(self.other_bind, &self.other_user_dn, &self.other_password)
     }
 
+    /// Options that say who asks, and the names beside them that do not count then.
+    pub(crate) fn passed_over(&self) -> impl Iterator<Item = &'static str> {
+        let pairs = [
+            ("auth_ldap.dn_lookup_bind", self.dn_lookup_bind, &self.dn_lookup_user_dn),
+            ("auth_ldap.other_bind", self.other_bind, &self.other_user_dn),
+        ];
+        let passed_over =
+            pairs.into_iter().filter(|(_, word, name)| word.is_some() && name.is_some());
+        passed_over.map(|(key, ..)| key)
+    }
+
     /// Where groups are looked for.
     pub fn group_base(&self) -> &str {
         set(&self.group_lookup_base).or_else(|| set(&self.dn_lookup_base)).unwrap_or_default()

@@ -528,6 +528,9 @@ impl<'a> Loader<'a> {
                 "credential_validator.regexp is not looked at by this validation_backend".into(),
             );
         }
+        for key in config.auth_ldap.passed_over() {
+            self.warn(format!("{key} and {key}.user_dn are both set; {key} counts"));
+        }
         if config.listeners.tcp.is_empty() && config.listeners.ssl.is_empty() {
             self.warn("listeners.tcp = none: no client can connect".to_owned());
         }

@@ -186,6 +186,9 @@ fn notices() {
     notice("deprecated_features.permit.classic_queue_mirroring = true", "W f.conf:1: deprecated_features.permit.classic_queue_mirroring is ignored: there are no mirrors, and policies with ha-mode have no effect");
     notice("deprecated_features.permit.classic_queue_mirroring = false", "f.conf:1: deprecated_features.permit.classic_queue_mirroring changes nothing: there are no mirrors, and policies with ha-mode have no effect");
     notice("deprecated_features.permit.ram_node_type = true", "f.conf:1: deprecated_features.permit.ram_node_type has no meaning here: what it is about is not there");
+    notice("auth_ldap.other_bind = external\nauth_ldap.other_bind.user_dn = cn=x\nauth_ldap.other_bind.password = x",
+        "W auth_ldap.other_bind and auth_ldap.other_bind.user_dn are both set; auth_ldap.other_bind counts");
+    notice("auth_ldap.dn_lookup_bind.user_dn = cn=x\nauth_ldap.dn_lookup_bind.password = x", "");
     notice("listeners.tcp = none",            "W listeners.tcp = none: no client can connect");
     notice("vm_memory_high_watermark.relative = 0.4\nvm_memory_high_watermark.absolute = 1GB",
         "W vm_memory_high_watermark.absolute and vm_memory_high_watermark.relative are both set; absolute counts");
