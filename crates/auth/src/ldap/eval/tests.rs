@@ -36,20 +36,30 @@ fn answer(lookup: &Lookup) -> Option<Vec<String>> {
 
 /// The result, and how many questions it took.
 fn evaluate(query: &str) -> (Result<bool, String>, usize) {
-    let query = Query::read(query).unwrap();
     let variables = Variables::of_user("bob").with_dn("cn=bob,dc=x");
     let variables = variables.with("permission", "read").with("name", "b.1");
+    evaluate_for(&variables, query, answer)
+}
+
+/// The same of a user, in a directory that answers so.
+fn evaluate_for(
+    variables: &Variables,
+    query: &str,
+    answer: impl Fn(&Lookup) -> Option<Vec<String>>,
+) -> (Result<bool, String>, usize) {
+    let query = Query::read(query).unwrap();
     let mut answers = Answers::default();
     loop {
-        let evaluation =
-            Evaluation { variables: &variables, answers: &answers, group_base: "dc=x" };
+        let evaluation = Evaluation { variables, answers: &answers, group_base: "dc=x" };
         match evaluation.query(&query) {
             Ok(is_true) => return (Ok(is_true), answers.len()),
             Err(Stop::Wrong(why)) => return (Err(why), answers.len()),
             Err(Stop::Ask(lookup)) => {
                 let answer = answer(&lookup);
                 assert!(!answers.of.contains_key(&lookup), "asked twice");
-                answers.insert(lookup, answer).unwrap();
+                if let Err(why) = answers.insert(lookup, answer) {
+                    return (Err(why), answers.len());
+                }
             }
         }
     }
@@ -141,23 +151,10 @@ fn long_answers_are_bounded_work() {
 /// What `in_group_nested` comes to, and what was asked, where these groups have a member.
 fn nested(groups_of: impl Fn(&str) -> Vec<String>) -> (Result<bool, String>, usize) {
     let variables = Variables::of_user("bob").with_dn("bob");
-    let query = Query::read(r#"{in_group_nested, "wanted"}"#).unwrap();
-    let mut answers = Answers::default();
-    loop {
-        let evaluation =
-            Evaluation { variables: &variables, answers: &answers, group_base: "dc=x" };
-        match evaluation.query(&query) {
-            Ok(is_true) => return (Ok(is_true), answers.len()),
-            Err(Stop::Wrong(why)) => return (Err(why), answers.len()),
-            Err(Stop::Ask(lookup)) => {
-                let Filter::Equal { value, .. } = &lookup.filter else { panic!("{lookup:?}") };
-                let groups = groups_of(value);
-                if let Err(why) = answers.insert(lookup, Some(groups)) {
-                    return (Err(why), answers.len());
-                }
-            }
-        }
-    }
+    evaluate_for(&variables, r#"{in_group_nested, "wanted"}"#, |lookup| {
+        let Filter::Equal { value, .. } = &lookup.filter else { panic!("{lookup:?}") };
+        Some(groups_of(value))
+    })
 }
 
 #[test]
