@@ -2,10 +2,13 @@
 //! for two different ones otherwise. The HTTP library takes all that are sent.
 
 use axum::body::Body;
-use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
+use axum::response::IntoResponse as _;
+use hyper::header::{CONNECTION, HOST, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
-use hyper::{Response, StatusCode, Version};
+use hyper::{Response, Version};
+
+use crate::http::Fault;
 
 /// Whether a request has one `Host`, and it is a host's. HTTP/1.0 may have none.
 pub(crate) fn is_clear(head: &Parts) -> bool {
@@ -25,12 +28,9 @@ fn is_host(value: &HeaderValue) -> bool {
 
 /// What the client reads. What it sends after that is read no more.
 pub(crate) fn refusal() -> Response<Body> {
-    let body = r#"{"error":"bad_request","reason":"a request must have one Host header, with a host in it"}"#;
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = StatusCode::BAD_REQUEST;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    let fault = Fault::bad("a request must have one Host header, with a host in it");
+    let mut response = fault.into_response();
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 

@@ -5,10 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::long::Spent;
-
-/// How often a thread is read while it is at work, in us.
-const LOOK_US: u64 = crate::long::LOOK_US;
+use crate::long::{LOOK_US, Spent};
 
 /// If a thread waits for so large a part of the time (in thousandths), processors are short.
 const PART: u64 = 220;

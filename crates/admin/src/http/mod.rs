@@ -61,6 +61,7 @@ use leveret_config::options::ManagementOptions;
 use crate::ops::Ops;
 use crate::signin::SignIn;
 
+pub(crate) use answer::Fault;
 pub(crate) use call::Peer;
 pub(crate) use login::Login;
 pub(crate) use requests::Requests;

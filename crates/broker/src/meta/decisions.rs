@@ -117,7 +117,7 @@ impl Decisions {
         if tally.votes.len() < parts as usize {
             return Rests::OnItself;
         }
-        let Some(tally) = self.open.remove(&tx) else { return Rests::OnItself };
+        let Some(mut tally) = self.open.remove(&tx) else { return Rests::OnItself };
         let (mut commit, mut rests) = (!tally.is_refused(), Rests::OnItself);
         let kept = tally.kept();
         if commit && !kept.is_empty() {
@@ -126,7 +126,7 @@ impl Decisions {
             }
             match saved.append_decision(&encode_decision(tx, &tally.acked)) {
                 Ok(at) => {
-                    let acked = tally.acked.clone();
+                    let acked = std::mem::take(&mut tally.acked);
                     self.made.insert(tx, Made { at, left: Some(kept), acked });
                     rests = Rests::Written;
                 }
