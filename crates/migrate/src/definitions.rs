@@ -71,6 +71,9 @@ pub(crate) fn query(new: &Value) -> &'static str {
 pub(crate) const EXCHANGES: &str =
     "/api/exchanges?columns=vhost,name,type,durable,auto_delete,internal,arguments";
 
+/// Where a broker has its vhosts.
+pub(crate) const VHOSTS: &str = "/api/vhosts?columns=name";
+
 /// What an answer tells that is not there.
 pub(crate) fn left_out(answer: &Value) -> impl Iterator<Item = &str> {
     answer["left_out"].as_array().into_iter().flatten().filter_map(Value::as_str)
@@ -122,12 +125,7 @@ pub(crate) fn chosen(
 ) -> Result<Chosen, Fault> {
     let mut left_out: Vec<String> = left_out(&all).map(str::to_owned).collect();
     all.as_object_mut().map(|all| all.remove("left_out"));
-    let there: BTreeSet<&str> =
-        entries(&all, "vhosts").filter_map(|it| it["name"].as_str()).collect();
-    if let Some(missing) = vhosts.iter().find(|name| !there.contains(name.as_str())) {
-        let text = format!("the old broker has no virtual host '{missing}'");
-        return Err(Fault::new(Code::Data, text));
-    }
+    check_vhosts(vhosts, entries(&all, "vhosts"))?;
     if !vhosts.is_empty() {
         let is_in = |name: &Value| name.as_str().is_some_and(|name| vhosts.contains(name));
         for list in LISTS.iter().filter(|list| **list != "users") {
@@ -169,6 +167,25 @@ pub(crate) fn chosen(
     });
     leave_out_loose(&mut all, &mut left_out);
     Ok(Chosen { document: all, left_out })
+}
+
+/// Looks for `wanted` among the entries of the old broker's vhosts.
+///
+/// # Errors
+///
+/// When one is not there.
+pub(crate) fn check_vhosts<'a>(
+    wanted: &BTreeSet<String>,
+    vhosts: impl Iterator<Item = &'a Value>,
+) -> Result<(), Fault> {
+    let there: BTreeSet<&str> = vhosts.filter_map(|it| it["name"].as_str()).collect();
+    match wanted.iter().find(|name| !there.contains(name.as_str())) {
+        None => Ok(()),
+        Some(missing) => {
+            let text = format!("the old broker has no virtual host '{missing}'");
+            Err(Fault::new(Code::Data, text))
+        }
+    }
 }
 
 /// Leaves out what belongs to plugins of RabbitMQ that Leveret has not. What else it does not know, it tells itself.

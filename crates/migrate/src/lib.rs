@@ -64,6 +64,11 @@ fn run(args: &MigrateArgs, socket: PathBuf) -> Result<(), Fault> {
     } else {
         Value::Null
     };
+    if args.messages_only && !vhosts.is_empty() {
+        let of_old = |fault| of("old", "--from-api", fault);
+        let there = old.get(definitions::VHOSTS).map_err(of_old)?;
+        definitions::check_vhosts(&vhosts, queues::list(&there).map_err(of_old)?.iter())?;
+    }
     if !args.messages_only {
         let query = definitions::query(&overview);
         let mut all = old.get(query).map_err(|fault| of("old", "--from-api", fault))?;
@@ -72,6 +77,10 @@ fn run(args: &MigrateArgs, socket: PathBuf) -> Result<(), Fault> {
             .and_then(|exchanges| definitions::add_internal(&mut all, &exchanges))
             .map_err(|fault| of("old", "--from-api", fault))?;
         let chosen = definitions::chosen(all, &vhosts, &overview)?;
+        if let Some(from) = &from {
+            // Otherwise the definitions would be there, and no messages.
+            vhost::check_login(from)?;
+        }
         chosen.left_out.iter().for_each(|text| report.note(text));
         report.say(&format!("definitions: {}", chosen.counts()))?;
         if !args.dry_run {
@@ -91,6 +100,9 @@ fn run(args: &MigrateArgs, socket: PathBuf) -> Result<(), Fault> {
     };
     let mut chosen =
         queues::chosen(&old, &vhosts, &patterns).map_err(|fault| of("old", "--from-api", fault))?;
+    for pattern in queues::unmatched(&chosen, &patterns) {
+        report.remark(&format!("no queue matches --queue {pattern}"));
+    }
     if args.needs_new_api() {
         queues::note_limits(&new, &mut chosen).map_err(|fault| of("new", "--to-api", fault))?;
     } else {

@@ -125,6 +125,13 @@ pub(crate) fn chosen(
     Ok(queues)
 }
 
+/// The patterns that match none of these queues.
+pub(crate) fn unmatched<'a>(queues: &[Queue], patterns: &'a [Regex]) -> Vec<&'a Regex> {
+    let is_of = |pattern: &Regex, queue: &Queue| pattern.is_match(&queue.name).unwrap_or(true);
+    let all = patterns.iter();
+    all.filter(|pattern| !queues.iter().any(|queue| is_of(pattern, queue))).collect()
+}
+
 /// Every queue that the API tells of.
 fn all(api: &Api) -> Result<Vec<Queue>, Fault> {
     list(&api.get(PATH)?)?.iter().map(Queue::read).collect()

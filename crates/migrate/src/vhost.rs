@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leveret_client::amqp::table::Table;
 use leveret_client::{
-    Connection, Error, ExchangeDeclare, Options, QueueDeclare, QueueDeclared, Uri,
+    CloseReason, Connection, Error, ExchangeDeclare, Options, QueueDeclare, QueueDeclared, Uri,
 };
 use leveret_ctl::{Code, Fault};
 
@@ -141,7 +141,8 @@ impl Pair {
         outcome.left = outcome.found;
         outcome.consumers = declared.consumer_count;
         if declared.message_count == 0 {
-            return Ok(());
+            // A run that was killed may have left its exchange.
+            return self.clear(queue).map_err(Side::New.failure());
         }
         let (to, before) = self.prepare(queue).map_err(Side::New.failure())?;
         outcome.why = queue.why_no_room(outcome.found, before.message_count.into());
@@ -211,9 +212,7 @@ impl Pair {
                 side.name(),
                 reason.text
             ),
-            Some(reason) => {
-                format!("{}: {}{}", side.name(), reason.text, hint(side, reason.code))
-            }
+            Some(reason) => format!("{}: {}{}", side.name(), reason.text, hint(side, reason)),
             None => format!("{}: {error}; run it again", side.name()),
         }
     }
@@ -229,12 +228,15 @@ impl Side {
     }
 }
 
-/// What to do about a reply code.
-fn hint(side: Side, code: u16) -> &'static str {
-    match (side, code) {
+/// What to do about a close.
+fn hint(side: Side, reason: &CloseReason) -> &'static str {
+    match (side, reason.code) {
         (Side::Old, 403 | 530) => {
             ": give its user permission to read there (rabbitmqctl set_permissions), or stop the consumer that has \
              the queue exclusively"
+        }
+        (Side::New, 530) if reason.text.ends_with(" not found") => {
+            ": leave out --messages-only, or add it there (leveret ctl add_vhost)"
         }
         (Side::New, 403 | 530) => {
             ": give its user all permissions there (leveret ctl set_permissions)"
@@ -251,6 +253,15 @@ fn hint(side: Side, code: u16) -> &'static str {
 /// For how long a broker may read nothing of what is sent to it, as one does that is short of memory or disk.
 const WRITE_PATIENCE: Duration = Duration::from_secs(300);
 
+/// Whether the old broker can be reached and takes the login. What keeps the user out of a vhost is told with its queues.
+pub(crate) fn check_login(from: &Uri) -> Result<(), Fault> {
+    if let Ok(connection) = connect(Side::Old, from)? {
+        // RabbitMQ's log has a warning otherwise.
+        let _ = connection.close();
+    }
+    Ok(())
+}
+
 /// Connects to one. The inner error is one of the vhost alone.
 fn connect(side: Side, uri: &Uri) -> Result<Result<Connection, String>, Fault> {
     let options = Options {
@@ -262,7 +273,7 @@ fn connect(side: Side, uri: &Uri) -> Result<Result<Connection, String>, Fault> {
         Ok(connection) => Ok(Ok(connection)),
         // There is no such vhost, or not for this user, or it has its limits.
         Err(Error::ConnectionClosed(reason)) => {
-            Ok(Err(format!("{}: {}{}", side.name(), reason.text, hint(side, reason.code))))
+            Ok(Err(format!("{}: {}{}", side.name(), reason.text, hint(side, &reason))))
         }
         Err(error) => Err(unreachable(side, uri, &error)),
     }
@@ -275,9 +286,11 @@ fn unreachable(side: Side, uri: &Uri, error: &Error) -> Fault {
         Error::LoginRefused(why) => Fault::new(
             Code::NoPermission,
             format!(
-                "{name} ({option}) refuses the login of user '{}': {why}. 'guest' gets in only from the broker's own \
+                "{name} ({option}) refuses the login of user '{}': {}. 'guest' gets in only from the broker's own \
                  machine; in a URI the signs '/', '@', ':' and '%' of a password are percent-encoded.",
-                uri.user
+                uri.user,
+                // RabbitMQ's text is a sentence, which ends.
+                why.trim_end_matches('.')
             ),
         ),
         error => Fault::new(Code::Unavailable, format!("{name} ({option}): {error}")),
@@ -315,8 +328,6 @@ fn exchange_of(queue: &Queue) -> String {
 
 #[cfg(test)]
 mod tests {
-    use leveret_client::CloseReason;
-
     use super::*;
 
     #[test]

@@ -227,8 +227,13 @@ fn everything_comes_along() {
         assert_eq!(line, "0");
     }
     assert!(!new.told(&["list_exchanges"]).contains("leveret.migrate"));
+    // One that a run left when it was killed goes with the next, though nothing is left in its queue.
+    let (mut client, channel) = new.channel();
+    let how = ExchangeDeclare::default();
+    client.exchange_declare(channel, "leveret.migrate.small", "fanout", &how).unwrap();
     let (told, _) = migrate(&old, &new, &["--messages-only"], 0);
     assert!(told.contains("7 queues, 0 messages moved"), "{told}");
+    assert!(!new.told(&["list_exchanges"]).contains("leveret.migrate"));
 }
 
 /// A queue `q` on both nodes, with numbers as messages on the old one; a client of each.
@@ -419,6 +424,8 @@ fn what_keeps_it_from_beginning_is_told() {
     check("guest:wrong", &[], 77, "the old broker (--from-api): ");
     check(&format!("mover:{ENCODED}"), &[], 77, "It takes a user with the tag administrator");
     check("guest:guest", &["--vhost", "nowhere"], 65, "no virtual host 'nowhere'");
+    let nowhere = ["--messages-only", "--vhost", "nowhere"];
+    check("guest:guest", &nowhere, 65, "no virtual host 'nowhere'");
     check("guest:guest", &["--queue", "("], 64, "--queue (");
     check("guest:guest", &["--to", "amqp://h"], 64, "name its API with --to-api");
     check("guest:guest", &["--to", "amqp://h/v", "--messages-only"], 64, "--vhost v");
@@ -446,7 +453,24 @@ fn what_keeps_it_from_beginning_is_told() {
         64,
         "percent-encoding in 'the password'",
     );
+    // Of a wrong login nothing is begun, definitions neither.
+    let mut wrong = leveret(&["migrate", "--from-api"]);
+    wrong.arg(format!("http://guest:guest@{}", old.listens("http")));
+    wrong.args(["--from", &format!("amqp://mover:wrong@{}", old.address)]);
+    wrong.env("LEVERET_DATA_DIR", new.dir.path());
+    let (status, told, errors) = run(wrong);
+    assert_eq!(status, 77, "{told} {errors}");
+    assert!(errors.contains("(--from) refuses the login of user 'mover'"), "{errors}");
+    assert!(!errors.contains("..") && told.is_empty(), "{told} {errors}");
+    assert_eq!(new.told(&["list_vhosts"]).trim_end(), "name\n/");
     assert_eq!(ready(&mut client, channel, "q"), 1);
+    // No queue has such a name: maybe they have gone.
+    check(
+        "guest:guest",
+        &["--dry-run", "--queue", "^r$"],
+        0,
+        "note: no queue matches --queue ^r$\n",
+    );
 
     // Who may not read a vhost moves the others.
     let (mut other, channel_of_other) = channel_in(&old, "none");
@@ -455,6 +479,13 @@ fn what_keeps_it_from_beginning_is_told() {
     let (told, _) = migrate(&old, &new, &[], 75);
     assert!(told.contains("2 queues, 1 messages moved"), "{told}");
     assert!(told.contains("refused for user 'guest': give its user permission"), "{told}");
+
+    // The vhost is not there: permissions would not help.
+    old.told(&["set_permissions", "-p", "none", "guest", ".*", ".*", ".*"]);
+    new.told(&["delete_vhost", "none"]);
+    let (told, _) = migrate(&old, &new, &["--messages-only"], 75);
+    let hint = "vhost none not found: leave out --messages-only, or add it there";
+    assert!(told.contains(hint), "{told}");
 }
 
 /// An old broker's API that answers with these queues, for what is said of them.
