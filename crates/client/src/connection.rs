@@ -91,6 +91,8 @@ pub struct Connection {
     free_channels: Vec<u16>,
     server_properties: Table,
     blocked: bool,
+    /// Those that were not taken.
+    writes: u64,
 }
 
 /// An event that owns its bytes.
@@ -167,6 +169,7 @@ impl Connection {
             free_channels: Vec::new(),
             server_properties: Table::default(),
             blocked: false,
+            writes: 0,
         };
         connection.start(uri, options)?;
         connection.login(uri, options)?;
@@ -287,6 +290,11 @@ impl Connection {
         self.wire.socket.try_clone().map(Stopper).map_err(Error::io("duplicating the socket"))
     }
 
+    /// How often the socket was written to since the last call of this.
+    pub fn take_writes(&mut self) -> u64 {
+        std::mem::take(&mut self.writes)
+    }
+
     /// Writes all that was encoded. Blocks while the broker does not read.
     pub fn flush(&mut self) -> Result<(), Error> {
         if self.output.bytes().is_empty() {
@@ -312,6 +320,7 @@ impl Connection {
     fn wrote(&mut self, written: io::Result<()>) -> Result<(), Error> {
         match written {
             Ok(()) => {
+                self.writes += 1;
                 self.last_sent = Instant::now();
                 Ok(())
             }

@@ -57,6 +57,9 @@ pub struct ExperimentArgs {
     /// Some seconds for each experiment, instead of as long and as often as in its document
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Send each message and each ack in a write of its own, as most clients do
+    #[arg(long)]
+    pub(crate) flush_each: bool,
     /// Seconds of each timed run
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,

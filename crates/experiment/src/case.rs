@@ -89,6 +89,8 @@ pub(crate) struct Case {
     pub(crate) rule: Option<&'static str>,
     /// The rate is this share, in percent, of what the first case of the experiment published.
     pub(crate) share_of_first: Option<f64>,
+    /// Each message and each ack is a write of its own.
+    pub(crate) flush_each: bool,
     /// Seconds it takes, roughly.
     pub(crate) takes_s: f64,
 }
@@ -105,6 +107,7 @@ impl Case {
             also: None,
             rule: None,
             share_of_first: None,
+            flush_each: false,
             takes_s: 5.0,
         }
     }
@@ -187,6 +190,9 @@ impl Case {
         if let Some(rate) = rate {
             words.push_str(&format!(" -r {rate:.0}"));
         }
+        if self.flush_each {
+            words.push_str(" --flush-each");
+        }
         if let Some(rule) = self.rule.filter(|_| is_leveret) {
             words.push_str(&format!(" -qa x-confirm-on={rule}"));
         }
@@ -206,6 +212,17 @@ pub(crate) fn split(command: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_load_writes_as_the_case_says() {
+        let case = Case::new("1", "-x 1").beside("-y 1").after("-C 10");
+        let case = Case { flush_each: true, ..case };
+        assert_eq!(
+            case.commands(true, Some(7.0)),
+            ["-x 1 -r 7 --flush-each", "-y 1 -r 7 --flush-each"]
+        );
+        assert_eq!(case.prepare_command(false).as_deref(), Some("-C 10 --flush-each"));
+    }
 
     #[test]
     fn rules_are_for_leveret_alone() {

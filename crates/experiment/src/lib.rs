@@ -114,6 +114,7 @@ fn experiment(args: &ExperimentArgs) -> Result<Session> {
         command: shown(std::env::args()),
         machine: machine::Machine::here(),
         length,
+        flush_each: args.flush_each,
         brokers: Vec::new(),
         experiments: Vec::new(),
         interrupted: false,
@@ -123,6 +124,7 @@ fn experiment(args: &ExperimentArgs) -> Result<Session> {
         let mut runner = Runner {
             sources: &sources,
             length,
+            flush_each: args.flush_each,
             repeats,
             interrupt: &interrupt,
             progress: &mut progress,

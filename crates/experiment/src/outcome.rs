@@ -20,6 +20,8 @@ pub(crate) struct Session {
     pub(crate) machine: Machine,
     /// How long runs were.
     pub(crate) length: Length,
+    /// Each message and each ack was a write of its own.
+    pub(crate) flush_each: bool,
     /// The brokers, in the order of columns.
     pub(crate) brokers: Vec<Facts>,
     /// The experiments that were begun.
@@ -39,6 +41,15 @@ impl Results {
 }
 
 impl Session {
+    /// How the loads wrote: figures of one kind say little of the other.
+    pub(crate) fn writes(&self) -> &'static str {
+        if self.flush_each {
+            "Each message and each ack was a write of its own (--flush-each), as with most clients."
+        } else {
+            "Messages that were due together were one write. With --flush-each each is a write of its own, as with most clients."
+        }
+    }
+
     /// Whether a run has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.experiments.iter().flat_map(|it| &it.measured).any(|it| it.failure.is_some())
@@ -105,6 +116,8 @@ pub(crate) struct Run {
     pub(crate) published: u64,
     /// Messages consumed.
     pub(crate) consumed: u64,
+    /// Writes to sockets for all that.
+    pub(crate) writes: u64,
     /// Their rate, over the time of publishing.
     pub(crate) published_per_s: f64,
     /// Their rate, until the last of them.
@@ -172,6 +185,7 @@ impl Run {
             seconds: if published == 0 { consume_s } else { publish_s },
             published,
             consumed,
+            writes: count(Counter::Writes),
             published_per_s: published as f64 / publish_s.max(1e-9),
             consumed_per_s: consumed as f64 / consume_s.max(1e-9),
             latency_us: Times::worst(outcomes.iter().filter_map(|it| it.latency.as_ref())),

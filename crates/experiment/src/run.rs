@@ -26,6 +26,8 @@ pub(crate) struct Runner<'a> {
     pub(crate) sources: &'a [Source],
     /// How long runs are.
     pub(crate) length: Length,
+    /// Each message and each ack is a write of its own.
+    pub(crate) flush_each: bool,
     /// How often each case runs, if not as often as its document says.
     pub(crate) repeats: Option<usize>,
     /// Whether somebody wants it to end.
@@ -59,6 +61,7 @@ impl Runner<'_> {
         // What 100 percent are, for each broker.
         let mut first = vec![None; targets.len()];
         for case in (experiment.cases)(self.length) {
+            let case = Case { flush_each: self.flush_each, ..case };
             let mut measured = begin(&case, &targets, &first);
             for _ in 0..repeats {
                 for it in &mut measured {

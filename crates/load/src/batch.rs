@@ -32,6 +32,9 @@ pub(crate) fn batches(
     let properties = &*plan.content.properties;
     let new = |bodies: Vec<&[u8]>| PublishBatch::new(output, channel, publish, properties, bodies);
     let fitting = |messages: &PublishBatch| {
+        if plan.publishing.flush_each {
+            return 1;
+        }
         let average = messages.part(0, messages.count()).len() / messages.count();
         (BATCH_BYTES / average).max(1)
     };

@@ -14,7 +14,7 @@ use crate::intake::Intake;
 use crate::pace::{Due, Pace};
 use crate::plan::{Ack, Consuming, Plan, Requeue};
 use crate::stamp::now_ns;
-use crate::stats::Tally;
+use crate::stats::{Counter, Tally};
 use crate::verbose::Verbose;
 use crate::worker::{NAP, Worker, lane_of, pause};
 
@@ -77,11 +77,13 @@ impl<'a> Worker<'a> for Consumer<'a> {
         if self.start_ns == 0 {
             self.start_ns = now_ns();
         }
+        // Those of opening.
+        self.connection.take_writes();
         match self.plan.consuming.polling {
             Some(interval) => self.fetch(interval, tally, stop)?,
             None => self.consume(tally, stop)?,
         }
-        self.settle(true)
+        self.settle(true, tally)
     }
 
     fn reopen(&mut self) -> Result<(), Error> {
@@ -195,7 +197,7 @@ impl<'a> Consumer<'a> {
         while !stop.load(Ordering::Relaxed) && !self.is_done() {
             if !came {
                 // A pause: settle what an ack for several messages has not covered yet.
-                self.settle(true)?;
+                self.settle(true, tally)?;
             } else if consuming.is_slow() {
                 self.take_slowly(pace.as_mut(), tally, stop)?;
             } else {
@@ -243,7 +245,7 @@ impl<'a> Consumer<'a> {
         if taken > 0 {
             self.think(taken);
         }
-        self.settle(false)?;
+        self.settle(false, tally)?;
         Ok(taken)
     }
 
@@ -307,7 +309,7 @@ impl<'a> Consumer<'a> {
                         self.intake.take(got.redelivered, properties, &got.body, || queue);
                         self.intake.report(tally);
                         self.think(1);
-                        self.settle(false)?;
+                        self.settle(false, tally)?;
                     }
                     if !interval.is_zero() {
                         pause(interval, stop, &mut self.connection)?;
@@ -319,11 +321,13 @@ impl<'a> Consumer<'a> {
     }
 
     /// Acks what is due; with `all` also what waits for its number to fill.
-    fn settle(&mut self, all: bool) -> Result<(), Error> {
+    fn settle(&mut self, all: bool, tally: &Tally) -> Result<(), Error> {
         for lane in &mut self.lanes {
             lane.settle(&mut self.connection, &self.plan.consuming, all)?;
         }
-        self.connection.flush()
+        self.connection.flush()?;
+        tally.add(Counter::Writes, self.connection.take_writes());
+        Ok(())
     }
 }
 
@@ -361,17 +365,17 @@ impl Lane {
             }
             Ack::Each => {
                 for _ in 0..waiting {
-                    self.answer(connection, how, self.acked + 1, false);
+                    self.answer(connection, how, self.acked + 1, false)?;
                     self.settled(connection, how, 1)?;
                 }
             }
             Ack::Every(_) if all && waiting > 0 => {
-                self.answer(connection, how, self.seen, true);
+                self.answer(connection, how, self.seen, true)?;
                 self.settled(connection, how, waiting)?;
             }
             Ack::Every(count) => {
                 for _ in 0..waiting / count {
-                    self.answer(connection, how, self.acked + count, true);
+                    self.answer(connection, how, self.acked + count, true)?;
                     self.settled(connection, how, count)?;
                 }
             }
@@ -383,7 +387,13 @@ impl Lane {
         Ok(())
     }
 
-    fn answer(&mut self, connection: &mut Connection, how: &Consuming, tag: u64, multiple: bool) {
+    fn answer(
+        &mut self,
+        connection: &mut Connection,
+        how: &Consuming,
+        tag: u64,
+        multiple: bool,
+    ) -> Result<(), Error> {
         match how.nack {
             None => connection.ack(self.channel, tag, multiple),
             Some(Requeue(requeue)) => connection.nack(self.channel, tag, multiple, requeue),
@@ -393,6 +403,7 @@ impl Lane {
             let mut times = self.told.drain(..self.told.len().min(count as usize));
             verbose.acknowledged(consumer, tag, count, times.next_back().unwrap_or_default());
         }
+        if how.flush_each { connection.flush() } else { Ok(()) }
     }
 
     /// So many messages more are acked; a transaction that is full is committed.

@@ -28,6 +28,7 @@ pub(crate) fn plan(plan: &Plan) -> Value {
         "queues": plan.topology.queues.len(),
         "body_bytes": plan.content.body_bytes(),
         "persistent": publishing.persistent,
+        "flush_each": publishing.flush_each,
         "confirm_window": publishing.confirm_window,
         "prefetch": consuming.prefetch,
         "publish_rate": match publishing.rate {

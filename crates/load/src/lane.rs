@@ -52,6 +52,8 @@ pub(crate) struct Lane {
     pace: Option<Pace>,
     /// The step of the rate that the pace is made for.
     step: usize,
+    /// Messages that the pace has let go and that are not published yet.
+    due: u64,
     has_rested: bool,
     left: Option<u64>,
     seq: u32,
@@ -154,6 +156,7 @@ impl Lane {
             rate: publishing.rate.clone(),
             pace: None,
             step: 0,
+            due: 0,
             has_rested: false,
             left: publishing.limit,
             seq: 0,
@@ -227,18 +230,24 @@ impl Lane {
         self.held_since = None;
         self.change_pace(varying);
         if let Some(pace) = &self.pace {
-            match pace.due(now_ns()) {
-                Due::Now(due) => count = count.min(usize::try_from(due).unwrap_or(usize::MAX)),
-                Due::After(wait_ns) => {
-                    self.has_rested = true;
-                    return Ok(Turn::Rests(Duration::from_nanos(wait_ns)));
+            if self.due == 0 {
+                match pace.due(now_ns()) {
+                    Due::Now(due) => self.due = due,
+                    Due::After(wait_ns) => {
+                        self.has_rested = true;
+                        return Ok(Turn::Rests(Duration::from_nanos(wait_ns)));
+                    }
                 }
             }
+            count = count.min(usize::try_from(self.due).unwrap_or(usize::MAX));
         } else if self.rate.is_some() {
             // A pause between two rates.
             return Ok(Turn::Rests(NAP));
         }
         self.publish(connection, size, count, tally)?;
+        self.due = self.due.saturating_sub(count as u64);
+        // What is due with these has rested as long.
+        self.has_rested &= self.due > 0;
         Ok(Turn::Published)
     }
 
@@ -254,6 +263,7 @@ impl Lane {
         let step = steps.number_at(elapsed_ns);
         if step != self.step {
             self.step = step;
+            self.due = 0;
             self.pace = pace_of(steps.at(elapsed_ns), now_ns());
         }
     }
@@ -334,8 +344,8 @@ impl Lane {
         if self.sizes.is_none() {
             batch.at = (start + count) % batch.messages.count();
         }
-        self.has_rested = false;
         tally.add(Counter::Published, count as u64);
+        tally.add(Counter::Writes, connection.take_writes());
         if let Some(left) = &mut self.left {
             *left -= count as u64;
         }

@@ -67,6 +67,8 @@ pub(crate) struct Publishing {
     pub(crate) transaction: Option<u64>,
     pub(crate) persistent: bool,
     pub(crate) mandatory: bool,
+    /// Each message is a write of its own.
+    pub(crate) flush_each: bool,
     pub(crate) keys: Keys,
     /// The longest time a producer waits before it starts.
     pub(crate) start_delay: Duration,
@@ -103,6 +105,8 @@ pub(crate) struct Consuming {
     pub(crate) ack: Ack,
     /// Messages are refused, and go back or not.
     pub(crate) nack: Option<Requeue>,
+    /// Each answer is a write of its own.
+    pub(crate) flush_each: bool,
     /// Messages of a transaction.
     pub(crate) transaction: Option<u64>,
     /// Microseconds that a message takes.
@@ -253,6 +257,7 @@ impl Publishing {
             transaction: args.ptxsize.filter(|size| *size > 0),
             persistent: of_type || options.has(Flag::Persistent),
             mandatory: options.has(Flag::Mandatory),
+            flush_each: options.extras.flush_each,
             keys: match options.topology.routing_key_cache_size {
                 0 if options.topology.random_routing_key => Keys::Random,
                 0 => Keys::Fixed,
@@ -292,6 +297,7 @@ impl Consuming {
             channel_prefetch: some(args.global_qos),
             ack,
             nack: args.nack.then_some(Requeue(args.requeue)),
+            flush_each: options.extras.flush_each,
             transaction: args.ctxsize.filter(|size| *size > 0),
             latency_us: Steps::new(steps),
             arguments,

@@ -52,6 +52,8 @@ impl<'a> Worker<'a> for Producer<'a> {
         }
         let start_ns = now_ns();
         self.lanes.iter_mut().for_each(|lane| lane.start(start_ns));
+        // Those of opening.
+        self.connection.take_writes();
         while !stop.load(Ordering::Relaxed) {
             let (mut has_published, mut is_done, mut rest) = (false, true, NAP);
             for lane in &mut self.lanes {
@@ -144,6 +146,7 @@ impl Producer<'_> {
         for lane in &mut self.lanes {
             lane.commit(&mut self.connection)?;
         }
+        tally.add(Counter::Writes, self.connection.take_writes());
         let deadline = now_ns() + patience.as_nanos() as u64;
         while self.lanes.iter().any(|lane| !lane.is_settled()) {
             let left = Duration::from_nanos(deadline.saturating_sub(now_ns()));

@@ -39,11 +39,13 @@ pub enum Counter {
     Reconnected,
     /// Bodies that were taken out of packed messages.
     Unpacked,
+    /// Writes to the sockets of producers and consumers while they ran.
+    Writes,
 }
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Published,
         Self::Confirmed,
         Self::Nacked,
@@ -52,6 +54,7 @@ impl Counter {
         Self::Redelivered,
         Self::Reconnected,
         Self::Unpacked,
+        Self::Writes,
     ];
 
     /// The word in lines and files.
@@ -65,6 +68,7 @@ impl Counter {
             Self::Redelivered => "redelivered",
             Self::Reconnected => "reconnected",
             Self::Unpacked => "unpacked",
+            Self::Writes => "writes",
         }
     }
 }

@@ -57,6 +57,27 @@ fn confirms_and_acks_are_counted() {
 }
 
 #[test]
+fn each_message_and_each_ack_can_be_a_write() {
+    // What the run is asked for beside 2000 messages, and its writes.
+    for (flags, writes) in [
+        ("-a", 33), // 61 fit 64 KiB
+        ("-a --flush-each", 2000),
+        ("-A 1 -c 50 --flush-each", 4000),
+        ("-a -r 50000 --flush-each", 2000), // of a pace that lets five go together
+    ] {
+        let (address, counts) = mirror::start();
+        let result = perf(address, &format!("{flags} -s 1000 -C 2000 -D 2000"));
+        assert_eq!(
+            (&result["writes"], &result["consumed"]),
+            (&writes.into(), &2000.into()),
+            "{flags}"
+        );
+        assert_eq!(result["plan"]["flush_each"], flags.contains("--flush-each"));
+        assert_eq!(counts.published.load(Ordering::Relaxed), 2000);
+    }
+}
+
+#[test]
 fn bodies_larger_than_a_frame_arrive_whole() {
     let (address, counts) = mirror::start();
     let result = perf(address, "-a -s 300000 -C 20");

@@ -89,6 +89,8 @@ fn conditions(session: &Session) -> Markup {
             }
             dt { "Load" }
             dd { "on the same machine as this report was made; the broker's CPU is user and system time of its process" }
+            dt { "Writes" }
+            dd { (session.writes()) }
             dt { "Command" }
             dd { code { (session.command) } }
         }

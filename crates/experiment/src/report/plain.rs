@@ -8,7 +8,7 @@ use crate::text;
 
 /// The tables of figures, for a terminal.
 pub(crate) fn terminal(session: &Session) -> String {
-    let mut out = String::new();
+    let mut out = format!("\n{}\n", session.writes());
     for results in &session.experiments {
         out += &format!("\n{}: {}\n", results.experiment.name, results.experiment.title);
         for table in without_details(results, session) {
@@ -48,6 +48,7 @@ pub(crate) fn markdown(session: &Session) -> String {
         |it| format!("at most {} %", text::number(it)),
     );
     let _ = writeln!(out, " Other programs had {others} of the processors. `{}`", session.command);
+    let _ = writeln!(out, "\n{}", session.writes());
     if session.length.quick {
         out += "\nQuick runs, of seconds: enough to see that it works, not to publish.\n";
     }

@@ -32,6 +32,7 @@ fn run(rate: f64) -> Run {
         seconds: 5.0,
         published: 500,
         consumed: 250,
+        writes: 10,
         published_per_s: rate,
         consumed_per_s: rate / 2.0,
         latency_us: Some(times),
@@ -77,6 +78,7 @@ fn session(name: &str, length: Length, rates: impl Fn(usize, &Case) -> Vec<f64>)
             ..Machine::default()
         },
         length,
+        flush_each: false,
         brokers: vec![facts("Leveret 0.1.0", true), facts("RabbitMQ 4.0.5", false)],
         experiments: vec![Results { experiment, repeats: 3, measured: all }],
         interrupted: false,
@@ -231,6 +233,19 @@ fn rules_of_one_broker_are_the_ordinary_one() {
         measured.iter().find(|it| it.broker == 1 && it.case.rule == Some(ORDINARY)).unwrap();
     assert!(!ordinary.commands[0].contains("x-confirm-on"));
     assert_eq!(ordinary.case.shows, Measure::Published);
+}
+
+#[test]
+fn every_report_says_how_the_loads_wrote() {
+    let mut session = session("scenario-1", Length::default(), |_, _| vec![1.0]);
+    for (flush_each, text) in
+        [(false, "due together were one write"), (true, "ack was a write of its own")]
+    {
+        session.flush_each = flush_each;
+        for told in [terminal(&session), markdown(&session), page(&session).unwrap()] {
+            assert!(told.contains(text), "{told}");
+        }
+    }
 }
 
 #[test]

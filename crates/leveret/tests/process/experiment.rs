@@ -34,19 +34,26 @@ fn left_behind(dir: &Path) -> usize {
 #[test]
 fn a_broker_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
-    let words = ["ladder", "--seconds", "0.3", "--repeat", "2"];
+    let words = ["ladder", "--seconds", "0.3", "--repeat", "2", "--flush-each"];
     let output = experiment(&words, dir.path()).output().unwrap();
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{told} {}", String::from_utf8_lossy(&output.stderr));
     assert!(told.contains("and publishers want confirms") && told.contains("44,824"), "{told}");
     let (page, json) = written(dir.path());
     assert!(page.contains("<svg") && page.contains("id=\"ladder\""));
-    assert_eq!(json["brokers"][0]["started_here"], true);
+    assert_eq!(
+        (&json["brokers"][0]["started_here"], &json["flush_each"]),
+        (&true.into(), &true.into())
+    );
     for measured in json["experiments"][0]["measured"].as_array().unwrap() {
         let runs = measured["runs"].as_array().unwrap();
         assert_eq!(runs.len(), 2, "{measured}");
         assert!(runs.iter().all(|run| run["published"].as_u64() > Some(0)), "{measured}");
         assert!(runs.iter().all(|run| run["consumed"].as_u64() > Some(0)), "{measured}");
+        assert!(
+            runs.iter().all(|run| run["writes"].as_u64() >= run["published"].as_u64()),
+            "{measured}"
+        );
     }
     assert_eq!(left_behind(dir.path()), 0);
 }

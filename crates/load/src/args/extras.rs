@@ -9,6 +9,9 @@ pub struct ExtraArgs {
     /// Account for every message: lost, duplicated, out of order, corrupt
     #[arg(long)]
     pub verify: bool,
+    /// Send each message and each ack in a write of its own, as most clients do
+    #[arg(long)]
+    pub flush_each: bool,
     /// Put so many bodies into each message, and take them apart again
     #[arg(long, value_name = "BODIES", value_parser = whole)]
     pub pack: Option<u64>,
