@@ -33,7 +33,7 @@ use leveret_auth::{Sources, network_of};
 use leveret_broker::login::{Admitted, Login, Proof};
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use leveret_topology::{AuthError, Event, Hashing, Password, PasswordHash};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::now;
 use crate::locks::{Guard, Rank, Ranked};
@@ -126,8 +126,9 @@ struct Job {
 enum Asker {
     /// Who waits for the decision. The login has its room while it is a job.
     Client(Answer),
-    /// The names are one of several sources: the verdict is not the decision. The login has its room until that is made.
-    Source(oneshot::Sender<Verdict>),
+    /// The names are one of several sources: the verdict is not the decision. The login has its room until that is made. With
+    /// who waits for the decision, unless the login is no client's.
+    Source(oneshot::Sender<Verdict>, Option<Answer>),
 }
 
 impl Asker {
@@ -135,7 +136,7 @@ impl Asker {
     fn is_wanted(&self, node: &Node) -> bool {
         match self {
             Self::Client(answer) => answer.is_wanted(node),
-            Self::Source(sender) => !sender.is_closed(),
+            Self::Source(_, answer) => is_wanted(node, answer.as_ref()),
         }
     }
 }
@@ -150,10 +151,16 @@ impl Job {
 }
 
 /// Who waits for the decision.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Answer {
     Connection(ConnectionId),
-    Request(oneshot::Sender<Option<Admitted>>),
+    /// For one answer.
+    Request(mpsc::Sender<Option<Admitted>>),
+}
+
+/// Whether somebody still waits for a login that may be no client's.
+fn is_wanted(node: &Node, answer: Option<&Answer>) -> bool {
+    answer.is_none_or(|answer| answer.is_wanted(node))
 }
 
 impl Answer {
@@ -170,7 +177,7 @@ impl Answer {
         match self {
             Self::Connection(id) => out.session(id, ToSession::LoggedIn(admitted.map(Box::new))),
             // A request that gave up waiting does not want its answer.
-            Self::Request(sender) => drop(sender.send(admitted)),
+            Self::Request(sender) => drop(sender.try_send(admitted)),
         }
         if !out.is_empty() {
             run_alone(node, |runner| runner.run_outbox(out));
@@ -290,7 +297,7 @@ impl Logins {
     ///
     /// `login.connection` means nothing.
     pub async fn check(&self, node: &Arc<Node>, login: Login) -> Option<Admitted> {
-        let (sender, receiver) = oneshot::channel();
+        let (sender, mut answered) = mpsc::channel(1);
         let mut out = Outbox::default();
         let verdict = self.at_once(node, login, Answer::Request(sender), &mut out);
         if !out.is_empty() {
@@ -298,8 +305,8 @@ impl Logins {
         }
         match verdict {
             Some((admitted, _)) => admitted,
-            // An error means that the node is stopping.
-            None => receiver.await.ok().flatten(),
+            // None that comes means that the node is stopping.
+            None => answered.recv().await.flatten(),
         }
     }
 
@@ -479,7 +486,7 @@ impl Logins {
                     answer.give(node, admitted, out);
                 }
                 // An error means that nobody waits for it any more.
-                Asker::Source(sender) => drop(sender.send(verdict)),
+                Asker::Source(sender, _) => drop(sender.send(verdict)),
             }
         }
     }

@@ -51,6 +51,31 @@ fn argon2id_is_checked_beside_the_turns() {
 /// Slow hashes take turns by user where other sources are asked, too.
 #[test]
 fn argon2id_beside_another_source() {
+    let (broker, _service) = with_slow_hashes_and_a_service();
+    broker.told(&["add_user", "u", "one"]);
+    broker.told(&["set_permissions", "u", ".*", ".*", ".*"]);
+    let crowd = crowd(&broker, 60);
+    let before = refused_logins(&broker);
+    login(&broker, "u", "one").unwrap().close().unwrap();
+    let meanwhile = refused_logins(&broker) - before;
+    assert!(meanwhile < 30, "it waited for {meanwhile} of {}", crowd.len());
+}
+
+/// Whoever has left costs no hash, though other sources would be asked after it.
+#[test]
+fn who_has_left_is_not_checked_beside_another_source() {
+    let (broker, service) = with_slow_hashes_and_a_service();
+    drop(crowd(&broker, 60));
+    // It is behind all of them.
+    refused(&broker, "nobody", "nobody");
+    let looked_at = refused_logins(&broker);
+    assert!(looked_at < 30, "{looked_at} were looked at");
+    let asked = service.seen("/user").len();
+    assert!(asked <= looked_at + 1, "{asked} were asked about");
+}
+
+/// Slow hashes, and a second source that knows nobody.
+fn with_slow_hashes_and_a_service() -> (Broker, Web) {
     let service = Web::start(None, |_| (200, "deny".to_owned()));
     let broker = Broker::with(&[
         "password_hashing_module=leveret_password_hashing_argon2id",
@@ -59,22 +84,24 @@ fn argon2id_beside_another_source() {
         "auth_backends.2=http",
         &format!("auth_http.user_path=http://{}/user", service.address),
     ]);
-    broker.told(&["add_user", "u", "one"]);
-    broker.told(&["set_permissions", "u", ".*", ".*", ".*"]);
+    (broker, service)
+}
+
+/// So many that wait for a slow hash; the first one has been looked at.
+fn crowd(broker: &Broker, count: usize) -> Vec<Raw> {
     let steps = hello_as(0, "nobody");
-    let crowd: Vec<_> = (0..60)
-        .map(|_| {
-            let mut raw = Raw::connect(&broker);
-            steps.iter().take(2).for_each(|step| raw.send(step));
-            raw
-        })
-        .collect();
-    let refused = || broker.log.with("login refused").len();
-    wait_until(PATIENCE, "the first one is looked at", || refused() > 0);
-    let before = refused();
-    login(&broker, "u", "one").unwrap().close().unwrap();
-    let meanwhile = refused() - before;
-    assert!(meanwhile < 30, "it waited for {meanwhile} of {}", crowd.len());
+    let come = |_| {
+        let mut raw = Raw::connect(broker);
+        steps.iter().take(2).for_each(|step| raw.send(step));
+        raw
+    };
+    let crowd = (0..count).map(come).collect();
+    wait_until(PATIENCE, "the first one is looked at", || refused_logins(broker) > 0);
+    crowd
+}
+
+fn refused_logins(broker: &Broker) -> usize {
+    broker.log.with("login refused").len()
 }
 
 #[test]

@@ -13,7 +13,7 @@ use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use super::{Answer, Asker, Logins, Verdict, address, barred, bytes, from};
+use super::{Answer, Asker, Logins, Verdict, address, barred, bytes, from, is_wanted};
 use crate::clock::now;
 use crate::connection::Letter;
 use crate::node::{Node, Recipient};
@@ -74,11 +74,7 @@ impl Logins {
                 tokio::time::sleep(Duration::from_millis(delay_ms)).await;
             }
             let logins = &node.logins;
-            // Who left meanwhile costs nobody a question.
-            let verdict = match answer.is_wanted(&node) {
-                true => Some(logins.in_order(&node, &login).await),
-                false => None,
-            };
+            let verdict = logins.in_order(&node, &login, Some(&answer)).await;
             logins.jobs.lock().room.give_back(from(&login), bytes(&login));
             let Some(verdict) = verdict else { return };
             let mut out = Outbox::default();
@@ -104,74 +100,100 @@ impl Logins {
     /// The verdict of all sources on a login that nobody waits for.
     pub(super) async fn proven(&self, node: &Arc<Node>, login: Arc<Login>) -> Verdict {
         let Some(runtime) = self.elsewhere.runtime.get() else {
-            return self.by_names(node, &login).await;
+            return self.by_names(node, &login, None).await.unwrap_or_else(stopping);
         };
         let node = Arc::clone(node);
-        let asking = runtime.spawn(async move { node.logins.in_order(&node, &login).await });
-        asking.await.unwrap_or_else(|_| stopping())
+        let asking = async move { node.logins.in_order(&node, &login, None).await };
+        runtime.spawn(asking).await.ok().flatten().unwrap_or_else(stopping)
     }
 
-    /// The first source that lets the client in; else what the last one said.
-    async fn in_order(&self, node: &Arc<Node>, login: &Arc<Login>) -> Verdict {
+    /// The first source that lets the client in; else what the last one said. None if the client has gone, who costs nobody a
+    /// question, or the node stops.
+    async fn in_order(
+        &self,
+        node: &Arc<Node>,
+        login: &Arc<Login>,
+        answer: Option<&Answer>,
+    ) -> Option<Verdict> {
         let mut verdict = Err("there is no source of users".to_owned());
         for entry in self.options.sources.entries() {
-            verdict = self.by_entry(node, login, entry).await;
+            if !is_wanted(node, answer) {
+                return None;
+            }
+            let from = address(login).map(|from| from.to_string()).unwrap_or_default();
+            let password = match &login.proof {
+                Proof::Password(password) => Some(password.reveal()),
+                Proof::Certificate => None,
+            };
+            let candidate = Candidate { user: &login.user, password, address: &from };
+            let first = match &entry.authn {
+                None => self.by_names(node, login, answer).await?,
+                Some(source) => {
+                    source.authenticate(candidate).await.map_err(|denied| told(denied, login))
+                }
+            };
+            verdict = match first {
+                Ok(first) => authorized(node, login, entry, candidate, first).await,
+                Err(why) => Err(why),
+            };
             if verdict.is_ok() {
-                return verdict.and_then(|admitted| barred(login).map(|_| admitted));
+                return Some(verdict.and_then(|admitted| barred(login).map(|_| admitted)));
             }
         }
-        verdict
-    }
-
-    async fn by_entry(&self, node: &Arc<Node>, login: &Arc<Login>, entry: &Entry) -> Verdict {
-        let from = address(login).map(|from| from.to_string()).unwrap_or_default();
-        let password = match &login.proof {
-            Proof::Password(password) => Some(password.reveal()),
-            Proof::Certificate => None,
-        };
-        let candidate = Candidate { user: &login.user, password, address: &from };
-        let first = match &entry.authn {
-            None => self.by_names(node, login).await?,
-            Some(source) => {
-                source.authenticate(candidate).await.map_err(|denied| told(denied, login))?
-            }
-        };
-        if entry.is_one {
-            return Ok(first);
-        }
-        let known = node.topology().user(&first.user).map(|user| user.tags.clone());
-        let Some(source) = &entry.authz else {
-            // Who it is was said elsewhere; what it may do is in the names.
-            known.ok_or_else(|| format!("there is no user '{}' here", first.user))?;
-            return Ok(Admitted { rights: None, expires: None, ..first });
-        };
-        let again = Candidate { user: &first.user, ..candidate };
-        let second = source.authenticate(again).await.map_err(|denied| told(denied, login))?;
-        let tags = match &entry.authn {
-            None => known.unwrap_or_default(),
-            Some(_) => first.tags,
-        };
-        let (rights, expires) = (second.rights, second.expires);
-        Ok(Admitted { user: first.user, tags, rights, expires, is_operator: false })
+        Some(verdict)
     }
 
     /// By the names, whose hash may be a slow one. That is for the threads of logins: they take turns, and no name of a
     /// host keeps them waiting.
-    async fn by_names(&self, node: &Arc<Node>, login: &Arc<Login>) -> Verdict {
+    async fn by_names(
+        &self,
+        node: &Arc<Node>,
+        login: &Arc<Login>,
+        answer: Option<&Answer>,
+    ) -> Option<Verdict> {
         if let Some(verdict) = self.quick(node, login) {
-            return verdict;
+            return Some(verdict);
         }
         let (sender, verdict) = oneshot::channel();
         {
             let mut jobs = self.jobs.lock();
             if jobs.is_closed {
-                return stopping();
+                return None;
             }
-            jobs.push(now().ms(), Arc::clone(login), Asker::Source(sender));
+            let asker = Asker::Source(sender, answer.cloned());
+            jobs.push(now().ms(), Arc::clone(login), asker);
         }
         self.changed.notify_one();
-        verdict.await.unwrap_or_else(|_| stopping())
+        // An error means that the client has gone, or the node stops.
+        verdict.await.ok()
     }
+}
+
+/// What an entry says of a client of whom it said who it is.
+async fn authorized(
+    node: &Node,
+    login: &Login,
+    entry: &Entry,
+    candidate: Candidate<'_>,
+    first: Admitted,
+) -> Verdict {
+    if entry.is_one {
+        return Ok(first);
+    }
+    let known = node.topology().user(&first.user).map(|user| user.tags.clone());
+    let Some(source) = &entry.authz else {
+        // Who it is was said elsewhere; what it may do is in the names.
+        known.ok_or_else(|| format!("there is no user '{}' here", first.user))?;
+        return Ok(Admitted { rights: None, expires: None, ..first });
+    };
+    let again = Candidate { user: &first.user, ..candidate };
+    let second = source.authenticate(again).await.map_err(|denied| told(denied, login))?;
+    let tags = match &entry.authn {
+        None => known.unwrap_or_default(),
+        Some(_) => first.tags,
+    };
+    let (rights, expires) = (second.rights, second.expires);
+    Ok(Admitted { user: first.user, tags, rights, expires, is_operator: false })
 }
 
 /// Why a source does not let the client in. That it cannot be asked is told by itself: the next one may
