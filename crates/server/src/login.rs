@@ -94,6 +94,10 @@ pub struct Logins {
     elsewhere: Elsewhere,
 }
 
+/// There is no decision on a login, as the node is stopping.
+#[derive(Debug)]
+pub struct Stopping;
+
 /// Who was let in, or why nobody was.
 type Verdict = Result<Admitted, String>;
 
@@ -293,10 +297,15 @@ impl Logins {
         }
     }
 
-    /// Who comes in that asks by another way than AMQP, such as HTTP; none if it may not.
+    /// Who comes in that asks by another way than AMQP, such as HTTP; none if it may not. An error if the node stops before
+    /// that is decided.
     ///
     /// `login.connection` means nothing.
-    pub async fn check(&self, node: &Arc<Node>, login: Login) -> Option<Admitted> {
+    pub async fn check(
+        &self,
+        node: &Arc<Node>,
+        login: Login,
+    ) -> Result<Option<Admitted>, Stopping> {
         let (sender, mut answered) = mpsc::channel(1);
         let mut out = Outbox::default();
         let verdict = self.at_once(node, login, Answer::Request(sender), &mut out);
@@ -304,9 +313,8 @@ impl Logins {
             with_runner(node, |runner| runner.run_outbox(out));
         }
         match verdict {
-            Some((admitted, _)) => admitted,
-            // None that comes means that the node is stopping.
-            None => answered.recv().await.flatten(),
+            Some((admitted, _)) => Ok(admitted),
+            None => answered.recv().await.ok_or(Stopping),
         }
     }
 
@@ -353,7 +361,10 @@ impl Logins {
             return Some((self.decided(node, &login, verdict, out), answer));
         }
         let mut jobs = self.jobs.lock();
-        if jobs.is_closed || !jobs.take_room(node, &login, now_ms) {
+        if jobs.is_closed {
+            return None;
+        }
+        if !jobs.take_room(node, &login, now_ms) {
             drop(jobs);
             let verdict = Err("too many logins wait for an answer".to_owned());
             return Some((self.decided(node, &login, verdict, out), answer));
@@ -506,9 +517,13 @@ impl Logins {
         }
     }
 
-    /// Ends the threads; nobody is let in any more that they would have to look at.
+    /// Ends the threads. Nobody is let in any more that they would have to look at: who waits for that gets no decision.
     pub(crate) fn close(&self) {
-        self.jobs.lock().is_closed = true;
+        let dropped = {
+            let mut jobs = self.jobs.lock();
+            std::mem::replace(&mut *jobs, Jobs { is_closed: true, ..Jobs::default() })
+        };
+        drop(dropped);
         self.changed.notify_all();
     }
 }

@@ -217,6 +217,8 @@ pub fn run(
         }
         let has_failed = matches!(end, Ends::Failed);
         step.goes_on(Doing::Stop);
+        // However many wait for a slow hash: requests among them would hold up the end of the front ends.
+        node.logins.close();
         close_connections(&node).await;
         step.goes_on(Doing::Stop);
         front.running.stop();

@@ -82,7 +82,9 @@ impl Login {
             // Every request brings name and password.
             is_repeated: true,
         };
-        let admitted = node.logins.check(node, asked).await.ok_or_else(Fault::wrong_password)?;
+        let decided = node.logins.check(node, asked).await;
+        let admitted = decided.map_err(|_| Fault::unavailable("the node is stopping"))?;
+        let admitted = admitted.ok_or_else(Fault::wrong_password)?;
         let name = admitted.user.to_string();
         let mut tags = admitted.tags.clone();
         if admitted.rights.is_none() {

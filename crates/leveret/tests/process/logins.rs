@@ -1,11 +1,14 @@
 //! Logins: hashes of passwords, what is slowed down, what is told and what is not.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use leveret_client::amqp::method::connection;
 use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Error, Options, Uri};
+use rustix::process::Signal;
 
 use crate::auth::api;
 use crate::auth::web::Web;
@@ -102,6 +105,37 @@ fn crowd(broker: &Broker, count: usize) -> Vec<Raw> {
 
 fn refused_logins(broker: &Broker) -> usize {
     broker.log.with("login refused").len()
+}
+
+/// Logins that wait for a slow hash do not hold up the end: requests are told that the node stops.
+#[test]
+fn a_stop_drops_logins_that_wait() {
+    let mut broker = Broker::with(&[
+        "password_hashing_module=leveret_password_hashing_argon2id",
+        "login_throttle.threshold=0",
+    ]);
+    let port = broker.listens("http").port();
+    let request =
+        "GET /api/whoami HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic bm9ib2R5OnU=\r\n\r\n";
+    let ask = |_| {
+        let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.write_all(request.as_bytes()).unwrap();
+        socket
+    };
+    let requests: Vec<_> = (0..400).map(ask).collect();
+    let crowd = crowd(&broker, 400);
+    broker.signal(Signal::TERM);
+    assert!(broker.ended(PATIENCE).success());
+    assert_eq!(broker.log.with("were cut off"), Vec::<String>::new());
+    let answers = requests.into_iter().map(|mut socket| {
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).map(|_| answer)
+    });
+    let answers: Vec<_> = answers.map_while(Result::ok).collect();
+    let stopping = answers.iter().filter(|it| it.contains("the node is stopping")).count();
+    assert!(stopping > 300, "{stopping} of {} were told", answers.len());
+    drop(crowd);
 }
 
 #[test]
