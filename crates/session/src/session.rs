@@ -778,16 +778,21 @@ impl Session {
         matches!(self.core.stage, Stage::Header | Stage::Starting)
     }
 
-    /// Whether [`peer_closed`](Self::peer_closed) is to be told: the alarm, its rate, or want of room keeps it from reading,
-    /// for who knows how long.
+    /// Whether [`peer_closed`](Self::peer_closed) is to be told: the alarm, its rate, want of room, or a login that is looked at
+    /// keeps it from reading, for who knows how long.
     pub fn watches_end(&self) -> bool {
         let core = &self.core;
-        !core.peer_closed && (core.is_blocked || core.is_slowed || core.unfinished.waits())
+        let waits = core.is_blocked || core.is_slowed || core.unfinished.waits();
+        !core.peer_closed && (waits || core.stage == Stage::Authenticating)
     }
 
     /// The client has closed its end while nobody read. The rest of what it sent is read in spite of an
-    /// alarm, or of its rate: it is no more than lies in the socket, and when it is done the connection is, too.
+    /// alarm, or of its rate: it is no more than lies in the socket, and when it is done the connection is, too. Whoever leaves
+    /// while its login is looked at has sent nothing that counts.
     pub fn peer_closed(&mut self, cx: &mut Context<'_>) {
+        if self.core.stage == Stage::Authenticating {
+            return self.disconnected(cx);
+        }
         self.core.peer_closed = true;
         self.core.is_blocked = false;
         self.core.holds_publish = false;
