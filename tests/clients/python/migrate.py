@@ -50,6 +50,30 @@ HEADERS = {
     "CC": ["small", "nowhere"],
 }
 
+# What messages of many have in turn, beside a header of each type; a priority would change their order.
+KINDS = [(name, value) for name, value in HEADERS.items() if name != "CC"]
+PROPERTIES = {
+    "content_type": "text/plain",
+    "content_encoding": "gzip",
+    "correlation_id": "c",
+    "reply_to": "r",
+    "expiration": "86400000",
+    "message_id": "m",
+    "timestamp": 77,
+    "type": "k",
+    "user_id": USER,
+    "app_id": "a",
+    "cluster_id": "l",
+}
+ALONE = list(PROPERTIES.items())
+
+
+def numbered(at):
+    """The properties of message `at` of many."""
+    (name, value), alone = KINDS[at % len(KINDS)], ALONE[at % len(ALONE)]
+    chosen = PROPERTIES if at % 50 == 0 else dict([alone])
+    return pika.BasicProperties(delivery_mode=2, headers={"n": at, name: value}, **chosen)
+
 
 def api(port, method, path, body=None, login=(USER, PASSWORD)):
     pair = base64.b64encode(":".join(login).encode()).decode()
@@ -120,6 +144,7 @@ def declare():
     queue("/", "by priority", **{"x-max-priority": 5})
     queue("/", "limited", **{"x-message-ttl": 3600000})
     queue("/", "quorum", **{"x-queue-type": "quorum", "x-delivery-limit": 5})
+    queue("/", "counted", **{"x-queue-type": "quorum"})
     queue("/", "stream", **{"x-queue-type": "stream"})
     queue("/", "dead")
     queue("/", "short", **{"x-dead-letter-exchange": "orders", "x-max-length": 1})
@@ -155,6 +180,11 @@ def fill():
             send("going", str(at).encode())
             send("quorum", str(at).encode(), delivery_mode=2)
             send("limited", str(at).encode())
+        send("counted", b"", delivery_mode=2, headers={"mine": 1})
+        for _ in range(2):
+            while not (method := ch.basic_get("counted")[0]):
+                c.sleep(0.05)
+            ch.basic_reject(method.delivery_tag, requeue=True)
         ch = c.channel()
         for at in range(SMALL):
             ch.basic_publish("", "small", str(at).encode(), pika.BasicProperties(delivery_mode=2))
@@ -238,12 +268,14 @@ def it_comes_along():
     fill()
     SEEN["definitions"] = without_stream(definitions(RABBIT_HTTP))
     # RabbitMQ would put those of the quorum queue back in another order than they had.
-    SEEN["messages"] = messages(RABBIT, but=["quorum"])
+    SEEN["messages"] = messages(RABBIT, but=["quorum", "counted"])
     properties = plain(pika.BasicProperties(delivery_mode=2))
     quorum = [("quorum", properties, str(at).encode()) for at in range(20)]
     SEEN["messages"]["/", "quorum"] = quorum
+    mine = plain(pika.BasicProperties(delivery_mode=2, headers={"mine": 1}))
+    SEEN["messages"]["/", "counted"] = [("counted", mine, b"")]
     counts = [len(them) for them in SEEN["messages"].values()]
-    assert sum(counts) == SMALL + 3 + 2 + 2 + 60 + 1, counts
+    assert sum(counts) == SMALL + 3 + 2 + 2 + 60 + 1 + 1, counts
     told, errors = migrate(RABBIT, None)
     assert "a stream, whose messages cannot be taken out" in errors
     assert "queue 'stream' in vhost '/': a stream" in errors
@@ -252,6 +284,13 @@ def it_comes_along():
 
 def definitions_are_the_same():
     same(definitions(NODE_HTTP), SEEN["definitions"])
+
+
+def counts_of_deliveries_stay_behind():
+    """RabbitMQ adds `x-delivery-count`, and 4.x `x-acquired-count`, to what it delivers again."""
+    with connect(NODE_PORT) as c:
+        _, properties, _ = c.channel().basic_get("counted")
+    assert properties.headers == {"mine": 1}, properties.headers
 
 
 def messages_are_the_same():
@@ -435,7 +474,7 @@ def live_clients_move():
     with connect(RABBIT_PORT) as c:
         ch = c.channel()
         for at in range(MANY):
-            ch.basic_publish("", "many", str(at).encode(), pika.BasicProperties(delivery_mode=2, headers={"n": at}))
+            ch.basic_publish("", "many", str(at).encode(), numbered(at))
     stop, sent = threading.Event(), []
     publisher = threading.Thread(target=lambda: sent.extend(publish(RABBIT_PORT, range(1_000_000), stop)))
     publisher.start()
@@ -469,28 +508,39 @@ def live_clients_move():
 
 
 def all_of_many():
-    """Each message with its header, in order."""
-    taken = []
-    with connect(NODE_PORT) as c:
+    """Each message with its properties and headers, in order."""
+    look_at_many(NODE_PORT)
+
+
+def look_at_many(port, is_taken=False):
+    at = 0
+    with connect(port) as c:
         ch = c.channel()
+        # RabbitMQ sends 2000 of a quorum queue, unless some are acked.
+        ch.basic_qos(prefetch_count=1000 if is_taken else 0)
         for method, properties, body in ch.consume("many", inactivity_timeout=5):
             if method is None:
                 break
-            taken.append((int(body), properties.headers["n"], properties.delivery_mode))
-            if len(taken) == MANY:
+            assert (int(body), plain(properties)) == (at, plain(numbered(at))), f"{at}: {body} {properties}"
+            at += 1
+            if is_taken and (at % 500 == 0 or at == MANY):
+                ch.basic_ack(method.delivery_tag, multiple=True)
+            if at == MANY:
                 break
-    assert taken == [(at, at, 2) for at in range(MANY)], f"{len(taken)} of {MANY}"
+    assert at == MANY, f"{at} of {MANY}"
 
 
 def many_go_back():
     told, _ = migrate(NODE, RABBIT, "--messages-only", "--queue", "^many$")
     assert f"{MANY} messages moved" in told, told
+    look_at_many(RABBIT_PORT, is_taken=True)
 
 
 checks.run(
     [
         it_comes_along,
         definitions_are_the_same,
+        counts_of_deliveries_stay_behind,
         messages_are_the_same,
         users_log_in,
         nothing_is_left,
