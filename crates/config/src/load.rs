@@ -327,8 +327,15 @@ impl<'a> Loader<'a> {
                     self.warn(format!("environment variable {name} names no option; ignored"));
                 }
             } else if UNREAD_ENVIRONMENT.contains(&name.as_str()) {
-                let why = "it is not read, as by RabbitMQ's image: say it in a configuration file, or by RABBITMQ_DEFAULT_USER and RABBITMQ_DEFAULT_PASS";
-                self.error(Provenance::Environment(name.clone()), Problem::Syntax(why.to_owned()));
+                let instead = if name.contains("SSL") {
+                    "ssl_options and management.ssl"
+                } else {
+                    "default_user and default_pass, or RABBITMQ_DEFAULT_USER and RABBITMQ_DEFAULT_PASS"
+                };
+                let why = format!(
+                    "it is not read, as by RabbitMQ's image: a configuration file has {instead}"
+                );
+                self.error(Provenance::Environment(name.clone()), Problem::Syntax(why));
             } else if MEANINGLESS_ENVIRONMENT.contains(&name.as_str()) {
                 let text = format!("environment variable {name} has no meaning here");
                 self.notices.push(Notice { is_warning: false, text });

@@ -331,12 +331,16 @@ fn rabbitmq_environment() {
     }
 
     // What would make the node less safe than it was told to be is refused.
-    for name in ["RABBITMQ_DEFAULT_PASS_FILE", "RABBITMQ_SSL_CERTFILE"] {
+    for (name, instead) in [
+        ("RABBITMQ_DEFAULT_PASS_FILE", "or RABBITMQ_DEFAULT_USER and RABBITMQ_DEFAULT_PASS"),
+        ("RABBITMQ_SSL_CERTFILE", "a configuration file has ssl_options and management.ssl"),
+    ] {
         let errors = load("", vec![(name.to_owned(), "x".to_owned())], &[]).unwrap_err();
         assert!(
             errors.starts_with(&format!("environment variable {name}: it is not read")),
             "{errors}"
         );
+        assert!(errors.ends_with(instead), "{errors}");
     }
 
     let errors = load("", vec![("LEVERET_HEARTBEAT".to_owned(), "x".to_owned())], &[]).unwrap_err();

@@ -275,7 +275,7 @@ impl Node {
     }
 
     /// Memory in use, in bytes: what the watermark is compared with.
-    pub(crate) fn used_bytes(&self) -> u64 {
+    pub fn used_bytes(&self) -> u64 {
         PROGRAM_BYTES + self.held_bytes()
     }
 

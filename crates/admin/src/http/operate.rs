@@ -38,7 +38,11 @@ pub(super) async fn status(call: Call) -> Result<Answer, Fault> {
         "config_files": about.config_files,
         "log_files": about.log_files,
         "alarms": alarms,
-        "memory": {"total": {"rss": system::resident_bytes()}, "strategy": "rss"},
+        "memory": {
+            "total": {"rss": system::resident_bytes()},
+            "strategy": "rss",
+            "compared": node.used_bytes(),
+        },
         "message_bytes": node.held_bytes(),
         "vm_memory_high_watermark_limit": node.alarms.memory_limit(),
         "disk_free": system::free_bytes(&about.data_dir),

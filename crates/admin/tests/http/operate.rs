@@ -13,6 +13,9 @@ fn the_node_at_a_glance() {
     assert_eq!(status["is_under_maintenance"], false);
     assert_eq!(status["listeners"][0]["protocol"], "amqp");
     assert!(status["memory"]["total"]["rss"].as_u64() > Some(1_000_000));
+    // The program itself is a part of what the watermark is compared with.
+    let held = status["message_bytes"].as_u64().unwrap();
+    assert!(status["memory"]["compared"].as_u64() >= Some(held + (8 << 20)), "{status}");
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn text(status: &Value, unit: Unit) -> String {
             "Memory",
             vec![
                 size("Total memory used", "memory.total.rss"),
-                size("Compared with the watermark", "message_bytes"),
+                size("Compared with the watermark", "memory.compared"),
                 size("Memory high watermark", "vm_memory_high_watermark_limit"),
             ],
         ),
