@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use leveret_config::options::{ManagementOptions, PrometheusOptions};
 use leveret_config::tls::TlsSettings;
-use leveret_config::{ByteSize, Config, files};
+use leveret_config::{Config, DEFINITIONS_MAX, files};
 use leveret_server::front::{FrontEnds, Inside, Listener, OpenFrontEnds, Running};
 use leveret_server::runner::{install_runner, keep_working, rest};
 use leveret_server::tls::Tls;
@@ -23,9 +23,6 @@ use crate::ops::Ops;
 use crate::signin::SignIn;
 use crate::stats::Collector;
 use crate::watched::Pace;
-
-/// Largest body on the control socket: definitions of some hundred thousand objects.
-const DEFINITIONS_BYTES_MAX: ByteSize = ByteSize::mib(256);
 
 /// How long requests under way have to end when the node stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
@@ -148,7 +145,7 @@ fn open(
 
 /// What the API does on the control socket: nothing there is restricted, whatever holds on the network.
 fn for_operator() -> ManagementOptions {
-    ManagementOptions { max_body_size: DEFINITIONS_BYTES_MAX, ..ManagementOptions::default() }
+    ManagementOptions { max_body_size: DEFINITIONS_MAX, ..ManagementOptions::default() }
 }
 
 /// TLS of the two servers, if they have it.

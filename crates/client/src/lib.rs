@@ -15,6 +15,7 @@
 mod calls;
 mod connection;
 mod error;
+pub mod files;
 mod input;
 mod output;
 mod uri;

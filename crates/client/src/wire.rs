@@ -14,6 +14,7 @@ use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 
+use crate::files::{PEM_BYTES_MAX, read_at_most};
 use crate::uri::{TlsUri, Uri};
 
 /// Encrypted bytes asked of a socket at once.
@@ -144,7 +145,8 @@ fn config(uri: &TlsUri) -> io::Result<ClientConfig> {
     };
     match (&uri.certfile, &uri.keyfile) {
         (Some(certfile), Some(keyfile)) => {
-            let key = PrivateKeyDer::from_pem_file(keyfile).map_err(|why| in_file(keyfile, why))?;
+            let key = PrivateKeyDer::from_pem_slice(&pem(keyfile)?);
+            let key = key.map_err(|why| in_file(keyfile, why))?;
             builder.with_client_auth_cert(certificates(certfile)?, key).map_err(invalid)
         }
         (None, None) => Ok(builder.with_no_client_auth()),
@@ -164,8 +166,13 @@ fn authorities(file: Option<&str>) -> io::Result<RootCertStore> {
 }
 
 fn certificates(file: &str) -> io::Result<Vec<CertificateDer<'static>>> {
-    let all = CertificateDer::pem_file_iter(file).map_err(|why| in_file(file, why))?;
+    let pem = pem(file)?;
+    let all = CertificateDer::pem_slice_iter(&pem);
     all.collect::<Result<_, _>>().map_err(|why| in_file(file, why))
+}
+
+fn pem(file: &str) -> io::Result<Vec<u8>> {
+    read_at_most(file.as_ref(), PEM_BYTES_MAX).map_err(|why| in_file(file, why))
 }
 
 fn in_file(file: &str, why: impl std::fmt::Display) -> io::Error {

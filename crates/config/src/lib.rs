@@ -46,5 +46,8 @@ pub use value::{
     QueueType, Seconds, Secret, Stream, Value,
 };
 
+/// Largest body on the control socket: definitions of some hundred thousand objects.
+pub const DEFINITIONS_MAX: ByteSize = ByteSize::mib(256);
+
 /// Why a node that answers is not ready, as the management API and the tools tell it.
 pub const FILLING: &str = "the node is starting: its queues are being filled";

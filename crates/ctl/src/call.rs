@@ -1,6 +1,6 @@
 //! A command at work: its words, the node it asks, what it says.
 
-use std::io::Write;
+use std::io::{BufRead as _, Read as _, Write};
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
@@ -14,6 +14,9 @@ use crate::columns::{self, Column, Row};
 use crate::commands::{Entry, Kind};
 use crate::fault::{Code, Fault};
 use crate::target::Target;
+
+/// Longest line of standard input, in bytes.
+const LINE_MAX: u64 = 1 << 20;
 
 /// What a command has to show.
 #[derive(Debug)]
@@ -154,7 +157,10 @@ impl<'a> Call<'a> {
             return Err(missing());
         }
         let mut line = String::new();
-        std::io::stdin().read_line(&mut line).map_err(|_| missing())?;
+        std::io::stdin().lock().take(LINE_MAX).read_line(&mut line).map_err(|_| missing())?;
+        if line.len() as u64 == LINE_MAX {
+            return Err(Fault::data(format!("{title} has more than {} KiB", LINE_MAX >> 10)));
+        }
         let password = line.trim_end_matches(['\n', '\r']);
         if password.is_empty() { Err(missing()) } else { Ok(password.to_owned()) }
     }

@@ -14,7 +14,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, WARNING};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use leveret_config::files::LOCK_NAME;
+use leveret_config::files::{self, LOCK_NAME};
 use rustix::fs::{major, minor};
 use rustix::process::Pid;
 use serde_json::Value;
@@ -261,9 +261,9 @@ fn tls(address: &Address) -> Result<ClientConfig, Fault> {
     if let Some(path) = &address.cacertfile {
         let shown = path.display();
         let bad = |why: String| Fault::data(format!("no certificates in {shown}: {why}"));
-        let certificates =
-            CertificateDer::pem_file_iter(path).map_err(|error| bad(error.to_string()))?;
-        for certificate in certificates {
+        let pem =
+            files::read_bytes(path, files::BYTES_MAX).map_err(|error| bad(error.to_string()))?;
+        for certificate in CertificateDer::pem_slice_iter(&pem) {
             let certificate = certificate.map_err(|error| bad(error.to_string()))?;
             roots.add(certificate).map_err(|error| bad(error.to_string()))?;
         }

@@ -8,6 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use leveret_client::amqp::content::Properties;
 use leveret_client::amqp::table::{Table, Value};
+use leveret_client::files::read_at_most;
 
 use crate::args::values::{Pair, plain, timestamp};
 use crate::args::{Flag, Options};
@@ -17,6 +18,9 @@ use crate::verify::HEAD_BYTES;
 
 /// Size of a body when nothing is said: a stamp and no more.
 const SIZE: u64 = 12;
+
+/// The longest body that brokers can be told to take, as RabbitMQ has it.
+const BODY_BYTES_MAX: u64 = 512 << 20;
 
 /// Where bodies come from.
 #[derive(Clone, Debug)]
@@ -62,9 +66,9 @@ impl Content {
             let make = || json(size as usize, args.body_field_count, args.body_count);
             Bodies::Given(make())
         } else if !args.body.is_empty() {
-            let read = |path| std::fs::read(path);
             let read = args.body.iter().map(|path| {
-                read(path).with_context(|| format!("reading --body {}", path.display()))
+                read_at_most(path, BODY_BYTES_MAX)
+                    .with_context(|| format!("reading --body {}", path.display()))
             });
             Bodies::Given(read.collect::<Result<_>>()?)
         } else {

@@ -1,13 +1,18 @@
 //! Queues, exchange and keys of a run: who publishes where, who consumes from what.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use leveret_client::amqp::table::{Table, Value};
+use leveret_client::files::read_at_most;
 use leveret_client::{Connection, Error, ExchangeDeclare, QueueDeclare};
 
 use crate::args::values::{Capacity, table};
 use crate::args::{Flag, Options};
+
+/// Longest list of queues, in bytes: some hundred thousand names.
+const QUEUE_FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Length of a stream when nothing is said: PerfTest's 20 GB in segments of 500 MB.
 const STREAM_BYTES: [(&str, i64); 2] =
@@ -205,8 +210,9 @@ fn queues(options: &Options, consumers: usize, run: &str) -> Result<(Vec<String>
         return Ok(((args.queue_pattern_from..=last).map(name).collect(), Sharing::InTurn));
     }
     if let Some(path) = &args.queue_file {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("reading --queue-file {}", path.display()))?;
+        let text = read_at_most(path, QUEUE_FILE_BYTES_MAX)
+            .and_then(|bytes| String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into()));
+        let text = text.with_context(|| format!("reading --queue-file {}", path.display()))?;
         let names = text.lines().map(str::trim).filter(|name| !name.is_empty());
         let names: Vec<String> = names.map(str::to_owned).collect();
         if names.is_empty() {

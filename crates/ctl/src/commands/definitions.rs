@@ -1,8 +1,10 @@
 //! Definitions, out and in.
 
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read, stdin};
 use std::path::PathBuf;
 
+use leveret_config::DEFINITIONS_MAX;
 use serde_json::Value;
 
 use super::{Entry, Tools, flag, maybe, one, value};
@@ -30,10 +32,9 @@ fn import(it: &mut Call<'_>) -> Result<Answer, Fault> {
         }
     };
     it.say_this(&banner)?;
-    let mut text = Vec::new();
-    match &file {
-        Some(file) => std::fs::read(file).map(|read| text = read),
-        None => std::io::stdin().read_to_end(&mut text).map(|_| ()),
+    let text = match &file {
+        Some(file) => File::open(file).and_then(definitions),
+        None => definitions(stdin()),
     }
     .map_err(|error| Fault::data(format!("Could not read from {shown}: {error}")))?;
     let definitions: Value = serde_json::from_slice(&text).map_err(|error| {
@@ -43,6 +44,18 @@ fn import(it: &mut Call<'_>) -> Result<Answer, Fault> {
     let path = if skips { "/api/definitions?skip_unsupported=true" } else { "/api/definitions" };
     tell_left_out(&mut it.post(path, &definitions)?);
     Ok(Answer::Message("Successfully imported definitions.".to_owned()))
+}
+
+/// All that there is to read. A node takes no more than [`DEFINITIONS_MAX`], and a device may have no end.
+fn definitions(from: impl Read) -> std::io::Result<Vec<u8>> {
+    let most = DEFINITIONS_MAX.get();
+    let mut text = Vec::new();
+    from.take(most + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > most {
+        let why = format!("it is longer than {} MiB, and a node takes no more", most >> 20);
+        return Err(Error::new(ErrorKind::FileTooLarge, why));
+    }
+    Ok(text)
 }
 
 /// Takes out what an answer tells that is not there, and tells it.

@@ -1,6 +1,7 @@
 //! RabbitMQ's tools by their names, the tool over the network, what it leaves in the audit log, the support
 //! report, and what the service manager is told.
 
+use std::fs::File;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -26,6 +27,39 @@ fn run(command: &mut Command) -> (i32, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let told = [stdout, stderr].concat();
     (status.code().unwrap(), String::from_utf8(told).unwrap())
+}
+
+/// Whatever reads a file that a user names.
+#[test]
+fn files_without_an_end_are_refused() {
+    let broker = Broker::start();
+    let mut from_input = broker.ctl_command(&["import_definitions"]);
+    let mut password = broker.ctl_command(&["add_user", "u"]);
+    for command in [&mut from_input, &mut password] {
+        command.stdin(File::open("/dev/zero").unwrap());
+    }
+    let uri = format!("amqp://guest:guest@{}/%2f", broker.address);
+    let amqp = broker.address.port();
+    let encrypted = format!("amqps://localhost:{amqp}/%2f?cacertfile=/dev/zero");
+    let api = format!("https://guest:guest@localhost:{}", broker.listens("http").port());
+    let mut all = [
+        (broker.ctl_command(&["import_definitions", "/dev/zero"]), 65, "longer than 256 MiB"),
+        (from_input, 65, "longer than 256 MiB"),
+        (password, 65, "Password has more than 1024 KiB"),
+        (
+            leveret(&["ctl", "--uri", &api, "--cacertfile", "/dev/zero", "ping"]),
+            65,
+            "longer than 16 MiB",
+        ),
+        (leveret(&["perf", "--uri", &uri, "--queue-file", "/dev/zero"]), 1, "longer than 64 MiB"),
+        (leveret(&["perf", "--uri", &uri, "--body", "/dev/zero"]), 1, "longer than 512 MiB"),
+        (leveret(&["perf", "--uri", &encrypted]), 1, "longer than 16 MiB"),
+    ];
+    for (command, status, why) in &mut all {
+        let (ended, told) = run(command);
+        assert_eq!(ended, *status, "{command:?}: {told}");
+        assert!(told.contains(&*why), "{command:?}: {told}");
+    }
 }
 
 #[test]
