@@ -12,6 +12,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_server::locks::{Rank, Ranked};
+use leveret_server::network_of;
 use tokio::sync::Notify;
 
 /// Connections of one door at a time.
@@ -52,9 +53,9 @@ impl Default for Places {
 impl Places {
     /// One for a connection from this address, if there is one or another can be had.
     pub(crate) fn take(&self, address: IpAddr) -> Option<Place> {
-        let address = address.to_canonical();
+        let is_near = address.to_canonical().is_loopback();
+        let address = network_of(address);
         let mut all = self.0.lock();
-        let is_near = address.is_loopback();
         let own = all.of_addresses.get(&address).copied().unwrap_or(0);
         if !is_near && own >= OF_ADDRESS {
             all.free(|it| it.address == address)?;
@@ -189,6 +190,16 @@ mod tests {
         all.iter().for_each(Place::knows);
         assert!(take(&places, "10.0.0.1").is_none());
         assert!(take(&places, "10.0.0.2").is_some());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_address() {
+        let places = Places::default();
+        let own = |n: usize| take(&places, &format!("2001:db8::{:x}:0:0:0:1", n % 256)).unwrap();
+        let all: Vec<_> = (0..OF_ADDRESS).map(own).collect();
+        all.iter().for_each(Place::knows);
+        assert!(take(&places, "2001:db8::ffff").is_none());
+        assert!(take(&places, "2001:db8:0:100::1").is_some());
     }
 
     #[test]

@@ -26,10 +26,11 @@ pub struct Candidate<'a> {
     pub address: &'a str,
 }
 
-/// Whose share or delay an address has: whoever has an IPv6 address has all of its network. IPv4 written as IPv6 is IPv4.
+/// Whose share or delay an address has: whoever has an IPv6 address may have all of its /56, which is what providers give a
+/// household. IPv4 written as IPv6 is IPv4.
 pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) & (u128::MAX << 64)).into(),
+        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) & (u128::MAX << 72)).into(),
         v4 => v4,
     }
 }

@@ -29,6 +29,7 @@ use crate::buffers::Buffers;
 use crate::clock::{now, now_with_us, wall};
 use crate::locks::Rank;
 use crate::node::Node;
+use crate::places::Place;
 use crate::proxy::Ends;
 use crate::readiness::register;
 use crate::reading::{Body, READ_MIN, Source};
@@ -101,6 +102,7 @@ pub struct Connection {
     due_ms: AtomicU64,
     /// Turns so far; grows as one begins, under the lock of the state.
     turns: AtomicU64,
+    place: Place,
 }
 
 /// What a connection takes that does nothing, with a channel or two: measured, 7 to 12 KB by how many are
@@ -195,12 +197,13 @@ pub struct Workplace<'a> {
 impl Connection {
     /// For a socket in non-blocking mode, whose ends are `ends` (or are behind a proxy); to be made in the
     /// runtime that will wait for it.
-    pub fn new(
+    pub(crate) fn new(
         id: ConnectionId,
         socket: TcpStream,
         ends: Ends,
         mut tls: Option<Box<TlsStream>>,
         session: Session,
+        place: Place,
     ) -> io::Result<Self> {
         let is_encrypted = tls.is_some();
         let early = tls.as_mut().map(|tls| tls.early()).transpose()?;
@@ -233,7 +236,13 @@ impl Connection {
             lingers: AtomicBool::new(false),
             due_ms: AtomicU64::new(u64::MAX),
             turns: AtomicU64::new(0),
+            place,
         })
+    }
+
+    /// Its place among those of all connections.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
     }
 
     /// Its name.

@@ -28,6 +28,7 @@ mod names;
 pub mod node;
 mod pacing;
 pub mod paths;
+mod places;
 mod pressure;
 pub mod proxy;
 mod readiness;
@@ -47,6 +48,7 @@ pub mod unread;
 pub mod watchdog;
 mod writing;
 
+pub use leveret_auth::network_of;
 pub use signals::Signals;
 pub use startup::{COMPATIBLE_VERSION, node_name, options, resolve, serve};
 pub use storage::drop_orphans;

@@ -9,9 +9,10 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use leveret_amqp::reply::ReplyCode;
+use leveret_broker::message::{ConnectionId, ToSession};
 use leveret_session::{Peer, Session};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::TcpListener;
@@ -22,6 +23,7 @@ use crate::connection::{Connection, Letter};
 use crate::descriptors;
 use crate::node::{Node, Recipient};
 use crate::pacing::Pacing;
+use crate::places::{Place, Places, Wish};
 use crate::proxy::{self, Ends, plain};
 use crate::runner::with_runner;
 use crate::threads::Threads;
@@ -125,13 +127,13 @@ impl Gate {
 }
 
 /// Accepts until the task is dropped.
-pub async fn accept(
+pub(crate) async fn accept(
     listener: TcpListener,
     node: Arc<Node>,
     threads: Arc<Threads>,
     options: SocketOptions,
     preface: Preface,
-    open: Arc<AtomicUsize>,
+    places: Places,
 ) {
     let address = match listener.local_addr() {
         Ok(address) => address,
@@ -148,15 +150,17 @@ pub async fn accept(
                 continue;
             }
         };
-        let is_full =
-            options.connections_max.is_some_and(|max| open.load(Ordering::Relaxed) >= max);
-        if is_full {
+        if !descriptors::leave_room(&socket) {
+            close(&node, places.make_room(peer.ip()));
+            continue;
+        }
+        let Wish { place, closes } =
+            places.take(peer.ip(), options.connections_max.unwrap_or(usize::MAX));
+        close(&node, closes);
+        let Some(place) = place else {
             tracing::warn!(from = "connection_max", %peer, "connection refused: connection_max is reached");
             continue;
-        }
-        if !descriptors::leave_room(&socket) {
-            continue;
-        }
+        };
         let socket = match prepare(socket, &options, &gate.pacing) {
             Ok(socket) => socket,
             Err(error) => {
@@ -164,13 +168,11 @@ pub async fn accept(
                 continue;
             }
         };
-        open.fetch_add(1, Ordering::Relaxed);
-        let node = Arc::clone(&node);
-        let (open, preface) = (Arc::clone(&open), preface.clone());
+        let (node, preface) = (Arc::clone(&node), preface.clone());
         let (thread, handle) = threads.next();
         handle.spawn(async move {
             // In memory of its own, which is gone when the connection lives: an idle one is to be small.
-            match Box::pin(begin(socket, peer, &preface, thread)).await {
+            match Box::pin(begin(socket, peer, &preface, thread, place)).await {
                 Ok(Some(begun)) => {
                     if let Err(error) = serve(node, begun, preface.login).await {
                         tracing::warn!(from = %peer.ip(), %peer, %error, "a connection could not be served");
@@ -179,9 +181,22 @@ pub async fn accept(
                 Ok(None) => {}
                 Err(error) => tracing::warn!(from = %peer.ip(), %peer, %error, "a connection could not be served"),
             }
-            open.fetch_sub(1, Ordering::Relaxed);
         });
     }
+}
+
+/// Has a session closed that lost its place: it has not logged in.
+fn close(node: &Arc<Node>, session: Option<ConnectionId>) {
+    let Some(Recipient::Connection(connection)) = session.and_then(|id| node.recipient(id)) else {
+        return;
+    };
+    tracing::warn!(
+        from = %connection.peer().ip(), peer = %connection.peer(),
+        "connection closed: it has not logged in, and others need its place"
+    );
+    let text = "others need its place".to_owned();
+    let close = ToSession::Close { code: ReplyCode::ConnectionForced, text };
+    with_runner(node, |runner| runner.run_connection(&connection, Letter::Session(close)));
 }
 
 fn prepare(
@@ -206,7 +221,11 @@ struct Begun {
     socket: TcpStream,
     ends: Ends,
     tls: Option<Box<TlsStream>>,
+    place: Place,
 }
+
+/// Socket, ends and encryption of a connection that is ready for AMQP.
+type Prefaced = (TcpStream, Ends, Option<Box<TlsStream>>);
 
 /// Waits for what comes before AMQP, on the connection's thread. `None` when it went wrong and was logged.
 async fn begin(
@@ -214,60 +233,85 @@ async fn begin(
     peer: SocketAddr,
     preface: &Preface,
     thread: usize,
+    mut place: Place,
 ) -> io::Result<Option<Begun>> {
-    let mut ends = Ends::new(peer, socket.local_addr()?);
+    let ends = Ends::new(peer, socket.local_addr()?);
     if !preface.proxy && preface.tls.is_none() {
-        return Ok(Some(Begun { socket, ends, tls: None }));
+        return Ok(Some(Begun { socket, ends, tls: None, place }));
     }
-    let socket = tokio::net::TcpStream::from_std(socket)?;
-    if preface.proxy {
-        match tokio::time::timeout(preface.timeout, proxy::take_header(&socket)).await {
-            Ok(Ok(told)) => ends = told.unwrap_or(ends),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                tracing::warn!(from = %peer.ip(), %peer, "connection closed: {error}");
-                return Ok(None);
-            }
-            Ok(Err(error)) => {
-                tracing::debug!(%peer, %error, "a connection ended before its PROXY header");
-                return Ok(None);
-            }
-            Err(_) => {
-                tracing::warn!(from = %peer.ip(), %peer, "connection closed: no PROXY header came in time");
-                return Ok(None);
-            }
+    let lost = place.loss();
+    tokio::select! {
+        begun = preface.take(socket, ends, thread, &mut place) => {
+            Ok(begun?.map(|(socket, ends, tls)| Begun { socket, ends, tls, place }))
+        }
+        () = lost.comes() => {
+            tracing::warn!(from = %peer.ip(), %peer, "connection closed: it has not logged in, and others need its place");
+            Ok(None)
         }
     }
-    let peer = ends.source;
-    let mut tls = None;
-    if let Some(of_listener) = &preface.tls {
-        let handshake = {
-            let shares = &preface.shares[thread % preface.shares.len()];
-            let (config, shares) = (of_listener.config(), Arc::clone(shares));
-            tls::handshake(&socket, peer.ip(), config, shares)
-        };
-        match tokio::time::timeout(preface.timeout, handshake).await {
-            Ok(Ok(connection)) => tls = Some(Box::new(TlsStream::new(connection))),
-            Ok(Err(HandshakeError::Socket(error))) => {
-                tracing::debug!(%peer, %error, "a connection ended in its TLS handshake");
-                return Ok(None);
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(from = %peer.ip(), %peer, "TLS handshake failed: {error}");
-                return Ok(None);
-            }
-            Err(_) => {
-                tracing::warn!(from = %peer.ip(), %peer, "TLS handshake took too long");
-                return Ok(None);
+}
+
+impl Preface {
+    /// What is left when the client has sent it. `None` when it went wrong and was logged.
+    async fn take(
+        &self,
+        socket: TcpStream,
+        mut ends: Ends,
+        thread: usize,
+        place: &mut Place,
+    ) -> io::Result<Option<Prefaced>> {
+        let peer = ends.source;
+        let socket = tokio::net::TcpStream::from_std(socket)?;
+        if self.proxy {
+            match tokio::time::timeout(self.timeout, proxy::take_header(&socket)).await {
+                Ok(Ok(told)) => ends = told.unwrap_or(ends),
+                Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                    tracing::warn!(from = %peer.ip(), %peer, "connection closed: {error}");
+                    return Ok(None);
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(%peer, %error, "a connection ended before its PROXY header");
+                    return Ok(None);
+                }
+                Err(_) => {
+                    tracing::warn!(from = %peer.ip(), %peer, "connection closed: no PROXY header came in time");
+                    return Ok(None);
+                }
             }
         }
+        let peer = ends.source;
+        place.is_of(peer.ip());
+        let mut tls = None;
+        if let Some(of_listener) = &self.tls {
+            let handshake = {
+                let shares = &self.shares[thread % self.shares.len()];
+                let (config, shares) = (of_listener.config(), Arc::clone(shares));
+                tls::handshake(&socket, peer.ip(), config, shares)
+            };
+            match tokio::time::timeout(self.timeout, handshake).await {
+                Ok(Ok(connection)) => tls = Some(Box::new(TlsStream::new(connection))),
+                Ok(Err(HandshakeError::Socket(error))) => {
+                    tracing::debug!(%peer, %error, "a connection ended in its TLS handshake");
+                    return Ok(None);
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(from = %peer.ip(), %peer, "TLS handshake failed: {error}");
+                    return Ok(None);
+                }
+                Err(_) => {
+                    tracing::warn!(from = %peer.ip(), %peer, "TLS handshake took too long");
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some((socket.into_std()?, ends, tls)))
     }
-    Ok(Some(Begun { socket: socket.into_std()?, ends, tls }))
 }
 
 /// Runs one connection to its end, on its thread.
 async fn serve(node: Arc<Node>, begun: Begun, login: LoginFrom) -> io::Result<()> {
     let id = node.new_id();
-    let Begun { socket, ends, tls } = begun;
+    let Begun { socket, ends, tls, place } = begun;
     let peer = Peer {
         address: ends.source.to_string(),
         local: ends.destination,
@@ -277,11 +321,15 @@ async fn serve(node: Arc<Node>, begun: Begun, login: LoginFrom) -> io::Result<()
     // Only to spread generated names and random exchanges; nothing secret hangs on it.
     let seed = rand::random();
     let session = Session::new(id, Arc::clone(&node.settings), peer, seed, now());
-    let connection = Arc::new(Connection::new(id, socket, ends, tls, session)?);
+    let connection = Arc::new(Connection::new(id, socket, ends, tls, session, place)?);
     node.register(id, Recipient::Connection(Arc::clone(&connection)));
+    if !connection.place().begins(id) {
+        close(&node, Some(id));
+    }
     if node.alarms.any() {
         with_runner(&node, |runner| runner.run_connection(&connection, Letter::Alarm));
     }
-    connection.drive(node).await;
+    Arc::clone(&connection).drive(node).await;
+    connection.place().is_over();
     Ok(())
 }

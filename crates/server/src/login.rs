@@ -454,6 +454,11 @@ impl Logins {
         let from = address(login);
         self.attempts.lock().count(from, user, protocol, verdict.is_ok());
         let peer = login.peer.as_str();
+        if verdict.is_ok()
+            && let Some(Recipient::Connection(connection)) = node.recipient(login.connection)
+        {
+            connection.place().is_known();
+        }
         if verdict.is_err() || !login.is_repeated {
             out.events.extend(event(node, login, user, verdict.as_ref().err()));
         }

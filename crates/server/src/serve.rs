@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -29,6 +28,7 @@ use crate::listener::{Preface, SocketOptions, accept, bind};
 use crate::logging::{Logs, PERIOD};
 use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
+use crate::places::Places;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
 use crate::signals::{Signals, StopSignals};
 use crate::storage::{DirectoryLock, Left, NodeLog, Orphans, Waker};
@@ -172,13 +172,13 @@ pub fn run(
             Inside { node: Arc::clone(&node), about: options.about, stop: stop.clone(), give_back };
         let front = open(inside)?;
         listeners.extend(front.listeners);
-        let open = Arc::new(AtomicUsize::new(0));
+        let places = Places::default();
         let mut accepting = Vec::new();
         for (socket, preface) in sockets {
             let listener = tokio::net::TcpListener::from_std(socket)?;
             let (node, threads) = (Arc::clone(&node), Arc::clone(&threads));
-            let (sockets, open) = (options.sockets.clone(), Arc::clone(&open));
-            accepting.push(tokio::spawn(accept(listener, node, threads, sockets, preface, open)));
+            let (sockets, places) = (options.sockets.clone(), places.clone());
+            accepting.push(tokio::spawn(accept(listener, node, threads, sockets, preface, places)));
         }
         tokio::spawn(reload_when_asked(Arc::clone(&node), logs.clone(), hangup));
         if waiting > 0 {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_server::locks::{Rank, Ranked};
+use leveret_server::network_of;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -43,7 +44,7 @@ pub(super) struct Line(Arc<Shared>, IpAddr);
 impl Lines {
     /// One more for this address, as soon as there may be; none if that takes too long.
     pub(super) async fn enter(&self, address: IpAddr) -> Option<Line> {
-        let (address, until) = (address.to_canonical(), Instant::now() + PATIENCE);
+        let (address, until) = (network_of(address), Instant::now() + PATIENCE);
         loop {
             // Asked for first: one that leaves in between is heard.
             let left = self.0.left.notified();

@@ -138,6 +138,30 @@ fn a_stop_drops_logins_that_wait() {
     drop(crowd);
 }
 
+/// Who has connected and shown no login has no claim to a place, where others come.
+#[test]
+fn one_address_does_not_take_all_places() {
+    let broker = Broker::with(&["connection_max=12"]);
+    let own = broker.connect();
+    let mut crowd: Vec<_> = (0..11).map(|_| Raw::connect(&broker)).collect();
+    // All have a place: each is answered.
+    crowd.iter_mut().for_each(|raw| drop(raw.server_properties()));
+    let mut one_more = Raw::connect(&broker);
+    assert_eq!(one_more.bytes(), b"", "of the same address");
+    broker.log.wait_for("connection_max is reached");
+    let come = |_| {
+        let mut raw = Raw::connect_from(&broker, [127, 0, 0, 2]);
+        hello(0).iter().for_each(|step| raw.send(step));
+        raw.expect("channel.open-ok");
+        raw
+    };
+    let others: Vec<_> = (0..6).map(come).collect();
+    broker.log.wait_for("others need its place");
+    let lost = crowd.drain(..6).map(|raw| raw.until_closed());
+    assert_eq!(lost.count(), 6);
+    drop((own, others, crowd));
+}
+
 #[test]
 fn a_client_that_leaves_while_it_is_checked() {
     let broker = Broker::with(&["password_hashing_module=leveret_password_hashing_argon2id"]);

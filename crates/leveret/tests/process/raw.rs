@@ -1,13 +1,14 @@
 //! A client of bytes, for what a well-behaved one does not do.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use leveret_client::amqp::frame::ProtocolHeader;
 use leveret_client::amqp::method::{Encode, Method, basic, channel, connection};
 use leveret_client::amqp::table::Table;
 use leveret_client::{Event, Input, Output};
+use rustix::net::{self, AddressFamily, SocketType};
 
 use crate::broker::{Broker, PATIENCE};
 
@@ -21,7 +22,18 @@ pub(crate) struct Raw {
 impl Raw {
     /// A connection over which nothing went yet.
     pub(crate) fn connect(broker: &Broker) -> Self {
-        let socket = TcpStream::connect(broker.address).unwrap();
+        Self::over(TcpStream::connect(broker.address).unwrap())
+    }
+
+    /// The same from another address of this machine.
+    pub(crate) fn connect_from(broker: &Broker, address: [u8; 4]) -> Self {
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        net::bind(&socket, &SocketAddr::from((address, 0))).unwrap();
+        net::connect(&socket, &broker.address).unwrap();
+        Self::over(socket.into())
+    }
+
+    fn over(socket: TcpStream) -> Self {
         socket.set_nodelay(true).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         Self { socket, input: Input::new(64 * 1024, 131_072), output: Output::new(131_072) }

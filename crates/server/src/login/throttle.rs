@@ -128,8 +128,8 @@ mod tests {
     #[test]
     fn a_network_is_one_source() {
         let at = |text: &str| text.parse::<IpAddr>().unwrap();
-        assert_eq!(network_of(at("2001:db8::1")), network_of(at("2001:db8::ffff:1")));
-        assert_ne!(network_of(at("2001:db8::1")), network_of(at("2001:db8:0:1::1")));
+        assert_eq!(network_of(at("2001:db8::1")), network_of(at("2001:db8:0:ff::1")));
+        assert_ne!(network_of(at("2001:db8::1")), network_of(at("2001:db8:0:100::1")));
     }
 
     #[test]
