@@ -500,7 +500,7 @@ fn forget(gone: &RemovedExchange, out: &mut Outbox) {
 }
 
 /// Has a queue deleted by its shard, whatever it holds.
-fn delete(queue: QueueId, topology: &Topology, out: &mut Outbox) {
+fn delete(queue: QueueId, home: GroupId, out: &mut Outbox) {
     let letter = ToShard::Delete {
         by: Box::default(),
         reply: None,
@@ -508,7 +508,7 @@ fn delete(queue: QueueId, topology: &Topology, out: &mut Outbox) {
         if_unused: false,
         if_empty: false,
     };
-    out.shard(topology.home(queue), letter);
+    out.shard(home, letter);
 }
 
 /// The name of a queue is gone, which had this home: its consumers are told, in one piece with the answer. A client that is told

@@ -37,8 +37,12 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
+        Self::with(Homes::among(SHARDS as u32))
+    }
+
+    fn with(homes: Homes) -> Self {
         let mut topology = Topology::new();
-        topology.set_homes(Homes::among(SHARDS as u32));
+        topology.set_homes(homes);
         let vhost = topology.add_vhost("/").expect("a vhost");
         let shards = (0..SHARDS).map(|index| Shard::new(GroupId::at(index), MemoryLog::default()));
         Self {
@@ -699,6 +703,29 @@ fn a_recent_history_ends_with_its_exchange() {
         remember(&mut node, exchange, &body, 0);
         assert_eq!(node.queue_bytes(), 0, "too late");
     }
+}
+
+#[test]
+fn queues_of_a_deleted_vhost_are_deleted_where_they_live() {
+    let homes = Homes::among(SHARDS as u32).by_chance(7);
+    let mut node = Node::with(homes);
+    let queues: Vec<_> = (0..8)
+        .map(|number| {
+            let name = format!("q{number}");
+            let queue = node.declare(&name, Table::default());
+            node.publish(queue, &name, "body", 0);
+            queue
+        })
+        .collect();
+    let elsewhere = queues.iter().filter(|&&it| node.topology.home(it) != homes.usual(it));
+    assert_ne!(elsewhere.count(), 0);
+    let command = Box::new(AdminCommand::DeleteVhost { name: "/".to_owned() });
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    let delete = ToMeta::Admin { by: Box::default(), reply, command };
+    node.run(Outbox { meta: vec![delete], ..Outbox::default() });
+    assert!(matches!(node.reply(), Reply::Done));
+    let left = node.shards.iter().map(|shard| shard.queues().count()).sum::<usize>();
+    assert_eq!((left, node.records()), (0, 0));
 }
 
 #[test]

@@ -363,13 +363,15 @@ impl Topology {
         self.note_vhost_gone(&vhost);
         self.settings_weight -= vhost.settings_weight();
         self.traced -= usize::from(vhost.is_traced);
-        let mut queues: Vec<_> = vhost.queues.into_values().collect();
+        let mut queue_ids: Vec<_> = vhost.queues.into_values().collect();
         let mut exchanges: Vec<_> = vhost.exchanges.into_values().collect();
-        queues.sort_unstable();
+        queue_ids.sort_unstable();
         exchanges.append(&mut gone);
         exchanges.sort_unstable();
-        for queue in &queues {
-            let Some(queue) = self.queues.remove(queue) else { continue };
+        let mut queues = Vec::with_capacity(queue_ids.len());
+        for queue in queue_ids {
+            let Some(queue) = self.queues.remove(&queue) else { continue };
+            queues.push((queue.id, queue.home));
             for ix in queue.incoming {
                 self.take_binding(ix);
             }

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use crate::binding::RemovedExchange;
 use crate::hash::Keyed;
-use crate::id::{ExchangeId, QueueId, VhostId};
+use crate::id::{ExchangeId, GroupId, QueueId, VhostId};
 use crate::pattern::Effort;
 use crate::policy::Policy;
 use crate::queue::QueueKind;
@@ -183,8 +183,8 @@ impl Matching {
 pub struct DeletedVhost {
     /// Its id.
     pub id: VhostId,
-    /// All its queues.
-    pub queues: Vec<QueueId>,
+    /// All its queues, with their homes.
+    pub queues: Vec<(QueueId, GroupId)>,
     /// All its exchanges.
     pub exchanges: Vec<RemovedExchange>,
 }

@@ -3,7 +3,8 @@
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
 use leveret_topology::{
-    AdminError, By, QueueId, QueueKind, RemovedExchange, Topology, VhostId, must_be_component,
+    AdminError, By, GroupId, QueueId, QueueKind, RemovedExchange, Topology, VhostId,
+    must_be_component,
 };
 
 use super::long::{Long, What};
@@ -41,8 +42,8 @@ impl<L: Log> Meta<L> {
                     let letter = ToShard::OptionsChanged { queue };
                     out.shard(topology.home(queue), letter);
                 }
-                for queue in changes.to_delete {
-                    delete(queue, topology, out);
+                for (queue, home) in changes.to_delete {
+                    delete(queue, home, out);
                 }
                 for exchange in changes.forgotten {
                     forget(&exchange, out);
@@ -66,7 +67,8 @@ const VHOST_LIMITS: &str = "vhost-limits";
 #[derive(Debug, Default)]
 struct Changes {
     options_changed: Vec<QueueId>,
-    to_delete: Vec<QueueId>,
+    /// With their homes: their names are gone.
+    to_delete: Vec<(QueueId, GroupId)>,
     forgotten: Vec<RemovedExchange>,
 }
 

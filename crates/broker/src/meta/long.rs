@@ -338,7 +338,7 @@ impl<L: Log> Meta<L> {
                     used += 1;
                     if topology.queue_by_id(queue).is_some() {
                         self.left_with.insert(queue, *connection);
-                        delete(queue, topology, out);
+                        delete(queue, topology.home(queue), out);
                     } else {
                         self.one_left(*connection, out);
                     }
@@ -349,7 +349,7 @@ impl<L: Log> Meta<L> {
                 let mut used = 0;
                 for queue in queues.by_ref().take(allowed as usize) {
                     used += 1;
-                    delete(queue, topology, out);
+                    delete(queue, topology.home(queue), out);
                 }
                 (used, (queues.len() > 0).then_some(long))
             }
