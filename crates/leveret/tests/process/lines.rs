@@ -4,6 +4,7 @@ use leveret_client::amqp::method::{Method, queue};
 use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Event, Options, QueueDeclare};
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::auth::request;
 use crate::broker::{Broker, PATIENCE, close_reason, declare, wait_until};
@@ -292,4 +293,38 @@ fn a_log_whose_disk_hangs_stops_nobody() {
     shim.set("hold_log=1");
     broker.signal(Signal::TERM);
     assert!(broker.ended(PATIENCE).success());
+}
+
+/// The tenths of long work that the log has: done, and of how many.
+fn tenths(broker: &Broker, what: &str) -> Vec<(u64, u64)> {
+    let lines = broker.log.with(&format!("{what}: "));
+    let tenth = |line: &String| {
+        has_all(line, &[" INFO ", "user=\"rmq-cli\""]);
+        let (_, told) = line.split_once(&format!("{what}: ")).unwrap();
+        let mut numbers =
+            told.split(|c: char| !c.is_ascii_digit()).filter_map(|it| it.parse().ok());
+        (numbers.next().unwrap(), numbers.next().unwrap())
+    };
+    lines.iter().map(tenth).collect()
+}
+
+#[test]
+fn long_work_tells_how_far_it_is() {
+    const QUEUES: u64 = 5_000;
+    let broker = Broker::start();
+    let queue = |number: u64| json!({"name": format!("q{number}"), "vhost": "v", "durable": true, "auto_delete": false, "arguments": {}});
+    let queues: Vec<_> = (0..QUEUES).map(queue).collect();
+    let definitions = json!({"vhosts": [{"name": "v"}], "queues": queues}).to_string();
+    let file = broker.dir.path().join("definitions.json");
+    std::fs::write(&file, definitions).unwrap();
+    broker.told(&["import_definitions", file.to_str().unwrap()]);
+    broker.told(&["delete_vhost", "v"]);
+    for (what, total) in [("import of definitions", QUEUES + 1), ("deletion of a vhost", QUEUES)] {
+        wait_until(PATIENCE, what, || tenths(&broker, what).len() >= 2);
+        let told = tenths(&broker, what);
+        assert!(told.len() <= 10, "{what}: {told:?}");
+        assert!(told.is_sorted_by(|one, next| one.0 < next.0), "{what}: {told:?}");
+        assert!(told.iter().all(|&(done, of)| done < of && of == total), "{what}: {told:?}");
+    }
+    broker.assert_quiet();
 }
