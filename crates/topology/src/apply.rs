@@ -115,7 +115,7 @@ impl Topology {
                 let place = self.vhost_mut(*vhost);
                 if let Some(old) = place.and_then(|it| it.parameters.remove(&**names)) {
                     self.weigh_setting(Some(&old), None);
-                    self.tell_parameter(Some(*vhost), &names.0, &names.1, None);
+                    self.tell_parameter("parameter.cleared", Some(*vhost), &names.0, &names.1);
                 }
             }
             EntityKey::Policy(vhost, name) => {

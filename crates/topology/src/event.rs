@@ -5,7 +5,6 @@
 //! and the server add theirs. Nothing is noted while nobody [wants](Topology::wants_events) events.
 
 use leveret_amqp::table::{Table, Value};
-use serde_json::{Map, Value as Json};
 
 use crate::binding::{Binding, Target};
 use crate::connection::ConnectionId;
@@ -13,7 +12,6 @@ use crate::exchange::{Exchange, ExchangeKind, ExchangeSpec};
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::policy::Policy;
 use crate::queue::Queue;
-use crate::secret::without_secrets;
 use crate::topology::Topology;
 use crate::value::table_from_json;
 
@@ -49,13 +47,6 @@ impl Event {
     #[must_use]
     pub fn by(self, user: &str) -> Self {
         self.with("user_who_performed_action", acting_user(user))
-    }
-
-    fn with_all(mut self, facts: &Map<String, Json>) -> Self {
-        for (name, value) in table_from_json(facts).iter() {
-            self.facts.push(name, value.clone());
-        }
-        self
     }
 }
 
@@ -307,35 +298,20 @@ impl Topology {
         }
     }
 
-    /// Whether the values of a vhost's parameters are for whoever reads events: they have the permission to read
-    /// from an exchange of one vhost. Those of the whole cluster are in no vhost.
-    fn may_be_read(&self, vhost: Option<VhostId>) -> bool {
-        let exchange = self.events.exchange.and_then(|id| self.exchange_by_id(id));
-        vhost.is_none_or(|vhost| exchange.is_some_and(|exchange| exchange.vhost == vhost))
-    }
-
-    /// A parameter of a vhost, or of the whole cluster, was set; or cleared, without `value`. A value is told
-    /// without the secrets in it.
+    /// A parameter of a vhost, or of the whole cluster, was set or cleared. Its value is not told: the API shows it to those alone
+    /// who may set it, and events are for whoever may read from their exchange.
     pub(crate) fn tell_parameter(
         &mut self,
+        event: &'static str,
         vhost: Option<VhostId>,
         component: &str,
         name: &str,
-        value: Option<&Json>,
     ) {
         self.tell(|all| {
-            let event = if value.is_some() { "parameter.set" } else { "parameter.cleared" };
-            let mut event = Event::new(event).with("component", component).with("name", name);
-            if let Some(vhost) = vhost {
-                event = event.with("vhost", all.vhost_name(vhost));
-            }
-            match value {
-                Some(value) if all.may_be_read(vhost) => {
-                    let mut facts = Map::new();
-                    facts.insert("value".to_owned(), without_secrets(value));
-                    event.with_all(&facts)
-                }
-                _ => event,
+            let event = Event::new(event).with("component", component).with("name", name);
+            match vhost {
+                Some(vhost) => event.with("vhost", all.vhost_name(vhost)),
+                None => event,
             }
         });
     }

@@ -55,7 +55,6 @@ mod queue;
 mod queues;
 mod rate;
 mod route;
-mod secret;
 pub mod stored;
 mod topology;
 mod usage;

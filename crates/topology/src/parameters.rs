@@ -102,7 +102,7 @@ impl Topology {
             VHOST_LIMITS => self.set_vhost_limits(id, limits(&value)?),
             _ if is_policy(component).is_some() => return Err(missing(component, name, vhost)),
             _ => {
-                self.tell_parameter(Some(id), component, name, Some(&value));
+                self.tell_parameter("parameter.set", Some(id), component, name);
                 let weight = value.weight();
                 if let Some(vhost) = self.vhost_mut(id) {
                     let old = vhost.parameters.insert((component.into(), name.into()), value);
@@ -132,7 +132,7 @@ impl Topology {
         let old = cleared.ok_or_else(|| missing(component, name, vhost))?;
         self.weigh_setting(Some(&old), None);
         self.journal.note(EntityKey::parameter(id, component, name));
-        self.tell_parameter(Some(id), component, name, None);
+        self.tell_parameter("parameter.cleared", Some(id), component, name);
         Ok(())
     }
 
@@ -150,7 +150,7 @@ impl Topology {
 
     /// Sets a parameter of the whole cluster: `cluster_name`, ...
     pub fn set_global_parameter(&mut self, name: &str, value: Json) {
-        self.tell_parameter(None, "global", name, Some(&value));
+        self.tell_parameter("parameter.set", None, "global", name);
         self.put_global_parameter(name, value);
         self.journal.note(EntityKey::GlobalParameter(name.into()));
     }
@@ -174,7 +174,7 @@ impl Topology {
         let was_set = old.is_some();
         if was_set {
             self.journal.note(EntityKey::GlobalParameter(name.into()));
-            self.tell_parameter(None, "global", name, None);
+            self.tell_parameter("parameter.cleared", None, "global", name);
         }
         was_set
     }

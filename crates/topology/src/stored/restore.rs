@@ -97,7 +97,7 @@ impl Topology {
             Kind::TopicPermission => self.upsert_topic_permission(it),
             Kind::GlobalParameter => {
                 let (name, value) = (it.text()?, it.json()?);
-                self.tell_parameter(None, "global", name, Some(&value));
+                self.tell_parameter("parameter.set", None, "global", name);
                 self.put_global_parameter(name, value);
                 Ok(Restored::There(EntityKey::GlobalParameter(name.into())))
             }
@@ -282,7 +282,7 @@ impl Topology {
         };
         let old = place.parameters.insert((component.into(), name.into()), value.clone());
         self.weigh_setting(old.as_ref(), Some(&value));
-        self.tell_parameter(Some(vhost), component, name, Some(&value));
+        self.tell_parameter("parameter.set", Some(vhost), component, name);
         Ok(Restored::There(EntityKey::parameter(vhost, component, name)))
     }
 
