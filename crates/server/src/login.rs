@@ -45,7 +45,7 @@ use cache::Cache;
 use elsewhere::Elsewhere;
 use kinds::Kinds;
 pub(crate) use line::Line;
-use room::Source;
+use room::Network;
 pub(crate) use room::{Room, Taken};
 use throttle::Throttle;
 
@@ -210,8 +210,8 @@ impl Jobs {
 
     /// Whether one more may wait; who gave up waiting makes room for it.
     fn take_room(&mut self, node: &Node, login: &Login, now_ms: u64) -> bool {
-        let (source, bytes) = (from(login), bytes(login));
-        if self.room.take(source, bytes) {
+        let (network, bytes) = (from(login), bytes(login));
+        if self.room.take(network, bytes) {
             return true;
         }
         if now_ms < self.swept_ms + SWEEP_MS {
@@ -228,7 +228,7 @@ impl Jobs {
         };
         due.retain(&mut is_kept);
         delayed.retain(is_kept);
-        room.take(source, bytes)
+        room.take(network, bytes)
     }
 }
 
@@ -644,7 +644,7 @@ fn bytes(login: &Login) -> usize {
 }
 
 /// Whose share of the room a login has.
-fn from(login: &Login) -> Source {
+fn from(login: &Login) -> Network {
     address(login).map(network_of)
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::source::network_of;
 
 /// Whose share it is; none if that is not known.
-type Source = Option<IpAddr>;
+type Network = Option<IpAddr>;
 
 /// The shares of a pool. Nothing is kept of an address that has none.
 #[derive(Debug)]
@@ -27,9 +27,9 @@ pub(super) struct Shares {
 #[derive(Debug)]
 struct State {
     free: usize,
-    of: HashMap<Source, Own, RandomState>,
+    of: HashMap<Network, Own, RandomState>,
     /// The addresses of which some wait, by the number of their turn.
-    round: BTreeMap<u64, Source>,
+    round: BTreeMap<u64, Network>,
     /// Of turns, and of logins that wait.
     numbers: u64,
 }
@@ -50,9 +50,9 @@ impl State {
     }
 
     /// Keeps nothing of an address that has no turn and waits for none.
-    fn forget(&mut self, source: Source) {
-        if self.of.get(&source).is_some_and(|own| own.taken == 0 && own.waiting.is_empty()) {
-            self.of.remove(&source);
+    fn forget(&mut self, network: Network) {
+        if self.of.get(&network).is_some_and(|own| own.taken == 0 && own.waiting.is_empty()) {
+            self.of.remove(&network);
         }
     }
 }
@@ -71,43 +71,43 @@ impl Shares {
         (&mut waiting.share).await.ok()
     }
 
-    fn wait(self: &Arc<Self>, source: Source) -> Waiting {
+    fn wait(self: &Arc<Self>, network: Network) -> Waiting {
         let (sender, share) = oneshot::channel();
         let mut guard = self.lock();
         let state = &mut *guard;
         let number = state.number();
-        let own = state.of.entry(source).or_default();
+        let own = state.of.entry(network).or_default();
         own.waiting.insert(number, sender);
         if own.waiting.len() == 1 {
             own.turn = number;
-            state.round.insert(number, source);
+            state.round.insert(number, network);
         }
         self.give(state);
-        Waiting { shares: Arc::clone(self), source, number, share }
+        Waiting { shares: Arc::clone(self), network, number, share }
     }
 
     /// Gives what is free to those whose turn it is. An address that has its half keeps its place: there are two such
     /// addresses at most.
     fn give(self: &Arc<Self>, state: &mut State) {
         while state.free > 0 {
-            let may_have = |source| state.of.get(source).is_some_and(|own| own.taken < self.most);
-            let next = state.round.iter().find(|(_, source)| may_have(*source));
-            let Some((&turn, &source)) = next else { return };
+            let may_have = |network| state.of.get(network).is_some_and(|own| own.taken < self.most);
+            let next = state.round.iter().find(|(_, network)| may_have(*network));
+            let Some((&turn, &network)) = next else { return };
             state.round.remove(&turn);
             let number = state.number();
-            let Some(own) = state.of.get_mut(&source) else { continue };
+            let Some(own) = state.of.get_mut(&network) else { continue };
             let Some((_, sender)) = own.waiting.pop_first() else { continue };
             if !own.waiting.is_empty() {
                 own.turn = number;
-                state.round.insert(number, source);
+                state.round.insert(number, network);
             }
-            let share = Share { of: Some(Arc::clone(self)), source };
+            let share = Share { of: Some(Arc::clone(self)), network };
             match sender.send(share) {
                 Ok(()) => (own.taken, state.free) = (own.taken + 1, state.free - 1),
                 // Who gives up waiting is no longer here before it stops listening.
                 Err(mut share) => drop(share.of.take()),
             }
-            state.forget(source);
+            state.forget(network);
         }
     }
 
@@ -119,7 +119,7 @@ impl Shares {
 /// A login that waits. Who gives up takes no turn, and nothing is kept of it.
 struct Waiting {
     shares: Arc<Shares>,
-    source: Source,
+    network: Network,
     number: u64,
     share: oneshot::Receiver<Share>,
 }
@@ -128,10 +128,10 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let mut guard = self.shares.lock();
         let state = &mut *guard;
-        let Some(own) = state.of.get_mut(&self.source) else { return };
+        let Some(own) = state.of.get_mut(&self.network) else { return };
         if own.waiting.remove(&self.number).is_some() && own.waiting.is_empty() {
             state.round.remove(&own.turn);
-            state.forget(self.source);
+            state.forget(self.network);
         }
     }
 }
@@ -141,7 +141,7 @@ impl Drop for Waiting {
 pub(super) struct Share {
     /// None if it was never taken.
     of: Option<Arc<Shares>>,
-    source: Source,
+    network: Network,
 }
 
 impl Drop for Share {
@@ -149,10 +149,10 @@ impl Drop for Share {
         let Some(shares) = self.of.take() else { return };
         let mut state = shares.lock();
         state.free += 1;
-        if let Some(own) = state.of.get_mut(&self.source) {
+        if let Some(own) = state.of.get_mut(&self.network) {
             own.taken -= 1;
         }
-        state.forget(self.source);
+        state.forget(self.network);
         shares.give(&mut state);
     }
 }

@@ -464,7 +464,7 @@ const NEW_ENTRIES: usize = 512;
 /// again.
 fn stamp(old: RawTable<'_>, death: &Death<'_>, cc: &[String], keeps_cc: bool) -> Vec<u8> {
     // What is not there yet, in the order in which it is added, and whether it changes with each event.
-    let mut missing: SmallVec<[Told<'_>; 7]> = SmallVec::from_buf([
+    let mut missing: SmallVec<[Header<'_>; 7]> = SmallVec::from_buf([
         ("x-death", "", true),
         ("x-first-death-reason", death.reason, false),
         ("x-last-death-reason", death.reason, true),
@@ -495,12 +495,12 @@ fn stamp(old: RawTable<'_>, death: &Death<'_>, cc: &[String], keeps_cc: bool) ->
 }
 
 /// A header that tells of an event: its name, its value unless that is made of more, whether it changes.
-type Told<'a> = (&'static str, &'a str, bool);
+type Header<'a> = (&'static str, &'a str, bool);
 
 /// Writes one of the entries that tell of an event.
 fn put_entry(
     out: &mut Vec<u8>,
-    &(name, value, _): &Told<'_>,
+    &(name, value, _): &Header<'_>,
     old: Option<RawValue<'_>>,
     death: &Death<'_>,
     cc: &[String],

@@ -9,16 +9,16 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use super::room::Source;
+use super::room::Network;
 
 #[derive(Debug)]
 pub(crate) struct Line<J> {
-    of: HashMap<Source, Own<J>, RandomState>,
-    /// The sources that have some, the next one first.
-    round: VecDeque<Source>,
+    of: HashMap<Network, Own<J>, RandomState>,
+    /// The networks that have some, the next one first.
+    round: VecDeque<Network>,
 }
 
-/// Those of one source.
+/// Those of one network.
 #[derive(Debug)]
 struct Own<J> {
     /// By turn, and within a turn in the order in which they came.
@@ -44,9 +44,9 @@ impl<J> Default for Line<J> {
 }
 
 impl<J> Line<J> {
-    pub(crate) fn push(&mut self, source: Source, name: &str, job: J) {
-        let own = self.of.entry(source).or_insert_with(|| {
-            self.round.push_back(source);
+    pub(crate) fn push(&mut self, network: Network, name: &str, job: J) {
+        let own = self.of.entry(network).or_insert_with(|| {
+            self.round.push_back(network);
             let (waiting, users) = (BTreeMap::new(), HashMap::default());
             Own { waiting, users, turn: 0, number: 0 }
         });
@@ -63,15 +63,15 @@ impl<J> Line<J> {
     }
 
     pub(crate) fn pop(&mut self) -> Option<J> {
-        let source = self.round.pop_front()?;
-        let own = self.of.get_mut(&source)?;
+        let network = self.round.pop_front()?;
+        let own = self.of.get_mut(&network)?;
         let ((turn, _), (name, job)) = own.waiting.pop_first()?;
         own.turn = turn;
         own.one_less(&name);
         if own.waiting.is_empty() {
-            self.of.remove(&source);
+            self.of.remove(&network);
         } else {
-            self.round.push_back(source);
+            self.round.push_back(network);
         }
         Some(job)
     }
@@ -83,7 +83,7 @@ impl<J> Line<J> {
             gone.iter().for_each(|(_, (name, _))| own.one_less(name));
             !own.waiting.is_empty()
         });
-        self.round.retain(|source| self.of.contains_key(source));
+        self.round.retain(|network| self.of.contains_key(network));
     }
 }
 
@@ -147,19 +147,19 @@ mod tests {
     #[test]
     fn names_are_kept_while_they_wait() {
         let mut line = Line::default();
-        let source = Some(IpAddr::from([10, 0, 0, 1]));
+        let network = Some(IpAddr::from([10, 0, 0, 1]));
         for n in 0..1000 {
-            line.push(source, &format!("user {n}"), n);
+            line.push(network, &format!("user {n}"), n);
             if n > 0 {
                 assert!(line.pop().is_some());
             }
         }
-        assert_eq!(line.of[&source].users.len(), 1);
+        assert_eq!(line.of[&network].users.len(), 1);
         for n in 0..10 {
-            line.push(source, "again", n);
+            line.push(network, "again", n);
         }
         line.retain(|n| *n < 5);
-        assert_eq!((line.of[&source].users.len(), line.of[&source].waiting.len()), (1, 5));
+        assert_eq!((line.of[&network].users.len(), line.of[&network].waiting.len()), (1, 5));
         line.retain(|_| false);
         assert_eq!((line.of.len(), line.round.len(), line.pop()), (0, 0, None));
     }

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-/// Where a login comes from; none if that is not known.
-pub(crate) type Source = Option<IpAddr>;
+/// The network that a login comes from; none if that is not known.
+pub(crate) type Network = Option<IpAddr>;
 
 /// What some logins take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,23 +41,23 @@ impl Taken {
 /// Logins that may wait; more are refused unseen.
 const ALL: Taken = Taken { count: 10_000, bytes: 16 << 20 };
 /// Those of one address.
-const OF_SOURCE: Taken = Taken { count: 2_500, bytes: 4 << 20 };
+const OF_NETWORK: Taken = Taken { count: 2_500, bytes: 4 << 20 };
 /// Besides, of addresses that have none waiting, while there is no other room.
 const FIRSTS: Taken = Taken { count: 5_000, bytes: 16 << 20 };
 
 #[derive(Debug)]
 pub(crate) struct Room {
     most: Taken,
-    most_of_source: Taken,
+    most_of_network: Taken,
     most_of_firsts: Taken,
-    /// A source has at most half of what others left.
+    /// A network has at most half of what others left.
     is_halved: bool,
     all: Taken,
     firsts: Taken,
-    of: HashMap<Source, Own, RandomState>,
+    of: HashMap<Network, Own, RandomState>,
 }
 
-/// What those of one source take.
+/// What those of one network take.
 #[derive(Clone, Copy, Debug, Default)]
 struct Own {
     taken: Taken,
@@ -67,22 +67,22 @@ struct Own {
 
 impl Default for Room {
     fn default() -> Self {
-        Self { most: ALL, most_of_source: OF_SOURCE, most_of_firsts: FIRSTS, ..Self::empty() }
+        Self { most: ALL, most_of_network: OF_NETWORK, most_of_firsts: FIRSTS, ..Self::empty() }
     }
 }
 
 impl Room {
-    /// For so much in all, and of one source. The firsts have none of their own: a source has at most half of what others
+    /// For so much in all, and of one network. The firsts have none of their own: a network has at most half of what others
     /// left, so that some is left for one more.
-    pub(crate) fn halved(most: Taken, most_of_source: Taken) -> Self {
-        Self { most, most_of_source, is_halved: true, ..Self::empty() }
+    pub(crate) fn halved(most: Taken, most_of_network: Taken) -> Self {
+        Self { most, most_of_network, is_halved: true, ..Self::empty() }
     }
 
     fn empty() -> Self {
         let nothing = Taken::default();
         Self {
             most: nothing,
-            most_of_source: nothing,
+            most_of_network: nothing,
             most_of_firsts: nothing,
             is_halved: false,
             all: nothing,
@@ -92,16 +92,16 @@ impl Room {
     }
 
     /// One more is to wait, of so many bytes. False if there is no room.
-    pub(crate) fn take(&mut self, source: Source, bytes: usize) -> bool {
+    pub(crate) fn take(&mut self, network: Network, bytes: usize) -> bool {
         let all = self.all.plus(bytes);
-        let mut own = self.of.get(&source).copied().unwrap_or_default();
+        let mut own = self.of.get(&network).copied().unwrap_or_default();
         let others = Taken {
             count: self.all.count.saturating_sub(own.taken.count),
             bytes: self.all.bytes.saturating_sub(own.taken.bytes),
         };
         own.taken = own.taken.plus(bytes);
         let is_too_much = self.is_halved && !own.taken.fits(self.most.half_beside(others));
-        if is_too_much || !own.taken.fits(self.most_of_source) {
+        if is_too_much || !own.taken.fits(self.most_of_network) {
             return false;
         }
         if all.fits(self.most) {
@@ -112,13 +112,13 @@ impl Room {
         } else {
             return false;
         }
-        self.of.insert(source, own);
+        self.of.insert(network, own);
         true
     }
 
     /// One waits no more.
-    pub(crate) fn give_back(&mut self, source: Source, bytes: usize) {
-        let Some(own) = self.of.get_mut(&source) else { return };
+    pub(crate) fn give_back(&mut self, network: Network, bytes: usize) {
+        let Some(own) = self.of.get_mut(&network) else { return };
         // Which of two that take the same it is makes no difference.
         if own.first == Some(bytes) {
             own.first = None;
@@ -128,7 +128,7 @@ impl Room {
         }
         own.taken = own.taken.minus(bytes);
         if own.taken.count == 0 {
-            self.of.remove(&source);
+            self.of.remove(&network);
         }
     }
 }
@@ -145,7 +145,7 @@ impl Room {
 mod tests {
     use super::*;
 
-    fn from(number: u8) -> Source {
+    fn from(number: u8) -> Network {
         Some(IpAddr::from([10, 0, 0, number]))
     }
 
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(firsts, 1_949, "16 MiB, less those of the others");
         let gone =
             (0..firsts).map(|number| Some(IpAddr::from((11_u32 << 24 | number).to_be_bytes())));
-        gone.for_each(|source| room.give_back(source, 8_500));
+        gone.for_each(|network| room.give_back(network, 8_500));
         (10..60).for_each(|number| room.give_back(from(number), 4_000));
         for (number, count) in (0..).zip(taken) {
             (0..count).for_each(|_| room.give_back(from(number), 8_500));

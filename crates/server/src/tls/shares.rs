@@ -22,7 +22,7 @@ const FREE: usize = 8 << 10;
 
 /// What all unfinished handshakes may have sent beyond that, and those of one address. One handshake has 64 KiB at most.
 const ALL: Taken = Taken { count: usize::MAX, bytes: 32 << 20 };
-const OF_SOURCE: Taken = Taken { count: usize::MAX, bytes: 8 << 20 };
+const OF_NETWORK: Taken = Taken { count: usize::MAX, bytes: 8 << 20 };
 
 /// After so many who came to wait, those who have gone are taken out of the line: it stays within twice as many as wait.
 const SWEPT_EVERY: usize = 1024;
@@ -47,12 +47,12 @@ struct Turns {
 impl Shares {
     /// Those of one thread that has its room for itself.
     pub fn of_one() -> Arc<Self> {
-        Self::in_room(&Arc::new(Ranked::new(Rank::Handshakes, Room::halved(ALL, OF_SOURCE))))
+        Self::in_room(&Arc::new(Ranked::new(Rank::Handshakes, Room::halved(ALL, OF_NETWORK))))
     }
 
     /// Those of so many threads, which have a room in common.
     pub fn of_threads(count: usize) -> Arc<[Arc<Self>]> {
-        let room = Arc::new(Ranked::new(Rank::Handshakes, Room::halved(ALL, OF_SOURCE)));
+        let room = Arc::new(Ranked::new(Rank::Handshakes, Room::halved(ALL, OF_NETWORK)));
         (0..count.max(1)).map(|_| Self::in_room(&room)).collect()
     }
 
@@ -134,8 +134,8 @@ impl Share {
         self.give_back();
         self.received += bytes;
         let Some(more) = self.counted() else { return Ok(()) };
-        let source = Some(network_of(self.address));
-        let has_room = self.of.room.lock().take(source, more);
+        let network = Some(network_of(self.address));
+        let has_room = self.of.room.lock().take(network, more);
         if has_room {
             return Ok(());
         }
@@ -159,8 +159,8 @@ impl Share {
 
     fn give_back(&self) {
         if let Some(more) = self.counted() {
-            let source = Some(network_of(self.address));
-            self.of.room.lock().give_back(source, more);
+            let network = Some(network_of(self.address));
+            self.of.room.lock().give_back(network, more);
         }
     }
 }
@@ -236,7 +236,7 @@ mod tests {
             assert!(is_ready(Box::pin(other.turn(address(2))).as_mut()));
             let long = |of: &Arc<Shares>| {
                 let mut share = Share::new(Arc::clone(of), address(3));
-                share.received(FREE + OF_SOURCE.bytes).map(|()| share)
+                share.received(FREE + OF_NETWORK.bytes).map(|()| share)
             };
             let held = long(stalls);
             assert!(held.is_ok() && long(other).is_err());
