@@ -37,7 +37,7 @@ use crate::message::{
 
 use crate::held::{Bookmark, Held, Span, take_out};
 use crate::work::Work;
-use decisions::Decisions;
+use decisions::{Decisions, Share};
 use long::{Job, Lines, Long, Then, What};
 pub use recover::RecoverError;
 pub(crate) use room::no_room;
@@ -396,8 +396,9 @@ impl<L: Log> Meta<L> {
             }
             // What is to go on is done after the letters.
             ToMeta::Continue => {}
-            ToMeta::Prepared { tx, group, parts, vote } => {
-                return self.decisions.vote(tx, group, parts, vote, &mut self.saved, out);
+            ToMeta::Prepared { from, tx, group, parts, vote } => {
+                let share = Share { from, group, parts, vote };
+                return self.decisions.vote(tx, share, &mut self.saved, out);
             }
             ToMeta::Applied { tx, group } => self.decisions.applied(tx, group),
             // The turn's end takes in what the disk did.

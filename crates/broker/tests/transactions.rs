@@ -324,6 +324,7 @@ fn a_part_that_cannot_be_stored() {
 fn many_votes_take_many_short_turns() {
     const VOTES: u64 = 1000;
     let vote = |tx| ToMeta::Prepared {
+        from: ME.connection,
         tx: TxId::new(tx),
         group: GroupId::at(0),
         parts: 1,
@@ -347,4 +348,73 @@ fn many_votes_take_many_short_turns() {
     }
     assert_eq!(told, VOTES);
     assert!((3..20).contains(&turns), "{turns} turns");
+}
+
+/// Commits do not stand behind each other when many clients change very many names: each is charged to its connection.
+#[test]
+fn a_commit_does_not_pay_for_others() {
+    const CLIENTS: u64 = 200;
+    let mut node = node(2);
+    let vhost = node.vhost();
+    let connection = |number| NodeId::ALONE.connection(number);
+    let declare = |number: u64| ToMeta::DeclareQueue {
+        by: Box::default(),
+        reply: ReplyTo { connection: connection(number % CLIENTS), channel: 1 },
+        vhost,
+        name: number.to_string().into(),
+        server_named: false,
+        durable: false,
+        exclusive: false,
+        auto_delete: false,
+        arguments: Table::default(),
+        forbidden: None,
+    };
+    let vote = |number| ToMeta::Prepared {
+        from: connection(CLIENTS + number),
+        tx: TxId::new(number),
+        group: GroupId::at(0),
+        parts: 1,
+        vote: Vote::Yes { is_kept: false, acked: Vec::new() },
+    };
+    let mut letters: Vec<_> = (0..150 * CLIENTS).map(declare).collect();
+    letters.extend((0..2 * CLIENTS).map(vote));
+    let turns = turns_until_decided(&mut node, letters, 2 * CLIENTS);
+    assert!(turns <= 6, "{turns} turns");
+}
+
+/// The last vote has the decision written: it pays for what all shards acked.
+#[test]
+fn a_decision_is_written_at_a_price() {
+    const VOTES: u64 = 60;
+    let acked = (0..3200).map(|at| (QueueId::new(1), leveret_queue::Offset::new(at)));
+    let acked: Vec<_> = acked.collect();
+    let vote = |tx, shard, acked| ToMeta::Prepared {
+        from: NodeId::ALONE.connection(tx),
+        tx: TxId::new(tx),
+        group: GroupId::at(shard),
+        parts: 2,
+        vote: Vote::Yes { is_kept: true, acked },
+    };
+    let mut node = node(3);
+    // The first shard's votes cost little, as nothing is written.
+    let first: Vec<_> = (0..VOTES).map(|tx| vote(tx, 0, acked.clone())).collect();
+    assert_eq!(turns_until_decided(&mut node, first, 0), 1);
+    let last: Vec<_> = (0..VOTES).map(|tx| vote(tx, 1, Vec::new())).collect();
+    let turns = turns_until_decided(&mut node, last, 2 * VOTES);
+    assert!((20..80).contains(&turns), "{turns} turns");
+}
+
+/// Turns of the owner of names until shards were told so many decisions: one at least.
+fn turns_until_decided(node: &mut Node, mut letters: Vec<ToMeta>, decisions: u64) -> u64 {
+    let (mut turns, mut told) = (0, 0);
+    while turns == 0 || told < decisions {
+        let mut out = Outbox::default();
+        node.meta.turn(&mut letters, &mut node.topology, &mut out);
+        let decided = |(_, letter): &&_| matches!(letter, ToShard::Decide { .. });
+        told += out.shards.iter().filter(decided).count() as u64;
+        letters.push(ToMeta::LogWoke);
+        letters.append(&mut out.meta);
+        turns += 1;
+    }
+    turns
 }

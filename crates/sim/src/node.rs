@@ -270,8 +270,8 @@ impl<L: Log> Node<L> {
     /// What shards say of transactions, among the letters after so many.
     pub(crate) fn votes(&self, skipped: usize) -> Vec<ToMeta> {
         let votes = self.meta_inbox.iter().skip(skipped).filter_map(|letter| match *letter {
-            ToMeta::Prepared { tx, group, parts, ref vote } => {
-                Some(ToMeta::Prepared { tx, group, parts, vote: vote.clone() })
+            ToMeta::Prepared { from, tx, group, parts, ref vote } => {
+                Some(ToMeta::Prepared { from, tx, group, parts, vote: vote.clone() })
             }
             ToMeta::Applied { tx, group } => Some(ToMeta::Applied { tx, group }),
             _ => None,

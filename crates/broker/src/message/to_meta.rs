@@ -100,6 +100,8 @@ pub enum ToMeta {
     },
     /// From a shard: its part of a transaction can be, or cannot. It may come twice.
     Prepared {
+        /// Whose transaction it is: this connection pays for the decision.
+        from: ConnectionId,
         /// The transaction.
         tx: TxId,
         /// The shard's group.

@@ -12,7 +12,7 @@ use leveret_topology::{GroupId, QueueId};
 
 use super::Rests;
 use super::saved::Saved;
-use crate::message::{Outbox, ToShard};
+use crate::message::{ConnectionId, Outbox, ToShard};
 use crate::transaction::{Decided, TxId, Vote, decode_decision, encode_decision};
 
 #[derive(Debug, Default)]
@@ -35,6 +35,20 @@ pub(super) struct Decisions {
 /// How many decisions are remembered for shards that vote again.
 const REMEMBERED_MAX: usize = 1024;
 
+/// Messages that a transaction acked, and that are written into its decision at the cost of one name.
+const ACKED_A_UNIT: u64 = 32;
+
+/// What one shard says of a transaction.
+#[derive(Debug)]
+pub(super) struct Share {
+    /// Whose transaction it is.
+    pub(super) from: ConnectionId,
+    pub(super) group: GroupId,
+    /// How many shards have a part.
+    pub(super) parts: u32,
+    pub(super) vote: Vote,
+}
+
 /// What shards have said so far.
 #[derive(Debug, Default)]
 struct Tally {
@@ -55,6 +69,8 @@ enum Said {
 
 #[derive(Debug)]
 struct Made {
+    /// Whose transaction it is. Nobody's if an earlier process made the decision.
+    from: ConnectionId,
     at: Offset,
     /// Shards that have not said that they are done with their parts. None for a decision of an earlier process, which
     /// stays until the next start.
@@ -99,12 +115,11 @@ impl Decisions {
     pub(super) fn vote<L: Log>(
         &mut self,
         tx: TxId,
-        group: GroupId,
-        parts: u32,
-        vote: Vote,
+        share: Share,
         saved: &mut Saved<L>,
         out: &mut Outbox,
     ) -> Rests {
+        let Share { from, group, parts, vote } = share;
         if let Some(commit) = self.outcome(tx) {
             if vote != Vote::No {
                 out.shard(group, ToShard::Decide { tx, commit });
@@ -127,7 +142,7 @@ impl Decisions {
             match saved.append_decision(&encode_decision(tx, &tally.acked)) {
                 Ok(at) => {
                     let acked = std::mem::take(&mut tally.acked);
-                    self.made.insert(tx, Made { at, left: Some(kept), acked });
+                    self.made.insert(tx, Made { from, at, left: Some(kept), acked });
                     rests = Rests::Written;
                 }
                 Err(error) => {
@@ -141,6 +156,31 @@ impl Decisions {
             out.shard(group, ToShard::Decide { tx, commit });
         }
         rests
+    }
+
+    /// What a vote costs in names, before it is counted. The last one has the decision written, with all that any shard
+    /// acked.
+    pub(super) fn price_of_vote(&self, tx: TxId, parts: u32, vote: &Vote) -> u64 {
+        const VOTE: u64 = 1;
+        const WRITTEN: u64 = 1;
+        let Vote::Yes { is_kept, acked } = vote else { return VOTE };
+        let (votes, before) = match self.open.get(&tx) {
+            Some(tally) => (&*tally.votes, tally.acked.len()),
+            None => Default::default(),
+        };
+        let is_last = votes.len() + 1 >= parts as usize;
+        let is_kept = *is_kept || votes.iter().any(|&(_, said)| said == Said::Kept);
+        let is_written = is_kept && votes.iter().all(|&(_, said)| said != Said::No);
+        if is_last && is_written {
+            VOTE + WRITTEN + (before + acked.len()) as u64 / ACKED_A_UNIT
+        } else {
+            VOTE
+        }
+    }
+
+    /// Who caused a decision that was written.
+    pub(super) fn made_by(&self, tx: TxId) -> ConnectionId {
+        self.made.get(&tx).map_or(ConnectionId::NOBODY, |made| made.from)
     }
 
     /// What was decided, if that is known.
@@ -172,7 +212,7 @@ impl Decisions {
     pub(super) fn found(&mut self, at: Offset, body: &[u8]) -> bool {
         let Some((tx, acked)) = decode_decision(body) else { return false };
         self.earlier.add(tx, &acked);
-        self.made.insert(tx, Made { at, left: None, acked });
+        self.made.insert(tx, Made { from: ConnectionId::NOBODY, at, left: None, acked });
         true
     }
 
@@ -202,6 +242,10 @@ mod tests {
 
     const TX: TxId = TxId::new(7);
 
+    fn share(group: GroupId, parts: u32, vote: Vote) -> Share {
+        Share { from: ConnectionId::NOBODY, group, parts, vote }
+    }
+
     /// `1+` is yes of shard 1, kept; `1~` yes of what no restart finds; `1-` no; `1*` that it has applied its part. What
     /// shards are told is `1+` or `1-`; `kept` and `gone` say whether a record of the decision is needed.
     #[track_caller]
@@ -220,7 +264,7 @@ mod tests {
                 "-" => Vote::No,
                 what => Vote::Yes { is_kept: what == "+", acked },
             };
-            decisions.vote(TX, group, parts, vote, &mut saved, &mut out);
+            decisions.vote(TX, share(group, parts, vote), &mut saved, &mut out);
         }
         let mut told: Vec<String> = Vec::new();
         for (group, letter) in out.shards {
@@ -264,7 +308,8 @@ mod tests {
         let (mut decisions, mut saved) = (Decisions::default(), Saved::new(MemoryLog::new()));
         let mut out = Outbox::default();
         for tx in 0..3 * REMEMBERED_MAX as u64 {
-            decisions.vote(TxId::new(tx), GroupId::new(1), 1, Vote::No, &mut saved, &mut out);
+            let share = share(GroupId::new(1), 1, Vote::No);
+            decisions.vote(TxId::new(tx), share, &mut saved, &mut out);
         }
         assert_eq!(decisions.outcomes.len(), REMEMBERED_MAX);
     }

@@ -22,7 +22,6 @@ use super::waiting;
 use super::{Leaving, Meta, cancel, delete, forget, refuse};
 use crate::held::Bookmark;
 use crate::message::{ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToShard};
-use crate::transaction::Vote;
 use crate::work::{Limits, Piece, Work};
 
 /// Names and bindings that are changed in one turn, and before another line has its turn: about a millisecond, in which all
@@ -44,20 +43,8 @@ pub(super) enum Job {
     Long(Box<Long>),
 }
 
-/// Whose jobs are done one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Origin {
-    /// What a connection asked for; nobody for what the broker does by itself.
-    Connection(ConnectionId),
-    /// What shards say of transactions: no commit stands behind the end of a vhost.
-    Transactions,
-}
-
-/// Lines of jobs by who asked.
-pub(super) type Lines = Work<Origin, Job>;
-
-/// Messages that a shard's part of a transaction acked, and that are written into the decision at the cost of one name.
-const ACKED_A_UNIT: u64 = 32;
+/// Lines of jobs by who asked for them; nobody for what the broker does by itself.
+pub(super) type Lines = Work<ConnectionId, Job>;
 
 /// Something that may take more than one piece.
 #[derive(Debug)]
@@ -131,12 +118,12 @@ impl Long {
     }
 
     /// In whose line it stands.
-    fn origin(&self) -> Origin {
-        Origin::Connection(match (&self.what, self.reply) {
+    fn origin(&self) -> ConnectionId {
+        match (&self.what, self.reply) {
             (What::Disconnect(connection, ..), _) => *connection,
             (_, Some(reply)) => reply.connection,
             (_, None) => ConnectionId::NOBODY,
-        })
+        }
     }
 
     fn answer(&self, out: &mut Outbox, answer: Reply) {
@@ -457,7 +444,7 @@ impl<L: Log> Meta<L> {
     pub(super) fn take_up(&mut self, topology: &Topology) {
         for vhost in topology.going_vhosts() {
             let letter = Job::Letter(Box::new(ToMeta::VhostGoes(vhost)));
-            self.work.push(Origin::Connection(ConnectionId::NOBODY), letter, 1);
+            self.work.push(ConnectionId::NOBODY, letter, 1);
         }
     }
 
@@ -470,8 +457,8 @@ impl<L: Log> Meta<L> {
 impl<L> Meta<L> {
     /// In whose line a letter stands if it has to wait, and what it costs. None for what has nothing done: what follows
     /// from it is done at the end of the turn.
-    pub(super) fn cost(&self, letter: &ToMeta, topology: &Topology) -> Option<(Origin, u64)> {
-        let (connection, units) = match letter {
+    pub(super) fn cost(&self, letter: &ToMeta, topology: &Topology) -> Option<(ConnectionId, u64)> {
+        Some(match letter {
             ToMeta::DeclareExchange { reply, .. }
             | ToMeta::DeleteExchange { reply, .. }
             | ToMeta::DeclareQueue { reply, .. }
@@ -488,16 +475,11 @@ impl<L> Meta<L> {
             }
             ToMeta::Disconnected { connection, .. } => (*connection, 1),
             ToMeta::VhostGoes(_) => (ConnectionId::NOBODY, 1),
-            ToMeta::Prepared { vote, .. } => {
-                let acked = match vote {
-                    Vote::Yes { acked, .. } => acked.len() as u64,
-                    Vote::No => 0,
-                };
-                return Some((Origin::Transactions, 1 + acked / ACKED_A_UNIT));
+            ToMeta::Prepared { from, tx, parts, vote, .. } => {
+                (*from, self.decisions.price_of_vote(*tx, *parts, vote))
             }
-            ToMeta::Applied { .. } => return Some((Origin::Transactions, 1)),
+            ToMeta::Applied { tx, .. } => (self.decisions.made_by(*tx), 1),
             ToMeta::LogWoke | ToMeta::Continue => return None,
-        };
-        Some((Origin::Connection(connection), units))
+        })
     }
 }

@@ -15,7 +15,7 @@ use super::lifecycle::Asked;
 use super::ports::Ports;
 use super::store::{Parked, Store, Waiter};
 use super::{Restored, Shard};
-use crate::message::{ConnectionId, Outbox, Reply, ReplyTo, Taken, ToMeta, ToSession, ToShard};
+use crate::message::{ConnectionId, Outbox, Reply, ReplyTo, Taken, ToSession, ToShard};
 use crate::transaction::{Decided, Vote};
 
 /// Connections that were cut off: of each node the newest one, and all that are older. Nobody is none of them.
@@ -139,7 +139,7 @@ impl<L: Log> Shard<L> {
         }
         match letter {
             ToShard::Prepare { tx, parts, .. } => {
-                out.meta.push(ToMeta::Prepared { tx, group: self.group, parts, vote: Vote::No });
+                self.say(from, tx, parts, Vote::No, out);
             }
             // It came and went.
             ToShard::Consume { queue, .. }

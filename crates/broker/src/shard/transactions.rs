@@ -18,7 +18,7 @@ use leveret_topology::Topology;
 use super::publish::Wants;
 use super::store::Waiter;
 use super::{Map, Shard};
-use crate::message::{Outbox, Publish, Reply, ReplyTo, Settle, Settlement, ToMeta};
+use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, Settle, Settlement, ToMeta};
 use crate::transaction::{Decided, NOTES, Note, TxId, Vote};
 
 /// Parts that are held back until it is decided on them.
@@ -137,7 +137,7 @@ impl<L: Log> Shard<L> {
             Err(error) => {
                 self.give_back(&settlements, now);
                 refuse(reply, &error.to_string(), out);
-                out.meta.push(ToMeta::Prepared { tx, group: self.group, parts, vote: Vote::No });
+                self.say(reply.connection, tx, parts, Vote::No, out);
                 return;
             }
         };
@@ -172,8 +172,20 @@ impl<L: Log> Shard<L> {
         let acked = prepared.settlements.iter().filter(leaves);
         let acked = acked.map(|one| (one.queue, one.offset)).collect();
         let vote = Vote::Yes { is_kept: prepared.part.is_some(), acked };
-        let parts = prepared.parts;
-        out.meta.push(ToMeta::Prepared { tx, group: self.group, parts, vote });
+        let (from, parts) = (prepared.reply.connection, prepared.parts);
+        self.say(from, tx, parts, vote, out);
+    }
+
+    /// Says whether the part of a connection's transaction can be.
+    pub(super) fn say(
+        &self,
+        from: ConnectionId,
+        tx: TxId,
+        parts: u32,
+        vote: Vote,
+        out: &mut Outbox,
+    ) {
+        out.meta.push(ToMeta::Prepared { from, tx, group: self.group, parts, vote });
     }
 
     /// It is decided on a part.
@@ -224,7 +236,7 @@ impl<L: Log> Shard<L> {
                 self.transactions.prepared.insert(tx, prepared);
             } else {
                 refuse(reply, "the end of the log was lost", out);
-                out.meta.push(ToMeta::Prepared { tx, group: self.group, parts, vote: Vote::No });
+                self.say(reply.connection, tx, parts, Vote::No, out);
             }
         }
     }

@@ -664,6 +664,7 @@ fn a_decision_while_others_find_no_room() {
     let (tx, acked) = (TxId::new(7), vec![(QueueId::new(3), Offset::new(9))]);
     let vote = Vote::Yes { is_kept: true, acked };
     let votes = (0..SHARDS).map(GroupId::at).map(|group| ToMeta::Prepared {
+        from: NodeId::ALONE.connection(1),
         tx,
         group,
         parts: SHARDS as u32,
