@@ -105,12 +105,9 @@ impl Message {
     }
 
     /// The same message in memory of its own: for keeping, since `wire` is a part of a whole read of a
-    /// socket.
+    /// socket. One that is a record has such memory already.
     pub fn detached(&self) -> Self {
-        let mut body = Vec::with_capacity(usize::try_from(self.body_len()).unwrap_or_default());
-        body.extend_from_slice(self.body());
-        self.more.iter().for_each(|part| body.extend_from_slice(part));
-        Self::from_parts(self.names(), self.properties(), &body)
+        if self.record().is_some() { self.clone() } else { self.joined(&[]) }
     }
 
     /// The same message as the record that it becomes, in memory of its own. It stays as it is if it lies so.
@@ -118,10 +115,16 @@ impl Message {
         if self.record().is_some() {
             return self;
         }
-        let mut wire = Vec::with_capacity(HEAD + usize::try_from(self.len()).unwrap_or_default());
-        wire.extend_from_slice(&head.encode());
+        self.joined(&head.encode())
+    }
+
+    /// The same message behind a head, in one piece.
+    fn joined(&self, head: &[u8]) -> Self {
+        let len = usize::try_from(self.len()).unwrap_or_default();
+        let mut wire = Vec::with_capacity(head.len() + len);
+        wire.extend_from_slice(head);
         wire.extend_from_slice(self.names());
-        let names = Span::new(HEAD, wire.len());
+        let names = Span::new(head.len(), wire.len());
         wire.extend_from_slice(self.properties());
         let properties = Span::new(names.end as usize, wire.len());
         wire.extend_from_slice(self.body());

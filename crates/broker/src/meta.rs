@@ -415,7 +415,9 @@ impl<L: Log> Meta<L> {
             Ok(bound) => {
                 if let (Some(exchange), Target::Queue(queue)) = (bound.recent_history, bound.target)
                 {
-                    out.shard(topology.history_home(exchange), ToShard::Replay { exchange, queue });
+                    let from = reply.connection;
+                    let letter = ToShard::Replay { from, exchange, queue };
+                    out.shard(topology.history_home(exchange), letter);
                 }
                 out.reply(reply, Reply::Done);
                 if bound.created { Rests::OnItself } else { Rests::OnTheLog }

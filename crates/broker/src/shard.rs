@@ -231,11 +231,14 @@ impl<L: Log> Shard<L> {
             ToShard::DeadLettered { from, target, taken } => {
                 self.dead_lettered(from, target, taken, now, out);
             }
-            ToShard::Remember { exchange, limit, message } => {
-                self.remember(exchange, limit, message, topology);
+            ToShard::Remember { from, exchange, limit, message } => {
+                self.remember(from, exchange, limit, message, topology);
             }
-            ToShard::Replay { exchange, queue } => self.replay(exchange, queue, topology, now, out),
-            ToShard::Forget { exchange } => self.histories.forget(exchange),
+            ToShard::Replay { from, exchange, queue } => {
+                let mut replay = self.histories.replay(from, exchange, queue);
+                self.replay(&mut replay, u64::MAX, topology, now, out);
+            }
+            ToShard::Forget { exchange } => self.forget(exchange, out),
             ToShard::Disconnected { connection, reply } => {
                 while let Some(key) = self.ports.next_of_ended(connection) {
                     self.consumer_gone(connection, key, topology, now, out);

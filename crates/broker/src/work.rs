@@ -153,6 +153,19 @@ impl<O: Copy + Eq + Hash, J> Work<O, J> {
         fits
     }
 
+    /// Something that could not wait was done for `origin`: its line pays for that before it has its next turn, if
+    /// others wait.
+    pub fn charge(&mut self, origin: O, units: u64) {
+        if self.lines.is_empty() {
+            return;
+        }
+        let line = self.lines.entry(origin).or_insert_with(|| {
+            self.round.push_back(origin);
+            Line { jobs: self.spare.pop().unwrap_or_default(), credit: 0, units: 0 }
+        });
+        line.credit = line.credit.saturating_sub(i64::try_from(units).unwrap_or(i64::MAX));
+    }
+
     /// Puts a job at the end of its origin's line. `units` is what it will cost, as far as is known.
     pub fn push(&mut self, origin: O, job: J, units: u64) {
         let line = match self.lines.entry(origin) {

@@ -364,7 +364,7 @@ fn send(
         return Ok(());
     }
     if !routed.remember.is_empty() {
-        route::remember(routed, head, &message, cx);
+        route::remember(core, routed, head, &message, cx);
     }
     if routed.is_unroutable() && mandatory {
         returned::no_route(channel.number, core.frame_max, &message, cx);

@@ -183,13 +183,20 @@ pub(crate) fn is_to_be_remembered(message: &Message) -> bool {
 
 /// Tells recent-history exchanges what passed them.
 #[cold]
-pub(crate) fn remember(routed: &Routed, head: Head, message: &Message, cx: &mut Context<'_>) {
+pub(crate) fn remember(
+    core: &Core,
+    routed: &Routed,
+    head: Head,
+    message: &Message,
+    cx: &mut Context<'_>,
+) {
     if !is_to_be_remembered(message) {
         return;
     }
     for &(exchange, limit) in &routed.remember {
         let message = head.publish(0, &Targets::new(), message.clone());
         let home = cx.topology.history_home(exchange);
-        cx.outbox.shard(home, ToShard::Remember { exchange, limit, message });
+        let letter = ToShard::Remember { from: core.id, exchange, limit, message };
+        cx.outbox.shard(home, letter);
     }
 }

@@ -191,7 +191,7 @@ pub(crate) fn commit(
     }
 
     for (exchange, limit, message) in kept.remembered {
-        let letter = ToShard::Remember { exchange, limit, message };
+        let letter = ToShard::Remember { from: core.id, exchange, limit, message };
         cx.outbox.shard(cx.topology.history_home(exchange), letter);
     }
     let mut parts: ByGroup<Part> = kept.publishes.map(|messages| (messages, Vec::new()));

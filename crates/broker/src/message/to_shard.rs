@@ -213,6 +213,8 @@ pub enum ToShard {
     },
     /// A message passed a recent-history exchange kept here.
     Remember {
+        /// Who published it.
+        from: ConnectionId,
         /// The exchange.
         exchange: ExchangeId,
         /// How many it keeps.
@@ -222,6 +224,8 @@ pub enum ToShard {
     },
     /// From Meta: a queue was bound to a recent-history exchange kept here: send it what is remembered.
     Replay {
+        /// Who bound it.
+        from: ConnectionId,
         /// The exchange.
         exchange: ExchangeId,
         /// The new destination.

@@ -2,8 +2,12 @@
 //!
 //! RabbitMQ's plugin keeps the last messages in its metadata store; here the shard of
 //! [`Topology::history_home`] keeps them, so routing stays free of messages.
+//!
+//! A message is remembered at once: putting it into a line would cost as much, and what its publisher has the confirm of
+//! is there for whoever binds a queue then. Its connection pays. A queue gets what is remembered in pieces; meanwhile
+//! nothing of that is dropped.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -12,14 +16,52 @@ use leveret_queue::Time;
 use leveret_topology::{ExchangeId, QueueId, Topology};
 
 use super::Shard;
-use crate::message::{Outbox, Publish, ToShard};
+use super::jobs::{Job, Line, cost};
+use crate::message::{ConnectionId, Outbox, Publish, ToShard};
 
-/// The last messages of each recent-history exchange kept here, oldest first.
+/// The last messages of each recent-history exchange kept here.
 #[derive(Debug, Default)]
 pub(super) struct Histories {
-    by_exchange: HashMap<ExchangeId, VecDeque<Publish>, FixedState>,
+    by_exchange: HashMap<ExchangeId, History, FixedState>,
+    /// Of exchanges that are gone, to be let go of.
+    gone: VecDeque<VecDeque<Publish>>,
     /// What all of them take.
     bytes: u64,
+}
+
+/// The last messages of one exchange.
+#[derive(Debug, Default)]
+struct History {
+    /// Oldest first.
+    messages: VecDeque<Publish>,
+    /// The number of the first one; each has the next number.
+    first: u64,
+    bytes: u64,
+    /// How many replays have come to this number: what they have not come to is kept.
+    replays: BTreeMap<u64, usize>,
+    /// The exchange is gone, and a replay goes on.
+    is_gone: bool,
+}
+
+/// A queue that is to be sent what an exchange remembered when it was bound.
+#[derive(Debug)]
+pub(super) struct Replay {
+    /// Who bound it.
+    from: ConnectionId,
+    exchange: ExchangeId,
+    queue: QueueId,
+    /// The number of the next message.
+    next: u64,
+    /// The number after the last one.
+    end: u64,
+}
+
+/// Messages that one message may push out: two, so that what was kept for a replay goes, too.
+const PUSHED_OUT: usize = 2;
+
+/// Units that a message costs that is sent to a queue.
+fn price_of_one(message: &Publish) -> u64 {
+    cost::APPEND + cost::PLACE + cost::carried(message)
 }
 
 impl Histories {
@@ -27,25 +69,107 @@ impl Histories {
     fn remember(&mut self, exchange: ExchangeId, limit: u32, message: Publish) {
         let message = Publish { message: message.message.detached(), ..message };
         let history = self.by_exchange.entry(exchange).or_default();
-        self.bytes += taken_by(&message);
-        history.push_back(message);
-        while history.len() > limit as usize {
-            self.bytes -= history.pop_front().map_or(0, |message| taken_by(&message));
+        let mut bytes = history.bytes + taken_by(&message);
+        history.messages.push_back(message);
+        for _ in 0..PUSHED_OUT {
+            let is_needed =
+                history.replays.first_key_value().is_some_and(|it| *it.0 <= history.first);
+            if history.messages.len() <= limit as usize || is_needed {
+                break;
+            }
+            bytes -= history.messages.pop_front().map_or(0, |message| taken_by(&message));
+            history.first += 1;
+        }
+        self.bytes = self.bytes + bytes - history.bytes;
+        history.bytes = bytes;
+    }
+
+    /// What a replay costs, about.
+    pub(super) fn price_of(&self, exchange: ExchangeId) -> u64 {
+        let Some(history) = self.by_exchange.get(&exchange) else { return cost::LETTER };
+        let messages = history.messages.len() as u64;
+        cost::LETTER + (cost::APPEND + cost::PLACE) * messages + history.bytes / 1024
+    }
+
+    /// Begins to send a queue what is remembered now.
+    pub(super) fn replay(
+        &mut self,
+        from: ConnectionId,
+        exchange: ExchangeId,
+        queue: QueueId,
+    ) -> Replay {
+        let history = self.by_exchange.get_mut(&exchange);
+        let history = history.filter(|it| !it.is_gone && !it.messages.is_empty());
+        let (next, end) = history.map_or((0, 0), |history| {
+            *history.replays.entry(history.first).or_default() += 1;
+            (history.first, history.first + history.messages.len() as u64)
+        });
+        Replay { from, exchange, queue, next, end }
+    }
+
+    /// Messages from `next` on.
+    fn from(&self, exchange: ExchangeId, next: u64) -> impl Iterator<Item = &Publish> {
+        let history = self.by_exchange.get(&exchange);
+        history.into_iter().flat_map(move |history| {
+            let skipped = usize::try_from(next.saturating_sub(history.first)).unwrap_or(usize::MAX);
+            history.messages.range(skipped.min(history.messages.len())..)
+        })
+    }
+
+    /// A replay came from one number to another, or, with none, is done with.
+    fn came(&mut self, exchange: ExchangeId, from: u64, to: Option<u64>) {
+        let Some(history) = self.by_exchange.get_mut(&exchange) else { return };
+        if let Some(count) = history.replays.get_mut(&from) {
+            *count -= 1;
+            if *count == 0 {
+                history.replays.remove(&from);
+            }
+        }
+        if let Some(to) = to {
+            *history.replays.entry(to).or_default() += 1;
+        } else if history.is_gone && history.replays.is_empty() {
+            self.let_go(exchange);
         }
     }
 
-    pub(super) fn forget(&mut self, exchange: ExchangeId) {
-        let gone = self.by_exchange.remove(&exchange);
-        self.bytes -= gone.iter().flatten().map(taken_by).sum::<u64>();
+    /// The exchange is gone.
+    fn forget(&mut self, exchange: ExchangeId) {
+        let Some(history) = self.by_exchange.get_mut(&exchange) else { return };
+        history.is_gone = true;
+        if history.replays.is_empty() {
+            self.let_go(exchange);
+        }
+    }
+
+    fn let_go(&mut self, exchange: ExchangeId) {
+        if let Some(history) = self.by_exchange.remove(&exchange) {
+            self.gone.push_back(history.messages);
+        }
+    }
+
+    /// Lets go of about so many messages of exchanges that are gone. What that cost.
+    fn let_go_of(&mut self, allowed: u64) -> u64 {
+        let mut used = 0;
+        while used < allowed
+            && let Some(messages) = self.gone.front_mut()
+        {
+            used += cost::LEFT;
+            match messages.pop_front() {
+                Some(message) => self.bytes -= taken_by(&message),
+                None => drop(self.gone.pop_front()),
+            }
+        }
+        used
+    }
+
+    /// What it costs to let go of the rest.
+    fn price_of_gone(&self) -> u64 {
+        self.gone.iter().map(|messages| cost::LEFT * (messages.len() as u64 + 1)).sum()
     }
 
     /// Memory that they take, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
-    }
-
-    fn all(&self, exchange: ExchangeId) -> impl Iterator<Item = &Publish> {
-        self.by_exchange.get(&exchange).into_iter().flatten()
     }
 }
 
@@ -58,37 +182,83 @@ impl<L: Log> Shard<L> {
     /// kept for one that is gone would never be forgotten.
     pub(super) fn remember(
         &mut self,
+        from: ConnectionId,
         exchange: ExchangeId,
         limit: u32,
         message: Publish,
         topology: &Topology,
     ) {
+        // One that is a record is not copied.
+        let is_copied = message.message.record().is_none();
+        let copied = if is_copied { cost::carried(&message) } else { 0 };
+        self.jobs.charge(Line::Connection(from), cost::APPEND + copied);
         if topology.exchange_by_id(exchange).is_some() {
             self.histories.remember(exchange, limit, message);
         }
     }
 
-    /// Sends a newly bound queue what its exchange remembers.
+    /// Sends a newly bound queue some of what its exchange remembers. What is left will cost so much.
     pub(super) fn replay(
         &mut self,
-        exchange: ExchangeId,
-        queue: QueueId,
+        replay: &mut Replay,
+        allowed: u64,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
-    ) {
-        let publishes: Vec<Publish> = self
-            .histories
-            .all(exchange)
-            .map(|message| Publish { targets: [queue].into_iter().collect(), ..message.clone() })
-            .collect();
-        let home = topology.home(queue);
-        for message in publishes {
-            if home == self.group {
-                self.enqueue(&message, None, false, topology, now);
-            } else {
-                out.shard(home, ToShard::DeadLetter { from: None, message });
+    ) -> u64 {
+        let Replay { from, exchange, queue, next, end } = *replay;
+        let is_there = topology.queue_by_id(queue).is_some();
+        let count = if is_there { usize::try_from(end - next).unwrap_or(usize::MAX) } else { 0 };
+        let (mut used, mut messages) = (0, Vec::new());
+        for message in self.histories.from(exchange, next).take(count) {
+            if used >= allowed {
+                break;
             }
+            used += price_of_one(message);
+            messages.push(Publish { targets: [queue].into_iter().collect(), ..message.clone() });
         }
+        replay.next += messages.len() as u64;
+        let is_done = !is_there || replay.next >= end;
+        if next < end {
+            self.histories.came(exchange, next, (!is_done).then_some(replay.next));
+            self.let_forgotten_go(out);
+        }
+        let home = topology.home(queue);
+        if messages.is_empty() {
+            self.jobs.pay(cost::LETTER);
+        } else if home == self.group {
+            self.jobs.pay(messages.iter().map(cost::carried).sum());
+            self.publish(from, &messages, u64::MAX, topology, now, out);
+        } else {
+            self.jobs.pay(used);
+            out.shard(home, ToShard::Publish { from, messages });
+        }
+        if is_done { 0 } else { (cost::APPEND + cost::PLACE) * (end - replay.next) }
+    }
+
+    /// The exchange was deleted.
+    pub(super) fn forget(&mut self, exchange: ExchangeId, out: &mut Outbox) {
+        self.histories.forget(exchange);
+        self.let_forgotten_go(out);
+    }
+
+    /// Lets go of what exchanges that are gone remembered, now or in pieces.
+    fn let_forgotten_go(&mut self, out: &mut Outbox) {
+        let units = self.histories.price_of_gone();
+        if units == 0 {
+            return;
+        }
+        if self.jobs.fits(Line::Leaving, units) {
+            self.histories.let_go_of(u64::MAX);
+        } else {
+            self.jobs.wait_in(Line::Leaving, Job::Forget, units, out);
+        }
+    }
+
+    /// Lets go of some of it. What the rest will cost.
+    pub(super) fn forget_some(&mut self, allowed: u64) -> u64 {
+        let used = self.histories.let_go_of(allowed);
+        self.jobs.pay(used);
+        self.histories.price_of_gone()
     }
 }

@@ -14,6 +14,7 @@ use hashbrown::HashSet;
 use leveret_queue::Backlog;
 use leveret_topology::QueueId;
 
+use super::history::Replay;
 use super::listing::Listing;
 use crate::flow::{WAITING_BYTES_MAX, WAITING_UNITS_MAX};
 use crate::message::{ConnectionId, Outbox, Publish, ReplyTo, Settlement, ToSession, ToShard};
@@ -44,7 +45,7 @@ pub(super) mod cost {
         headers as u64 / 64 + record.len() as u64 / 1024
     }
 
-    /// A dead letter that is stored.
+    /// A message whose bytes are copied: a dead letter that is stored, one that is remembered.
     pub(in super::super) fn carried(letter: &Publish) -> u64 {
         letter.message.len() / 1024
     }
@@ -96,6 +97,10 @@ pub(super) enum Job {
     Purged(ReplyTo, u64),
     /// Dead letters of a queue that found no room in a turn.
     DeadLetters(QueueId),
+    /// What an exchange remembers, for a queue.
+    Replay(Replay),
+    /// What exchanges that are gone remembered.
+    Forget,
     /// A list, as far as it is made.
     List(Box<Listing>),
     /// A letter that is done whole.
@@ -136,6 +141,8 @@ impl Job {
             Self::Disconnect { .. }
             | Self::CancelRest(_)
             | Self::Purged(..)
+            | Self::Replay(_)
+            | Self::Forget
             | Self::DeadLetters(_) => 0,
         }
     }
@@ -235,6 +242,12 @@ impl Jobs {
 
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Something was done for a line that could not wait.
+    pub(super) fn charge(&mut self, line: Line, units: u64) {
+        self.pay(units);
+        self.work.charge(line, units);
     }
 
     /// Puts a job into a line. Who has brought more than others, when much waits, is not read from for a while.

@@ -88,7 +88,7 @@ impl<L: Log> Shard<L> {
         for (line, job) in jobs {
             match job {
                 // Those whom these are about are known by their numbers alone.
-                Job::Disconnect { .. } | Job::List(_) => {
+                Job::Disconnect { .. } | Job::List(_) | Job::Replay(_) | Job::Forget => {
                     self.jobs.wait_in(line, job, cost::LETTER, out);
                 }
                 Job::Letter(letter) => {

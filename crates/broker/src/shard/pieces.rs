@@ -27,7 +27,8 @@ impl<L: Log> Shard<L> {
         let mut price = 0;
         if let Some((line, units)) = self.price(&letter, topology) {
             if !self.jobs.fits(line, units) {
-                self.jobs.wait_in(line, Job::of(letter), units, out);
+                let job = self.job_of(letter);
+                self.jobs.wait_in(line, job, units, out);
                 return;
             }
             price = units;
@@ -50,6 +51,7 @@ impl<L: Log> Shard<L> {
                 let settled = cost::SETTLE * settlements.len() as u64;
                 (reply.connection, cost::LETTER + price_of(messages) + settled)
             }
+            ToShard::Replay { from, exchange, .. } => (*from, self.histories.price_of(*exchange)),
             ToShard::Consume { reply, .. } => (reply.connection, cost::CONSUMER),
             ToShard::Cancel { connection, .. } => (*connection, cost::CONSUMER),
             ToShard::Disconnected { connection, .. } => {
@@ -83,6 +85,18 @@ impl<L: Log> Shard<L> {
             _ => return None,
         };
         Some((Line::Connection(who), units))
+    }
+
+    /// A letter that has to wait.
+    #[cold]
+    fn job_of(&mut self, letter: ToShard) -> Job {
+        match letter {
+            // As much as is remembered now.
+            ToShard::Replay { from, exchange, queue } => {
+                Job::Replay(self.histories.replay(from, exchange, queue))
+            }
+            letter => Job::of(letter),
+        }
     }
 
     /// Messages of which the first ones were all that a turn has room for.
@@ -176,6 +190,14 @@ impl<L: Log> Shard<L> {
                 }
                 let units = cost::DEAD_LETTER * self.exits.line_len(id);
                 (units > 0).then_some((Job::DeadLetters(id), units))
+            }
+            Job::Replay(mut replay) => {
+                let units = self.replay(&mut replay, allowed, topology, now, out);
+                (units > 0).then_some((Job::Replay(replay), units))
+            }
+            Job::Forget => {
+                let units = self.forget_some(allowed);
+                (units > 0).then_some((Job::Forget, units))
             }
             Job::List(list) => {
                 let (rest, units) = self.list(*list, allowed, now, out)?;
