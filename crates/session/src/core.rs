@@ -96,6 +96,16 @@ impl Identity {
     }
 }
 
+/// A method for many that settled some messages, and not all.
+#[derive(Debug)]
+pub(crate) struct HalfSettled {
+    pub(crate) channel: u16,
+    /// The tag of the last one that it is about.
+    pub(crate) through: u64,
+    /// None for `basic.recover`.
+    pub(crate) how: Option<Settle>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) id: ConnectionId,
@@ -158,8 +168,10 @@ pub(crate) struct Core {
     /// Bytes that transactions keep which are not committed.
     pub(crate) kept: u64,
     pub(crate) unfinished: Unfinished,
-    /// Queues that messages of this turn go to.
-    pub(crate) turn_queues: usize,
+    /// Queues that messages of this turn go to, and messages that methods for many settled in it.
+    pub(crate) turn_spent: usize,
+    /// The method that the input begins with has settled some messages, and not all.
+    pub(crate) half_settled: Option<Box<HalfSettled>>,
     pub(crate) brought: Brought,
     /// A channel's confirms are to be sent.
     pub(crate) confirms_dirty: bool,

@@ -314,7 +314,7 @@ fn checked(
             return send(core, channel, exchange, routed, head, is_rewritten, read, cx);
         }
         channel.published.count(exchange, targets.len() as u64);
-        core.turn_queues += targets.len();
+        core.turn_spent += targets.len();
         let confirm = match &mut channel.mode {
             Mode::Confirm(confirms) => confirms.publish(1, cx.now_us, &mut channel.published),
             Mode::Plain | Mode::Tx(_) => 0,
@@ -347,7 +347,7 @@ fn send(
     core.totals.sizes.count(message.body_len());
     let count = routed.targets.iter().map(|(_, targets)| targets.len() as u64).sum();
     let counted = channel.published.count(exchange, count);
-    core.turn_queues += count as usize;
+    core.turn_spent += count as usize;
     if routed.is_unroutable() {
         match mandatory {
             true => counted.return_unroutable += 1,

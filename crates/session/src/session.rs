@@ -26,8 +26,9 @@ use crate::totals::ConfirmTimes;
 use crate::waiting::Awaited;
 use crate::{consume, declare, deliver, direct, publish, settle, trace, tx};
 
-/// Queues that messages of one turn go to, about: the last message is taken whole.
-const TURN_QUEUES_MAX: usize = 32 << 10;
+/// Queues that messages of one turn go to, about, since the last message is taken whole; messages that methods for many
+/// settle in it count like these.
+pub(crate) const TURN_SPENT_MAX: usize = 32 << 10;
 
 /// Class and method of `basic.publish`.
 const PUBLISH: (u16, u16) = (60, 40);
@@ -94,7 +95,8 @@ impl Session {
             left_len: 0,
             kept: 0,
             unfinished: Default::default(),
-            turn_queues: 0,
+            turn_spent: 0,
+            half_settled: None,
             brought: Brought::default(),
             confirms_dirty: false,
             confirm_base: 0,
@@ -187,7 +189,7 @@ impl Session {
         let is_paced = self.core.pace.is_some();
         let read = input.clone();
         let mut at = 0;
-        self.core.turn_queues = 0;
+        self.core.turn_spent = 0;
         while at < read.len() && self.reads(cx.out.len()) && !self.leaves_some() {
             let whole = self.whole_publish(&read[at..], &read, cx);
             let Some(consumed) = whole.or_else(|| self.frame(&read[at..], &read, cx)) else {
@@ -200,7 +202,7 @@ impl Session {
         }
         self.core.closed.clear();
         if at >= read.len() {
-            self.core.turn_queues = 0;
+            self.core.turn_spent = 0;
         }
         self.end_read(&read);
         self.core.unfinished.taken += at as u64;
@@ -284,7 +286,7 @@ impl Session {
         } else {
             self.channel_frame(number, kind, payload, is_whole, read, cx)
         };
-        let Err(fault) = result else { return true };
+        let Err(fault) = result else { return self.core.half_settled.is_none() };
         let method = match (kind, payload) {
             (METHOD, &[c0, c1, m0, m1, ..]) => {
                 (u16::from_be_bytes([c0, c1]), u16::from_be_bytes([m0, m1]))
@@ -469,10 +471,13 @@ impl Session {
             Method::BasicConsume(m) => consume::consume(core, channel, &m, cx)?,
             Method::BasicCancel(m) => consume::cancel(core, channel, &m, cx),
             Method::BasicQos(m) => settle::qos(core, channel, &m, cx)?,
-            Method::BasicRecoverAsync(m) => settle::recover(core, channel, m.requeue)?,
-            Method::BasicRecover(m) => {
+            Method::BasicRecoverAsync(m) => {
                 settle::recover(core, channel, m.requeue)?;
-                cx.out.put_method(number, &basic::RecoverOk);
+            }
+            Method::BasicRecover(m) => {
+                if settle::recover(core, channel, m.requeue)? {
+                    cx.out.put_method(number, &basic::RecoverOk);
+                }
             }
             // The answer to our own cancel.
             Method::BasicCancelOk(_) => {}
@@ -676,7 +681,7 @@ impl Session {
     /// Whether the last input led to so much that the rest of it is for another turn, after what this one led to: a
     /// block of small messages for very many queues is gigabytes in these.
     pub fn leaves_some(&self) -> bool {
-        self.core.turn_queues >= TURN_QUEUES_MAX
+        self.core.turn_spent >= TURN_SPENT_MAX
     }
 
     /// Whether it reads on: not while a reply is awaited, publishers are blocked and its next frame is a publish, a disk is

@@ -1,15 +1,19 @@
 //! Hot path. `basic.ack`, `basic.nack`, `basic.reject`, `basic.recover`, `basic.qos`.
 //!
 //! Budget: no allocation per message once warm (the batch's own vector apart).
+//!
+//! A method for many settles as many as fit the turn. Its frame is given again in the next one, and nothing behind it is
+//! read before it is done.
 
 use leveret_amqp::method::basic;
 use leveret_broker::message::Settle;
 
 use crate::channel::{Channel, Mode};
-use crate::core::{Context, Core};
+use crate::core::{Context, Core, HalfSettled};
 use crate::reply::{self, Fault};
+use crate::session::TURN_SPENT_MAX;
 use crate::trace;
-use crate::unacked::{Entry, GOT};
+use crate::unacked::{Entry, GOT, Settled, Which};
 
 /// [`settle`]s, and notes it where messages are traced.
 #[inline]
@@ -21,48 +25,84 @@ pub(crate) fn traced(
     how: Settle,
     cx: &mut Context<'_>,
 ) -> Result<(), Fault> {
-    if trace::is_on(core, cx) {
+    if trace::is_on(core, cx) && core.half_settled.is_none() {
         trace::note_settled(core, channel.number, (tag, multiple, how), cx);
     }
     settle(core, channel, tag, multiple, how)
 }
 
-/// Settles one message, or all up to it. Tag 0 with `multiple` means all there are.
-pub(crate) fn settle(
+/// Settles one message, or all up to it, as many as fit the turn. Tag 0 with `multiple` means all there are.
+fn settle(
     core: &mut Core,
     channel: &mut Channel,
     tag: u64,
     multiple: bool,
     how: Settle,
 ) -> Result<(), Fault> {
+    let which = if multiple { through(core, channel, tag) } else { Which::One(tag) };
+    let Some(taken) = take(core, channel, which, how) else { return Err(reply::unknown_tag(tag)) };
+    if multiple {
+        note_left(core, channel.number, which, taken, Some(how));
+    }
+    Ok(())
+}
+
+/// Settles what is left of a method for many: its channel goes.
+pub(crate) fn settle_rest(core: &mut Core, channel: &mut Channel) {
+    let half = core.half_settled.take_if(|half| half.channel == channel.number);
+    if let Some(HalfSettled { through, how: Some(how), .. }) = half.as_deref() {
+        take(core, channel, Which::Through { tag: *through, max: usize::MAX }, *how);
+    }
+}
+
+/// All up to a tag, or all that were there when the method came; as many as fit the turn.
+fn through(core: &Core, channel: &Channel, tag: u64) -> Which {
+    let through = match (tag, &core.half_settled) {
+        (0, Some(half)) => half.through,
+        (0, None) => match channel.unacked.newest() {
+            Some(newest) => newest.tag,
+            None => return Which::Nothing,
+        },
+        (tag, _) => tag,
+    };
+    Which::Through { tag: through, max: TURN_SPENT_MAX.saturating_sub(core.turn_spent).max(1) }
+}
+
+/// Takes messages of a channel, and has them settled. None if the tag is not there.
+#[inline]
+fn take(core: &mut Core, channel: &mut Channel, which: Which, how: Settle) -> Option<Settled> {
     let Channel { unacked, mode, limit, totals, taken, .. } = channel;
     if let Mode::Tx(tx) = mode {
         // Remembered until the commit, which tells the shards and the channel's limit.
-        return tx.settle(unacked, tag, multiple, how);
+        return tx.settle(unacked, which, how);
     }
-    let (mut consumed, mut settled) = (0, 0);
+    let mut consumed = 0;
     let acks = u64::from(matches!(how, Settle::Ack));
-    let mut each = |entry: Entry| {
+    let done = unacked.take_some(which, |entry| {
         consumed += u32::from(entry_is_consumed(&entry));
-        settled += 1;
         taken.of(entry.queue).ack += acks;
         core.settle(&entry, how);
-    };
-    if !multiple {
-        each(unacked.take(tag).ok_or_else(|| reply::unknown_tag(tag))?);
-    } else if tag == 0 {
-        unacked.take_all(each);
-    } else if !unacked.take_through(tag, each) {
-        return Err(reply::unknown_tag(tag));
-    }
+    })?;
     match how {
-        Settle::Ack => totals.taken.ack += settled,
-        Settle::Reject | Settle::Requeue { .. } => totals.reject += settled,
+        Settle::Ack => totals.taken.ack += done.count as u64,
+        Settle::Reject | Settle::Requeue { .. } => totals.reject += done.count as u64,
     }
     if consumed > 0 && limit.settled(consumed) {
         core.resumes = true;
     }
-    Ok(())
+    Some(done)
+}
+
+/// Counts what a method for many took of the turn, and notes that its frame is to be given again if some is left.
+fn note_left(core: &mut Core, channel: u16, which: Which, taken: Settled, how: Option<Settle>) {
+    core.turn_spent += taken.count;
+    core.half_settled = match which {
+        Which::Through { tag: through, .. } if taken.is_some_left => {
+            core.turn_spent = TURN_SPENT_MAX;
+            Some(Box::new(HalfSettled { channel, through, how }))
+        }
+        _ => None,
+    };
 }
 
 /// Whether it counts towards the channel's limit.
@@ -75,20 +115,26 @@ pub(crate) fn refusal(requeue: bool) -> Settle {
     if requeue { Settle::Requeue { counts: true } } else { Settle::Reject }
 }
 
-/// `basic.recover` and `basic.recover-async`.
-pub(crate) fn recover(core: &mut Core, channel: &mut Channel, requeue: bool) -> Result<(), Fault> {
+/// `basic.recover` and `basic.recover-async`, as many as fit the turn. Whether it is done.
+pub(crate) fn recover(
+    core: &mut Core,
+    channel: &mut Channel,
+    requeue: bool,
+) -> Result<bool, Fault> {
     if !requeue {
         return Err(reply::recover_without_requeue());
     }
+    let which = through(core, channel, 0);
     let mut consumed = 0;
-    channel.unacked.take_all(|entry| {
+    let taken = channel.unacked.take_some(which, |entry| {
         consumed += u32::from(entry_is_consumed(&entry));
         core.settle(&entry, Settle::Requeue { counts: true });
     });
+    note_left(core, channel.number, which, taken.unwrap_or_default(), None);
     if consumed > 0 && channel.limit.settled(consumed) {
         core.resumes = true;
     }
-    Ok(())
+    Ok(core.half_settled.is_none())
 }
 
 /// `basic.qos`. Without `global` it holds for consumers to come and, as in RabbitMQ, ends a global limit.

@@ -151,7 +151,7 @@ fn tap(
     let properties = Properties { headers: Some(headers), ..Properties::default() };
     let seed = cx.now.ms();
     publish_to(trace, key, (&properties, of.body), seed, cx.topology, |home, copy| {
-        core.turn_queues += copy.targets.len();
+        core.turn_spent += copy.targets.len();
         core.batch.publish(home, copy);
     });
 }

@@ -18,7 +18,7 @@ use crate::publish::Head;
 use crate::reply::{self, Fault};
 use crate::settle::entry_is_consumed;
 use crate::totals::TakenTotals;
-use crate::unacked::{Entry, Unacked};
+use crate::unacked::{Entry, Settled, Unacked, Which};
 use crate::waiting::{Awaited, Waiting};
 use crate::{deliver, direct, returned, route};
 
@@ -102,24 +102,14 @@ impl Tx {
         }
     }
 
-    /// Keeps settlements.
+    /// Keeps settlements. None if a tag is not there.
     pub(crate) fn settle(
         &mut self,
         unacked: &mut Unacked,
-        tag: u64,
-        multiple: bool,
+        which: Which,
         how: Settle,
-    ) -> Result<(), Fault> {
-        let settled = &mut self.settled;
-        let mut each = |entry| settled.push((entry, how));
-        if !multiple {
-            each(unacked.take(tag).ok_or_else(|| reply::unknown_tag(tag))?);
-        } else if tag == 0 {
-            unacked.take_all(each);
-        } else if !unacked.take_through(tag, each) {
-            return Err(reply::unknown_tag(tag));
-        }
-        Ok(())
+    ) -> Option<Settled> {
+        unacked.take_some(which, |entry| self.settled.push((entry, how)))
     }
 
     /// Bytes of the messages that wait.

@@ -39,6 +39,24 @@ pub(crate) const GOT: u32 = u32::MAX;
 /// The slot of a hole.
 const HOLE: u32 = u32::MAX - 1;
 
+/// Which messages are taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Which {
+    Nothing,
+    /// The one with this tag.
+    One(u64),
+    /// Those up to a tag, oldest first, so many at most. It has to be there, as RabbitMQ has it.
+    Through { tag: u64, max: usize },
+}
+
+/// How many were taken to be settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settled {
+    pub(crate) count: usize,
+    /// Not all.
+    pub(crate) is_some_left: bool,
+}
+
 /// The deque. Its first and last entries are never holes.
 #[derive(Debug, Default)]
 pub(crate) struct Unacked {
@@ -59,6 +77,11 @@ impl Unacked {
     /// The one that waits longest.
     pub(crate) fn oldest(&self) -> Option<&Entry> {
         self.entries.front()
+    }
+
+    /// The one that was delivered last.
+    pub(crate) fn newest(&self) -> Option<&Entry> {
+        self.entries.back()
     }
 
     /// All of them, oldest first.
@@ -92,19 +115,39 @@ impl Unacked {
         Some(entry)
     }
 
-    /// Takes everything up to `tag`, oldest first; false, and nothing taken, when `tag` itself is not
-    /// there, as RabbitMQ has it.
-    pub(crate) fn take_through(&mut self, tag: u64, mut each: impl FnMut(Entry)) -> bool {
-        let Some(at) = self.find(tag) else { return false };
-        for entry in self.entries.drain(..=at) {
+    /// Takes some. None, and nothing taken, when a tag is not there.
+    #[inline]
+    pub(crate) fn take_some(&mut self, which: Which, mut each: impl FnMut(Entry)) -> Option<Settled> {
+        match which {
+            Which::Nothing => Some(Settled::default()),
+            Which::One(tag) => {
+                each(self.take(tag)?);
+                Some(Settled { count: 1, is_some_left: false })
+            }
+            Which::Through { tag, max } => self.take_through(tag, max, each),
+        }
+    }
+
+    fn take_through(
+        &mut self,
+        tag: u64,
+        max: usize,
+        mut each: impl FnMut(Entry),
+    ) -> Option<Settled> {
+        let all = self.find(tag)? + 1;
+        // Holes count: they are looked at.
+        let looked_at = all.min(max);
+        let mut count = 0;
+        for entry in self.entries.drain(..looked_at) {
             if entry.slot == HOLE {
                 self.holes -= 1;
             } else {
+                count += 1;
                 each(entry);
             }
         }
         self.trim();
-        true
+        Some(Settled { count, is_some_left: looked_at < all })
     }
 
     /// Takes everything, oldest first.
@@ -210,8 +253,18 @@ mod tests {
                         let at = model.iter().position(|&t| t == tag);
                         let want: Vec<u64> =
                             at.map_or_else(Vec::new, |at| model.drain(..=at).collect());
+                        let max = 1 + (random.next() % 400) as usize;
                         let mut got = Vec::new();
-                        assert_eq!(unacked.take_through(tag, |e| got.push(e.tag)), at.is_some());
+                        let mut taken = None;
+                        loop {
+                            let which = Which::Through { tag, max };
+                            let some = unacked.take_some(which, |e| got.push(e.tag));
+                            taken = taken.or(some);
+                            if !some.is_some_and(|it| it.is_some_left) {
+                                break;
+                            }
+                        }
+                        assert_eq!(taken.is_some(), at.is_some());
                         assert_eq!(got, want);
                     }
                     _ => {}

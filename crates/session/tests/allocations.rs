@@ -1,4 +1,4 @@
-//! Counts, not benchmarks: what a warm session allocates per batch, and what an idle one holds.
+//! Counts, not benchmarks: what a warm session allocates per batch, what an idle one holds, and what a turn settles.
 
 mod node;
 
@@ -8,9 +8,9 @@ use leveret_amqp::method::*;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::message::*;
 use leveret_counting::{allocations, live_bytes};
-use leveret_queue::{ConsumerSpec, Incoming, Offset, Options, Queue, Time};
+use leveret_queue::{ConsumerSpec, Gate, Incoming, Offset, Options, Queue, Time};
 use leveret_session::{Context, Session};
-use leveret_topology::{GroupId, Topology};
+use leveret_topology::{GroupId, QueueId, Topology};
 use node::{Node, publish_bytes};
 
 const BATCH: usize = 100;
@@ -54,10 +54,41 @@ impl Alone {
         assert!(bytes.is_empty());
     }
 
+    /// A consumer of `q` that acks.
+    fn consume(&mut self) -> (ConsumerSlot, QueueId, Gate) {
+        let mut out = OutBuf::new();
+        let consume = basic::Consume { queue: "q", consumer_tag: "c", ..Default::default() };
+        out.put_method(1, &consume);
+        self.input(&out.take_rest().into());
+        let Some((_, ToShard::Consume { slot, queue, gate, .. })) = self.outbox.shards.pop() else {
+            panic!("no consume")
+        };
+        let reply = ToSession::Reply { channel: 1, reply: Reply::Consuming };
+        self.turn(|session, cx| session.receive(reply, cx));
+        self.written();
+        (slot, queue, gate)
+    }
+
     fn written(&mut self) {
         self.out.clear();
         self.turn(|session, cx| session.flushed(0, true, cx));
     }
+}
+
+/// A message of 16 bytes.
+fn record() -> Bytes {
+    let mut properties = Vec::new();
+    Properties::default().encode(&mut properties);
+    let names = leveret_broker::record::join_names("", "q");
+    let body = b"0123456789abcdef";
+    let head = leveret_broker::record::Head {
+        names_len: names.len() as u16,
+        properties_len: properties.len() as u32,
+        body_len: body.len() as u32,
+        ..Default::default()
+    };
+    let head = head.encode();
+    Bytes::from([&head[..], &names, &properties, body].concat())
 }
 
 /// Rounds that do not count.
@@ -97,17 +128,7 @@ fn publishing_allocates_once_per_batch() {
 #[test]
 fn delivering_and_settling_allocates_once_per_batch() {
     let mut alone = Alone::new();
-    let mut out = OutBuf::new();
-    let consume = basic::Consume { queue: "q", consumer_tag: "c", ..Default::default() };
-    out.put_method(1, &consume);
-    alone.input(&out.take_rest().into());
-    let Some((_, ToShard::Consume { slot, queue: id, gate, .. })) = alone.outbox.shards.pop()
-    else {
-        panic!("no consume")
-    };
-    let reply = ToSession::Reply { channel: 1, reply: Reply::Consuming };
-    alone.turn(|session, cx| session.receive(reply, cx));
-    alone.written();
+    let (slot, id, gate) = alone.consume();
     // The queue, played by a queue.
     let now = Time::from_ms(0);
     let mut queue = Queue::new(Options::default(), now);
@@ -115,19 +136,7 @@ fn delivering_and_settling_allocates_once_per_batch() {
     let spec = ConsumerSpec { key: 0, no_ack, exclusive, priority, prefetch, gate };
     queue.add_consumer(spec, now).expect("one consumer");
 
-    let mut properties = Vec::new();
-    Properties::default().encode(&mut properties);
-    let names = leveret_broker::record::join_names("", "q");
-    let body = b"0123456789abcdef";
-    let head = leveret_broker::record::Head {
-        names_len: names.len() as u16,
-        properties_len: properties.len() as u32,
-        body_len: body.len() as u32,
-        ..Default::default()
-    };
-    let head = head.encode();
-    let record = Bytes::from([&head[..], &names, &properties, body].concat());
-
+    let record = record();
     let (mut tag, mut offset) = (0, 0);
     let mut left = Vec::new();
     // What the test makes itself is not counted: letters, and the client's bytes.
@@ -206,4 +215,143 @@ fn an_idle_session_is_small() {
     let heap = before - live_bytes();
     let all = heap + size_of::<Session>() as i64;
     assert!(all < 4096, "{heap} bytes of heap and {} of its own", size_of::<Session>());
+}
+
+/// Messages that a method for many settles in one turn.
+const SETTLED_MAX: usize = 32 << 10;
+
+/// A client that consumes from a queue that is played by a queue.
+struct Consuming {
+    alone: Alone,
+    slot: ConsumerSlot,
+    id: QueueId,
+    queue: Queue,
+    record: Bytes,
+    offset: u64,
+}
+
+impl Consuming {
+    fn new() -> Self {
+        let mut alone = Alone::new();
+        let (slot, id, gate) = alone.consume();
+        let mut queue = Queue::new(Options::default(), Time::from_ms(0));
+        let (no_ack, exclusive, priority, prefetch) = (false, false, 0, 0);
+        let spec = ConsumerSpec { key: 0, no_ack, exclusive, priority, prefetch, gate };
+        queue.add_consumer(spec, Time::from_ms(0)).expect("one consumer");
+        Self { alone, slot, id, queue, record: record(), offset: 0 }
+    }
+
+    /// So many more are unacked.
+    fn deliver(&mut self, count: u64) {
+        let Self { alone, slot, id, queue, record, offset } = self;
+        let (now, end) = (Time::from_ms(0), *offset + count);
+        while *offset < end {
+            let mut left = Vec::new();
+            for _ in 0..(end - *offset).min(500) {
+                *offset += 1;
+                let incoming = Incoming::new(Offset::new(*offset), 16);
+                queue.enqueue(incoming, now, &mut left).expect("room");
+            }
+            let mut deliveries = Vec::new();
+            let mut deliver = |d: leveret_queue::Delivery| {
+                deliveries.push(Delivery {
+                    slot: *slot,
+                    queue: *id,
+                    home: GroupId::new(0),
+                    unacked: d.unacked,
+                    offset: d.offset,
+                    redelivered: false,
+                    delivery_count: 0,
+                    record: record.clone(),
+                });
+            };
+            queue.dispatch(now, &mut deliver, &mut left, 1000);
+            alone.turn(|session, cx| session.receive(ToSession::Deliver(deliveries), cx));
+            alone.written();
+        }
+        assert_eq!(queue.counts().ready, 0);
+        alone.outbox = Outbox::default();
+    }
+}
+
+/// Offsets of what was settled, each with what became of it.
+fn settled(alone: &mut Alone) -> Vec<(u64, Settle)> {
+    let letters = std::mem::take(&mut alone.outbox).shards.into_iter();
+    let settled = letters.filter_map(|(_, letter)| match letter {
+        ToShard::Settle { settlements, .. } => Some(settlements),
+        _ => None,
+    });
+    settled.flatten().map(|it| (it.offset.get(), it.how)).collect()
+}
+
+/// A method for very many settles them in some turns, in order, and what is read behind it waits for that. It is about the
+/// messages that were there when it came.
+#[test]
+fn very_many_are_settled_in_short_turns() {
+    const MANY: u64 = 100_000;
+    let requeue = Settle::Requeue { counts: true };
+    let ack = |delivery_tag, out: &mut OutBuf| {
+        out.put_method(1, &basic::Ack { delivery_tag, multiple: true });
+    };
+    let nack = |requeue, out: &mut OutBuf| {
+        out.put_method(1, &basic::Nack { delivery_tag: 0, multiple: true, requeue });
+    };
+    let methods: [(&dyn Fn(&mut OutBuf), Settle, &[u8]); 5] = [
+        (&|out| ack(0, out), Settle::Ack, &[]),
+        (&|out| ack(MANY, out), Settle::Ack, &[]),
+        (&|out| nack(true, out), requeue, &[]),
+        (&|out| nack(false, out), Settle::Reject, &[]),
+        (&|out| out.put_method(1, &basic::Recover { requeue: true }), requeue, &[0, 60, 0, 111]),
+    ];
+    for (number, (method, how, answer)) in methods.into_iter().enumerate() {
+        let mut client = Consuming::new();
+        client.deliver(MANY);
+        let mut bytes = OutBuf::new();
+        method(&mut bytes);
+        bytes.put_method(1, &basic::Qos { prefetch_count: 7, ..Default::default() });
+        let mut read = Bytes::from(bytes.take_rest());
+        let (mut all, mut turns) = (Vec::new(), 0);
+        loop {
+            let alone = &mut client.alone;
+            alone.turn(|session, cx| session.input(&mut read, cx));
+            let some = settled(alone);
+            assert!(some.len() <= SETTLED_MAX, "{number}: {} in one turn", some.len());
+            all.extend(some);
+            turns += 1;
+            if read.is_empty() {
+                break;
+            }
+            assert!(alone.session.leaves_some() && alone.session.wants_input());
+            assert!(alone.out.is_empty(), "{number}: answered too early");
+            client.deliver(10);
+        }
+        let want: Vec<_> = (1..=MANY).map(|offset| (offset, how)).collect();
+        assert!(all == want, "{number}: {} settled", all.len());
+        assert_eq!(turns, 4, "{number}");
+        let said = client.alone.out.take_rest();
+        let methods: Vec<&[u8]> = said.split(|&byte| byte == 0xce).collect();
+        let methods = methods.iter().filter_map(|frame| frame.get(7..11));
+        let answers = [answer, &[0, 60, 0, 11]].into_iter().filter(|it| !it.is_empty());
+        assert!(methods.eq(answers), "{number}: {said:?}");
+    }
+}
+
+/// A connection that ends in the middle of such a method: what is left is settled as the method says.
+#[test]
+fn what_is_left_to_settle_is_settled_at_the_end() {
+    const MANY: u64 = 50_000;
+    let mut client = Consuming::new();
+    client.deliver(MANY);
+    let mut bytes = OutBuf::new();
+    bytes.put_method(1, &basic::Ack { delivery_tag: 0, multiple: true });
+    let mut read = Bytes::from(bytes.take_rest());
+    client.alone.turn(|session, cx| session.input(&mut read, cx));
+    assert_eq!(settled(&mut client.alone).len(), SETTLED_MAX);
+    client.deliver(1);
+    client.alone.turn(|session, cx| session.disconnected(cx));
+    let all = settled(&mut client.alone);
+    let rest = SETTLED_MAX as u64 + 1..=MANY;
+    let mut want: Vec<_> = rest.map(|offset| (offset, Settle::Ack)).collect();
+    want.push((MANY + 1, Settle::Requeue { counts: true }));
+    assert!(all == want, "{} settled", all.len());
 }

@@ -9,6 +9,7 @@ use crate::connection::Stage;
 use crate::core::{Context, Core, End};
 use crate::reply::Fault;
 use crate::session::Session;
+use crate::settle;
 use crate::waiting::{Awaited, Waiting};
 
 impl Core {
@@ -52,6 +53,8 @@ impl Core {
         if self.in_read == channel.number {
             self.in_read = 0;
         }
+        // What was heard before the end counts.
+        settle::settle_rest(self, channel);
         let how = Settle::Requeue { counts: true };
         self.unfinished.change(channel.content.stake(), Stake::default());
         if let Mode::Tx(tx) = &channel.mode {
