@@ -331,3 +331,37 @@ fn many_that_ask_for_neighbours_are_read_for_together() {
         assert!(reads < 100 && rounds < 500, "{reads} reads in {rounds} rounds");
     }
 }
+
+/// Many files that go at once keep no write waiting: it is done behind one removal at most.
+#[test]
+fn a_write_comes_between_removals() {
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk);
+    for number in 0..20_000 {
+        append(&mut log, &[1; 1000], &one(1));
+        if number % 50 == 0 {
+            log.sync().unwrap();
+        }
+    }
+    drive(&mut log);
+    let before = disk.files().len();
+    assert!(before > 10, "{before} files");
+    (0..20_000).for_each(|at| log.release(Offset::new(at), Holder::new(1)).unwrap());
+    let wait = |log: &mut FileLog<SimDisk>| {
+        append(log, b"kept", &one(2));
+        log.sync().unwrap();
+        while log.durable() < log.end() {
+            log.collect().unwrap();
+        }
+    };
+    wait(&mut log);
+    // Now all may go.
+    for written in 1..5 {
+        wait(&mut log);
+        let left = disk.files().len();
+        // One whose removal had begun, and one that was begun before the write.
+        assert!(left + 2 * written >= before - 1, "{left} of {before} files, {written} writes");
+    }
+    drive(&mut log);
+    assert!(disk.files().len() <= 3, "{:?}", disk.files());
+}

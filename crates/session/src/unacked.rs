@@ -46,7 +46,10 @@ pub(crate) enum Which {
     /// The one with this tag.
     One(u64),
     /// Those up to a tag, oldest first, so many at most. It has to be there, as RabbitMQ has it.
-    Through { tag: u64, max: usize },
+    Through {
+        tag: u64,
+        max: usize,
+    },
 }
 
 /// How many were taken to be settled.
@@ -117,7 +120,11 @@ impl Unacked {
 
     /// Takes some. None, and nothing taken, when a tag is not there.
     #[inline]
-    pub(crate) fn take_some(&mut self, which: Which, mut each: impl FnMut(Entry)) -> Option<Settled> {
+    pub(crate) fn take_some(
+        &mut self,
+        which: Which,
+        mut each: impl FnMut(Entry),
+    ) -> Option<Settled> {
         match which {
             Which::Nothing => Some(Settled::default()),
             Which::One(tag) => {

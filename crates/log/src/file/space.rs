@@ -17,7 +17,7 @@ pub(super) struct Space {
     waits_for_room: bool,
     /// Bytes released since it was looked at whether a rewriting pays.
     freed: u64,
-    /// Files that the log needs no more, whose reads are awaited.
+    /// Files that the log needs no more, whose reads are awaited, or the removal of another one.
     doomed: Vec<Doomed>,
     /// Those whose removal is under way.
     leaving: Vec<(Token, Doomed)>,
@@ -134,6 +134,8 @@ impl<D: Disk> FileLog<D> {
     /// The files that the next process is to find, and how long each is at least. To be called when everything is
     /// on the disk and no more will come: from then on no file is removed or rewritten.
     pub fn left(&mut self) -> impl Iterator<Item = (FileName, u64)> {
+        // Nobody waits for a write any more.
+        while self.remove_next_doomed() {}
         self.hold_files();
         self.store.segments.all.iter().map(|segment| (segment.file, segment.written))
     }
@@ -190,22 +192,24 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
+    /// Has files removed one at a time: a removal takes as long as some syncs, and whoever waits for a write is behind one
+    /// of them at most.
     fn remove_doomed(&mut self) {
-        if self.space.doomed.is_empty() {
-            return;
+        if self.space.leaving.is_empty() {
+            self.remove_next_doomed();
         }
-        let doomed = std::mem::take(&mut self.space.doomed);
-        let next_len = self.segment_len();
-        for it in doomed {
-            let file = it.file;
-            if self.fetch.reads(file) || !self.writer.leaves(file) {
-                self.space.doomed.push(it);
-                continue;
-            }
-            let op = Op::Remove { file, next_len };
-            let token = super::submit(&mut self.disk, &mut self.next_token, op);
-            self.space.leaving.push((token, it));
-        }
+    }
+
+    /// Has the first file removed that may be. False if there is none.
+    fn remove_next_doomed(&mut self) -> bool {
+        let Self { space, fetch, writer, .. } = self;
+        let may_go = |it: &Doomed| !fetch.reads(it.file) && writer.leaves(it.file);
+        let Some(index) = space.doomed.iter().position(may_go) else { return false };
+        let doomed = space.doomed.remove(index);
+        let op = Op::Remove { file: doomed.file, next_len: self.segment_len() };
+        let token = super::submit(&mut self.disk, &mut self.next_token, op);
+        self.space.leaving.push((token, doomed));
+        true
     }
 
     /// The removal of a file has completed. One that stays takes room until the log is opened again, and what it needs
