@@ -91,6 +91,64 @@ fn round_trip(body: usize, with_acks: bool) -> (f64, f64) {
     (allocations / MESSAGES as f64, bytes / MESSAGES as f64)
 }
 
+/// What a client does that sends each message and each ack by itself, and the next one when all has come of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Single {
+    confirms: bool,
+    consumes: bool,
+    acks: bool,
+}
+
+/// Allocations per message of such a client: all that a message can cost, as it shares nothing with the next one. A read has
+/// a block of memory of its own here, which the server takes from those of its thread.
+#[rustfmt::skip] // a table
+const SINGLE_BUDGETS: [(Single, f64); 4] = [
+    // measured
+    (Single { confirms: false, consumes: false, acks: false }, 4.2), // 4.098: the read, and a letter with the message
+    (Single { confirms: true, consumes: false, acks: false }, 4.2),  // 4.098: the confirm adds none
+    (Single { confirms: false, consumes: true, acks: false }, 5.1),  // 5.000: a letter with the delivery
+    (Single { confirms: false, consumes: true, acks: true }, 9.1),   // 9.000: the read of the ack, and a letter with it
+];
+
+#[test]
+fn single_messages_stay_within_their_budget() {
+    for (single, budget) in SINGLE_BUDGETS {
+        let allocations = one_by_one(single);
+        eprintln!("{single:?}: {allocations:.3} allocations per message");
+        assert!(allocations <= budget, "{single:?}: {allocations} allocations per message");
+    }
+}
+
+/// Allocations per message of 1 KB of a warm node.
+fn one_by_one(single: Single) -> f64 {
+    let mut node = Node::new(Settings::default());
+    let publisher = log_in(&mut node, 1);
+    let consumer = log_in(&mut node, 2);
+    declare(&mut node, publisher, "q");
+    if single.confirms {
+        call(&mut node, publisher, &confirm::Select { no_wait: false });
+    }
+    if single.consumes {
+        consume(&mut node, consumer, "q", !single.acks);
+    }
+    let wire = publish("", "q", &vec![b'x'; 1024]);
+    let mut tag = 0;
+    let mut round = || {
+        for _ in 0..MESSAGES / 10 {
+            send(&mut node, publisher, &wire);
+            assert_eq!(read(&mut node, publisher) > 0, single.confirms);
+            assert_eq!(read(&mut node, consumer) > 0, single.consumes);
+            if single.acks {
+                tag += 1;
+                ack(&mut node, consumer, tag);
+                send(&mut node, consumer, &[]);
+            }
+        }
+    };
+    (0..WARM).for_each(|_| round());
+    cost(round).0 / (MESSAGES / 10) as f64
+}
+
 /// Writes `basic.ack` without an allocation.
 fn ack(node: &mut Node, consumer: ConnectionId, tag: u64) {
     let to_server = &mut socket(node, consumer).to_server;

@@ -6,6 +6,7 @@
 mod auth;
 mod bodies;
 mod broker;
+mod budget;
 mod control;
 mod damage;
 mod disk;
