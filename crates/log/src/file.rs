@@ -46,7 +46,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-use crate::disk::{Disk, Done};
+use crate::disk::{Disk, Done, Reached};
 use crate::memory::{LARGE, MemoryLog, Source};
 use crate::shared::{Errand, LogNumber, Shared};
 use crate::{
@@ -93,6 +93,9 @@ pub struct Options {
     pub on_damage: OnDamage,
     /// How much a record counts in [`PagedOut::bytes`], of its head or of all its bytes.
     pub weigh: fn(&[u8]) -> u64,
+    /// Where the log ends, if others had to agree: the batches from this number on are cut off when it is opened, and the
+    /// next record has this offset, or a later one. Up to there all has to be there, but what is gone as nobody needs it.
+    pub until: Option<Reached>,
     /// Whether sealed segments get digests, which a start reads instead of them, unless damage is to be refused: that in
     /// the middle of a segment is found when its records are read.
     pub digests: bool,
@@ -118,6 +121,7 @@ impl Default for Options {
             warm_bytes: 8 << 20,
             on_damage: OnDamage::default(),
             weigh: |record| record.len() as u64,
+            until: None,
             digests: false,
         }
     }
@@ -248,7 +252,7 @@ impl<D: Disk> Inspected<D> {
         let (mut log, report) = match self {
             Self::Whole(log, report) => (*log, report),
             Self::Damaged(mut disk, options) => {
-                let (store, found, changes) = recover::repair(&mut disk, progress)?;
+                let (store, found, changes) = recover::repair(&mut disk, options.until, progress)?;
                 let (log, report) = FileLog::of(disk, options, store, found);
                 (FileLog { changes, ..log }, report)
             }
@@ -323,6 +327,14 @@ impl<D: Disk> FileLog<D> {
     /// The number of the next batch.
     pub fn next_batch(&self) -> u64 {
         self.writer.sequence()
+    }
+
+    /// Batches from this number on may be cut off when the log is opened next: others have not agreed to them. So what only they
+    /// release stays in the files. A log that is told nothing has no others.
+    pub fn set_agreed(&mut self, batch: u64) {
+        self.writer.set_agreed(batch);
+        self.space.look();
+        self.space.sealed();
     }
 
     /// Changes from how many bytes on volatile records are written to save memory.

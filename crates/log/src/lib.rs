@@ -49,7 +49,8 @@
 //!   reads no body for it: what the owner needs to know of a record is in its *head*.
 //! * **Replication.** `readable` and `durable` move together when a majority has the record; both
 //!   may lag behind `end` for long. An offset that is appended and not yet readable may be lost
-//!   with its leader; one below `readable` never changes.
+//!   with its leader; one below `readable` never changes. What is lost of a log in files is cut off when it is
+//!   opened again: see [`Options::until`](file::Options::until).
 //! * **A failed sync is final.** After [`SyncError`] the log refuses appends and `durable` stands
 //!   still for good: nothing may be confirmed by this process again.
 

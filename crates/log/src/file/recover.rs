@@ -72,6 +72,8 @@ pub struct Report {
     pub digests: u64,
     /// Bytes that were cut off the last file: a write that was interrupted.
     pub cut_bytes: u64,
+    /// Bytes of files that were cut off since others had not agreed to them: see `Options::until`.
+    pub unagreed_bytes: u64,
     /// Bytes that were cut off the last file, and are of no write to it: of a file that this one was made of, or
     /// nobody knows of what.
     pub foreign_bytes: u64,
@@ -177,6 +179,9 @@ pub(super) enum Inspected {
 pub(super) struct Changes {
     /// The ends of files.
     ends: Vec<(FileName, u64)>,
+    /// Where the last file is cut that has something others agreed to.
+    cut: Option<(FileName, u64)>,
+    /// In the order in which they are to go.
     obsolete: Vec<FileName>,
     /// What the list is to say, once that is done.
     lines: Lines,
@@ -190,7 +195,7 @@ pub(super) struct Changes {
 impl Changes {
     /// Gives the highest generation of a file that could not be removed.
     pub(super) fn make<D: Disk>(self, disk: &mut D) -> Result<u64, OpenError> {
-        let Self { ends, obsolete, lines, is_list_needed, has_list, digested } = self;
+        let Self { ends, cut, obsolete, lines, is_list_needed, has_list, digested } = self;
         if let Some(digested) = digested {
             disk.keep_digests(&digested);
         }
@@ -201,6 +206,10 @@ impl Changes {
         // Then it may be said that it is, and before anything is missing what will be.
         let listed = disk.enlist(&lines, is_list_needed);
         listed.map_err(|error| OpenError::Disk { file: "the list of files".into(), error })?;
+        // What it does not miss any more can go.
+        if let Some((name, len)) = cut {
+            on(name, disk.truncate_now(name, len))?;
+        }
         let mut stuck = 0;
         for name in obsolete {
             match disk.remove_now(name) {
@@ -231,10 +240,11 @@ pub(super) fn inspect<D: Disk>(
         }
     }
     let uses_digests = options.digests && on_damage == OnDamage::Aside;
-    let read = match read_all(disk, &known, &[], uses_digests, progress) {
+    let until = options.until;
+    let read = match read_all(disk, &known, &[], (until, uses_digests), progress) {
         // The files themselves are asked: a digest may be what is wrong.
         Err(OpenError::Damaged { .. }) if uses_digests => {
-            read_all(disk, &known, &[], false, progress)
+            read_all(disk, &known, &[], (until, false), progress)
         }
         read => read,
     };
@@ -279,6 +289,7 @@ pub(super) fn each_named<D: Disk>(
 /// Puts damaged files aside, and goes on with what is whole.
 pub(super) fn repair<D: Disk>(
     disk: &mut D,
+    until: Option<Reached>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Store, Found, Changes), OpenError> {
     let mut known = Known::of(disk)?;
@@ -287,7 +298,7 @@ pub(super) fn repair<D: Disk>(
         on(lost.file, disk.keep_aside(lost.file))?;
     }
     loop {
-        match read_all(disk, &known, &damages, false, progress) {
+        match read_all(disk, &known, &damages, (until, false), progress) {
             Err(OpenError::Damaged { file, position, what }) => {
                 // Each batch of it is whole, and it is not what a log writes all the same: nothing of it is used.
                 let is_rest = damages.iter().any(|it| it.rest == Some(file));
@@ -312,7 +323,7 @@ fn read_all<D: Disk>(
     disk: &mut D,
     known: &Known,
     told: &[Damage],
-    uses_digests: bool,
+    (until, uses_digests): (Option<Reached>, bool),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Store, Found, Changes), OpenError> {
     let total = known.there.iter().map(|it| it.len).fold(0, u64::saturating_add);
@@ -320,11 +331,20 @@ fn read_all<D: Disk>(
         store: Store::default(),
         lost: BTreeMap::new(),
         found: Found::default(),
+        until,
+        cut: None,
         progress,
         passed: Progress { done: 0, total },
     };
-    let Choice { files, obsolete, unsafe_files } = choose(disk, known)?;
-    for file in &obsolete {
+    let Choice { mut files, obsolete, unsafe_files } = choose(disk, known)?;
+    // The last one goes first: whatever a crash leaves is a log.
+    let mut unagreed = Vec::new();
+    while let Some(file) = files.pop_back_if(|file| is_behind(file, until)) {
+        let report = &mut recovery.found.report;
+        report.unagreed_bytes = report.unagreed_bytes.saturating_add(file.len);
+        unagreed.push(file.name);
+    }
+    for file in obsolete.iter().chain(&unagreed) {
         recovery.found.next_segment = recovery.found.next_segment.max(next(file.segment));
     }
     let count = files.len();
@@ -355,11 +375,13 @@ fn read_all<D: Disk>(
         let len = known.there.iter().find(|it| it.name == file).map_or(0, |it| it.len);
         return Err(damaged(file, len, "this is a copy of an earlier time, which ends too soon"));
     }
-    let Recovery { mut store, mut found, .. } = recovery;
+    let Recovery { mut store, mut found, cut, .. } = recovery;
     let Store { segments, cold, .. } = &mut store;
     segments.stragglers.retain(|at, _| cold.get(*at).is_some());
     // What is gone was told of, and may come back: nothing else gets its names.
-    let Floor { reached: Reached { end, sequence }, segment } = known.floor();
+    let Floor { reached, segment } = known.floor();
+    // But the names of what others have not agreed to are free.
+    let Reached { end, sequence } = until.unwrap_or(reached);
     found.end = found.end.max(end);
     found.next_sequence = found.next_sequence.max(sequence);
     found.next_segment = found.next_segment.max(segment);
@@ -367,7 +389,7 @@ fn read_all<D: Disk>(
     let floor = Floor { reached, segment: found.next_segment };
     let kept = disk.kept().map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
     found.kept = kept.into_iter().map(|file| file.segment).collect();
-    found.report.removed_files = obsolete.len() as u64;
+    found.report.removed_files = obsolete.len().saturating_add(unagreed.len()) as u64;
     let segments = &store.segments.all;
     found.report.files = segments.len() as u64;
     found.report.bytes = store.segments.disk_bytes();
@@ -378,11 +400,18 @@ fn read_all<D: Disk>(
         _ => None,
     };
     // They go after the list has said so.
+    enlisted.extend(unagreed.iter().map(|&file| Listed { reached, ..known.going(file) }));
     enlisted.extend(obsolete.iter().map(|&file| known.going(file)));
+    let obsolete = unagreed.into_iter().chain(obsolete).collect();
     let lines = Lines { files: enlisted, floor };
     let has_list = is_list_needed || known.roster != Roster::None;
-    let changes = Changes { ends, obsolete, lines, is_list_needed, has_list, digested: None };
+    let changes = Changes { ends, cut, obsolete, lines, is_list_needed, has_list, digested: None };
     Ok((store, found, changes))
+}
+
+/// Whether a file has nothing that others agreed to. What was rewritten has nothing else.
+fn is_behind(file: &File, until: Option<Reached>) -> bool {
+    file.name.generation == 0 && until.is_some_and(|until| file.header.as_of >= until.sequence)
 }
 
 /// The digest that counts instead of a file.

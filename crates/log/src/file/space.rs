@@ -171,7 +171,11 @@ impl<D: Disk> FileLog<D> {
         }
         let Some(segment) = self.store.segments.undigested() else { return };
         let (file, len) = (segment.file, segment.len);
-        if self.writer.is_written(file) {
+        let next = self.store.segments.all.iter().find(|it| it.file.segment > segment.through);
+        // What may be cut off has none: a digest is of a file that never changes.
+        let end = self.writer.sequence();
+        let until = next.map_or(end, |next| next.as_of);
+        if self.writer.is_written(file) && until <= self.writer.agreed() {
             let token =
                 super::submit(&mut self.disk, &mut self.next_token, Op::Digest { file, len });
             self.space.digesting = Some((token, file));

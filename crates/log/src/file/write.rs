@@ -122,6 +122,8 @@ pub(super) struct Writer {
     sequence: u64,
     /// The first batch that is not known to be synced.
     synced: u64,
+    /// The first batch that may be cut off: others have to agree to it.
+    agreed: u64,
     next_segment: u64,
     seed: u64,
     /// The disk had no room for the flight.
@@ -146,6 +148,7 @@ impl Writer {
             durable: end,
             sequence,
             synced: sequence,
+            agreed: u64::MAX,
             next_segment,
             seed,
             is_full: false,
@@ -157,6 +160,15 @@ impl Writer {
 
     pub(super) fn durable(&self) -> Offset {
         self.durable
+    }
+
+    pub(super) fn set_agreed(&mut self, batch: u64) {
+        self.agreed = batch;
+    }
+
+    /// The first batch that may be cut off.
+    pub(super) fn agreed(&self) -> u64 {
+        self.agreed
     }
 
     /// Sets the offset of the first batch's first record: the log was opened and has gathered nothing.
@@ -223,20 +235,31 @@ impl Writer {
         self.failed.is_some()
     }
 
-    /// The first batch with durable records that is not on this disk yet. A crash may lose this batch, and every note in
-    /// it or in a later one.
+    /// The first batch with durable records that is not on this disk yet, or that others have not agreed to. A crash may lose
+    /// this batch, and every note in it or in a later one.
     ///
     /// A flight that finds the disk full does not count if all its records are released and no record waits behind it: there
     /// is nothing to lose. So a release in it may already free the room that the flight waits for.
     pub(super) fn unsafe_from(&self, unwritten: u64) -> u64 {
         let is_waiting = unwritten > 0 || !self.persists.is_empty();
         let may_lose = |flight: &Flight| is_waiting || !self.is_full || flight.live > 0;
-        match &self.flight {
+        let unsafe_here = match &self.flight {
             Some(flight) if flight.is_synced && !flight.is_written && may_lose(flight) => {
                 flight.sequence
             }
             _ if is_waiting => self.sequence,
             _ => u64::MAX,
+        };
+        unsafe_here.min(self.unagreed_from())
+    }
+
+    /// The first batch that may be cut off, if anything may: also one that is not begun, of notes that are made already.
+    fn unagreed_from(&self) -> u64 {
+        match self.agreed {
+            u64::MAX => u64::MAX,
+            agreed if agreed < self.sequence => agreed,
+            _ if self.notes.is_empty() => u64::MAX,
+            _ => self.sequence,
         }
     }
 
@@ -475,7 +498,8 @@ impl<D: Disk> FileLog<D> {
 
     /// Gathers the records and notes from before `until` into a batch and submits it, unless a batch is under way.
     pub(super) fn hand_over(&mut self, until: Moment) {
-        self.writer.has_only_releases = self.writer.is_full;
+        // What others have not agreed to may come back: then room is there only after they have.
+        self.writer.has_only_releases = self.writer.is_full && self.writer.agreed == u64::MAX;
         if self.writer.flight.is_some() {
             self.retry();
             return;

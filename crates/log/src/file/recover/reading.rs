@@ -8,7 +8,7 @@ use super::choose::File;
 use super::window::{Window, crcs, have_crcs};
 use super::{Found, OpenError, Progress, damaged, next, on};
 use crate::Holder;
-use crate::disk::{Disk, DiskError, FileName};
+use crate::disk::{Disk, DiskError, FileName, Reached};
 use crate::file::Store;
 use crate::file::cold::Held;
 use crate::file::digest::{Alike, Digest};
@@ -72,6 +72,10 @@ pub(super) struct Recovery<'a> {
     pub(super) store: Store,
     pub(super) lost: BTreeMap<u64, Lost>,
     pub(super) found: Found,
+    /// Where the log is to end.
+    pub(super) until: Option<Reached>,
+    /// The file that has a batch behind that, and where that begins.
+    pub(super) cut: Option<(FileName, u64)>,
     pub(super) progress: &'a mut dyn FnMut(Progress),
     pub(super) passed: Progress,
 }
@@ -107,6 +111,17 @@ impl Recovery<'_> {
                     self.found.end = self.found.end.max(batch.header.end);
                     self.end_segment(end, true);
                     return Ok(is_tail.then_some((name, end)));
+                }
+                Step::Batch(batch)
+                    if is_tail
+                        && self.until.is_some_and(|it| batch.header.sequence >= it.sequence) =>
+                {
+                    self.end_segment(position, false);
+                    self.cut = Some((name, position));
+                    let report = &mut self.found.report;
+                    let behind = file.len.saturating_sub(position);
+                    report.unagreed_bytes = report.unagreed_bytes.saturating_add(behind);
+                    return Ok(Some((name, len)));
                 }
                 Step::Batch(batch) if is_first_generation && batch.header.sequence < expected => {
                     return Err(damaged(name, position, "a batch is out of its order"));

@@ -1,0 +1,225 @@
+//! A log's end that others had to agree to, and did not: it is cut off, and nothing that it released is gone.
+
+mod batches;
+
+use batches::{FIRST, append, drive, open, options, read, recovered, written};
+use leveret_log::disk::{
+    Disk, DiskError, Done, FileName, Lines, Op, Reached, Roster, SimDisk, Token,
+};
+use leveret_log::file::{OnDamage, OpenError, Options};
+use leveret_log::{FileLog, Log, Offset};
+
+/// Batches of one record each, in some files.
+const COUNT: u8 = 80;
+
+fn until(count: u64) -> Options {
+    Options { until: Some(Reached { end: count, sequence: count }), ..options() }
+}
+
+fn cut_off<D: Disk>(disk: D, count: u64) -> Result<FileLog<D>, OpenError> {
+    FileLog::open(disk, until(count), &mut |_| {}).map(|(log, _)| log)
+}
+
+#[test]
+fn a_log_is_cut_at_any_batch_and_goes_on_there() {
+    let whole = written(COUNT);
+    assert!(whole.files().len() > 3, "{:?}", whole.files());
+    for count in 0..=u64::from(COUNT) {
+        let disk = whole.copy_whole(count);
+        let mut log = cut_off(disk.clone(), count).unwrap();
+        assert_eq!(recovered(&mut log), (0..count).collect::<Vec<_>>());
+        assert_eq!((log.end(), log.next_batch()), (Offset::new(count), count));
+        assert_eq!(append(&mut log, b"another"), Ok(Offset::new(count)));
+        drive(&mut log);
+        assert_eq!(log.next_batch(), count + 1);
+        drop(log);
+        disk.crash();
+        let mut log = open(&disk);
+        assert_eq!(recovered(&mut log), (0..=count).collect::<Vec<_>>());
+        assert_eq!(read(&mut log, Offset::new(count)).unwrap(), b"hanother");
+        for at in 0..count {
+            assert_eq!(read(&mut log, Offset::new(at)).unwrap()[1..], [at as u8; 100]);
+        }
+    }
+}
+
+#[test]
+fn what_is_cut_is_told() {
+    let disk = written(COUNT);
+    let bytes = |disk: &SimDisk| disk.files().iter().map(|(_, len)| len).sum::<u64>();
+    let before = bytes(&disk);
+    let (_, report) = FileLog::open(disk.clone(), until(10), &mut |_| {}).unwrap();
+    assert_eq!(report.unagreed_bytes, before - bytes(&disk));
+    assert_eq!((report.files, report.records), (1, 10));
+    assert_eq!((report.cut_bytes, report.foreign_bytes), (0, 0));
+}
+
+/// Of a log that is agreed to as a whole nothing is cut, and nothing is written.
+#[test]
+fn nothing_is_cut_of_what_is_agreed_to() {
+    let disk = written(COUNT);
+    let before = disk.files();
+    let (_, report) = FileLog::open(disk.clone(), until(COUNT.into()), &mut |_| {}).unwrap();
+    assert_eq!(report.unagreed_bytes, 0);
+    assert_eq!(disk.files(), before);
+}
+
+#[test]
+fn a_crash_in_the_middle_of_a_cut_leaves_a_log() {
+    let whole = written(COUNT);
+    for count in (0..u64::from(COUNT)).step_by(7) {
+        for changes in 0..8 {
+            cut_in_part(&whole, count, changes);
+        }
+    }
+}
+
+/// Cuts a copy on a disk that stops after so many changes. What is left opens with a log that ends where the cut one does
+/// or later, and can be cut again.
+fn cut_in_part(whole: &SimDisk, count: u64, changes: u32) {
+    let disk = whole.copy_whole(u64::from(changes));
+    let stops = Stops { disk: disk.clone(), left: changes };
+    assert!(cut_off(stops, count).is_err() || changes > 0);
+    disk.crash();
+    let mut log = open(&disk);
+    let found = recovered(&mut log);
+    let len = found.len() as u64;
+    assert_eq!(found, (0..len).collect::<Vec<_>>());
+    assert!((count..=COUNT.into()).contains(&len) && log.end().get() >= len, "{len}");
+    drop(log);
+    let mut log = cut_off(disk, count).unwrap();
+    assert_eq!(recovered(&mut log), (0..count).collect::<Vec<_>>());
+    assert_eq!((log.end(), log.next_batch()), (Offset::new(count), count));
+}
+
+/// Neither a file that is empty nor one that is nearly empty goes, before others agree to what emptied it.
+#[test]
+fn what_is_released_behind_the_cut_is_back() {
+    for kept in [0, 10] {
+        let disk = written(COUNT);
+        let mut log = open(&disk);
+        recovered(&mut log);
+        log.set_agreed(log.next_batch());
+        for at in 0..u64::from(COUNT) {
+            if kept == 0 || at % kept > 0 {
+                log.release(Offset::new(at), batches::ONE[0]).unwrap();
+            }
+        }
+        append(&mut log, &[0; 10_000]).unwrap();
+        settle(&mut log);
+        let files = disk.files();
+        let mut log = cut_off(disk.copy_whole(1), COUNT.into()).unwrap();
+        assert_eq!(recovered(&mut log), (0..u64::from(COUNT)).collect::<Vec<_>>());
+        for at in 0..COUNT {
+            assert_eq!(read(&mut log, Offset::new(at.into())).unwrap()[1..], [at; 100]);
+        }
+        drop(log);
+        let mut log = open(&disk);
+        log.set_agreed(log.next_batch());
+        log.reclaim();
+        settle(&mut log);
+        let bytes = |files: &[(FileName, u64)]| files.iter().map(|(_, len)| len).sum::<u64>();
+        assert!(bytes(&disk.files()) < bytes(&files), "{files:?}");
+        assert!(!disk.files().iter().any(|&(file, _)| file == FIRST), "{files:?}");
+    }
+}
+
+/// What may be cut off is not digested.
+#[test]
+fn digests_are_of_what_is_agreed_to() {
+    let disk = SimDisk::new(3);
+    let digests = Options { digests: true, on_damage: OnDamage::Aside, ..options() };
+    let (mut log, _) = FileLog::open(disk.clone(), digests, &mut |_| {}).unwrap();
+    log.set_agreed(20);
+    for number in 0..COUNT {
+        append(&mut log, &[number; 100]).unwrap();
+        settle(&mut log);
+    }
+    let digested = |disk: &SimDisk| {
+        let files = disk.files();
+        let has = |file| !disk.clone().digest(file).unwrap().is_empty();
+        files.iter().filter(|&&(file, _)| has(file)).count()
+    };
+    assert_eq!(digested(&disk), 1);
+    log.set_agreed(COUNT.into());
+    settle(&mut log);
+    assert_eq!(digested(&disk), disk.files().len() - 1);
+}
+
+/// Until everything is done, whatever there is to do.
+fn settle(log: &mut FileLog<SimDisk>) {
+    drive(log);
+    for _ in 0..1000 {
+        log.sync().unwrap();
+    }
+}
+
+/// A disk that does so many changes of files and of their list, and then nothing.
+#[derive(Debug)]
+struct Stops {
+    disk: SimDisk,
+    left: u32,
+}
+
+impl Stops {
+    fn may(&mut self) -> Result<(), DiskError> {
+        let stopped = DiskError::Failed("switched off".to_owned());
+        self.left = self.left.checked_sub(1).ok_or(stopped)?;
+        Ok(())
+    }
+}
+
+impl Disk for Stops {
+    fn submit(&mut self, token: Token, op: Op) {
+        self.disk.submit(token, op);
+    }
+
+    fn poll(&mut self) -> Option<(Token, Done)> {
+        self.disk.poll()
+    }
+
+    fn roster(&mut self) -> Result<Roster, DiskError> {
+        self.disk.roster()
+    }
+
+    fn enlist(&mut self, lines: &Lines, is_needed: bool) -> Result<(), DiskError> {
+        self.may()?;
+        self.disk.enlist(lines, is_needed)
+    }
+
+    fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
+        self.disk.list()
+    }
+
+    fn read_now(
+        &mut self,
+        file: FileName,
+        position: u64,
+        into: &mut [u8],
+    ) -> Result<(), DiskError> {
+        self.disk.read_now(file, position, into)
+    }
+
+    fn truncate_now(&mut self, file: FileName, len: u64) -> Result<(), DiskError> {
+        self.may()?;
+        self.disk.truncate_now(file, len)
+    }
+
+    fn write_now(&mut self, file: FileName, position: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.may()?;
+        self.disk.write_now(file, position, bytes)
+    }
+
+    fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
+        self.disk.keep_aside(file)
+    }
+
+    fn kept(&mut self) -> Result<Vec<FileName>, DiskError> {
+        self.disk.kept()
+    }
+
+    fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
+        self.may()?;
+        self.disk.remove_now(file)
+    }
+}
