@@ -320,6 +320,34 @@ const administration = [
     await confirm(page, "Clear");
     await gone(row(page, "page_parameter"));
   }],
+  ["tracing: a trace made, its file taken away, stopped, deleted", async ({ page, base, api }) => {
+    await go(page, base, "tracing");
+    await page.getByText("No traces are running").waitFor();
+    await press(page, "New trace");
+    await dialog(page).getByLabel("Name", { exact: true }).fill("../page");
+    await press(dialog(page), "Add trace");
+    await dialog(page).getByText("Invalid trace name").waitFor();
+    await dialog(page).getByLabel("Name", { exact: true }).fill("page");
+    await dialog(page).getByLabel("Format").selectOption("json");
+    await dialog(page).getByLabel("Max payload bytes").fill("3");
+    await press(dialog(page), "Add trace");
+    await gone(dialog(page));
+    const traces = page.getByRole("region", { name: "Traces" });
+    await traces.getByRole("row", { name: "page" }).getByText("running").waitFor();
+    await api.post("exchanges/%2F/amq.topic/publish", { routing_key: "page.traced", properties: {}, payload: "green tea", payload_encoding: "string" });
+    await traces.getByRole("row", { name: "page" }).getByRole("button", { name: "Stop" }).click();
+    await confirm(page, "Stop");
+    await page.getByText("No traces are running").waitFor();
+    const files = page.getByRole("region", { name: "Trace log files" });
+    const [download] = await Promise.all([page.waitForEvent("download"), files.getByRole("row", { name: "page.log" }).getByRole("button", { name: "Download" }).click()]);
+    assert.equal(download.suggestedFilename(), "page.log");
+    const lines = (await readFile(await download.path(), "utf8")).trim().split("\n");
+    const { type, routing_keys, payload } = JSON.parse(lines[0]);
+    assert.deepEqual([type, routing_keys, payload], ["published", ["page.traced"], Buffer.from("gre").toString("base64")]);
+    await files.getByRole("row", { name: "page.log" }).getByRole("button", { name: "Delete" }).click();
+    await confirm(page, "Delete");
+    await page.getByText("No files").waitFor();
+  }],
   ["definitions: taken away and brought back", async ({ page, base, api }) => {
     await api.put("queues/%2F/page.defined", { durable: true });
     await go(page, base, "definitions");
@@ -569,7 +597,7 @@ const comfort = [
 
 const PAGES = [
   "", "waits", "events", "queues", "queues/page-many/many.00001", "exchanges", "exchanges/%2F/amq.topic", "connections", "channels", "consumers", "policies",
-  "vhosts", "vhosts/%2F", "users", "users/guest", "limits", "parameters", "definitions", "nodes", "feature-flags",
+  "vhosts", "vhosts/%2F", "users", "users/guest", "limits", "parameters", "definitions", "tracing", "nodes", "feature-flags",
 ];
 
 /** Every page, light and dark: names for what can be used, contrast, one heading, no sideways scrolling. */

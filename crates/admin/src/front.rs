@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use leveret_config::options::{ManagementOptions, PrometheusOptions};
+use leveret_config::options::{ManagementOptions, PrometheusOptions, TracingOptions};
 use leveret_config::tls::TlsSettings;
 use leveret_config::{Config, DEFINITIONS_MAX, files};
 use leveret_server::front::{FrontEnds, Inside, Listener, OpenFrontEnds, Running};
@@ -22,6 +22,7 @@ use crate::metrics;
 use crate::ops::Ops;
 use crate::signin::SignIn;
 use crate::stats::Collector;
+use crate::traces::Traces;
 use crate::watched::Pace;
 
 /// How long requests under way have to end when the node stops.
@@ -38,8 +39,10 @@ pub fn front(config: &Config) -> OpenFrontEnds {
         metrics: config.prometheus_tls.settings(),
     };
     let interval = Duration::from_millis(config.log.statistics_interval.get());
+    let traces = (config.tracing.clone(), files::trace_dir(config));
     Box::new(move |inside| {
-        open(inside, socket, options.map(|options| (options, signin)), metrics, tls, interval)
+        let options = options.map(|options| (options, signin));
+        open(inside, socket, options, metrics, tls, interval, traces)
     })
 }
 
@@ -50,6 +53,7 @@ fn open(
     metrics: Option<PrometheusOptions>,
     tls: Encrypted,
     interval: Duration,
+    (tracing, trace_dir): (TracingOptions, PathBuf),
 ) -> anyhow::Result<FrontEnds> {
     let Inside { node, mut about, stop, give_back } = inside;
     let control = control::bind(&socket)?;
@@ -91,7 +95,8 @@ fn open(
     }
     about.listeners.extend_from_slice(&listeners);
     let stats = Arc::new(Collector::new(Arc::clone(&node), about.clone(), interval));
-    let ops = Arc::new(Ops { node, about, stop, stats });
+    let traces = Traces::new(Arc::clone(&node), tracing, trace_dir);
+    let ops = Arc::new(Ops { node, about, stop, stats, traces });
     let (end, ended) = watch::channel(false);
     let ended = Ended(ended);
     // After all that can fail: this is a runtime's thread, where another must not be dropped.
@@ -104,6 +109,11 @@ fn open(
             tokio::spawn(rest(Arc::clone(&ops.node), worked, give_back));
             tokio::spawn(Arc::clone(&ops.stats).run());
             let mut running = tokio::task::JoinSet::new();
+            let (traces, mut at_end) = (Arc::clone(&ops.traces), ended.clone());
+            running.spawn(async move {
+                at_end.comes().await;
+                traces.stop_all().await;
+            });
             if let Some((bound, options)) = scraped {
                 let stats = Arc::clone(&ops.stats);
                 let open = opened(bound, "metrics", Pace::METRICS).collect();

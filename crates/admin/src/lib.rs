@@ -5,6 +5,7 @@
 //! - [`http`]: RabbitMQ's management API.
 //! - [`control`]: a door to it without a password, a Unix socket, for `leveret ctl`.
 //! - `metrics`: the door of Prometheus.
+//! - `traces`: copies of messages, written to files.
 //! - `page`: the management page, for people with a browser; it asks that API.
 //! - [`mod@front`]: opens all, and runs them on one thread.
 //!
@@ -26,6 +27,7 @@ mod places;
 mod room;
 mod signin;
 pub mod stats;
+mod traces;
 mod unread;
 mod watched;
 

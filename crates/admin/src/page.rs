@@ -20,7 +20,7 @@ pub(crate) const CSP: &str = "default-src 'self'; object-src 'none'; base-uri 's
 const CACHE: &str = "no-cache";
 
 /// The first parts of the page's addresses after `#/`. Without the `#` they lead there, too.
-const PLACES: [&str; 14] = [
+const PLACES: [&str; 15] = [
     "channels",
     "connections",
     "consumers",
@@ -32,6 +32,7 @@ const PLACES: [&str; 14] = [
     "parameters",
     "policies",
     "queues",
+    "tracing",
     "users",
     "vhosts",
     "waits",

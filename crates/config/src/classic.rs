@@ -12,7 +12,7 @@ pub(crate) const CLASSIC: &str = "this is RabbitMQ's classic format of Erlang te
     lines; `leveret serve --help` lists the keys";
 
 /// What the keys of an application begin with.
-const APPLICATIONS: [(&str, &str); 8] = [
+const APPLICATIONS: [(&str, &str); 9] = [
     ("rabbit", ""),
     ("rabbitmq_management", "management."),
     ("rabbitmq_prometheus", "prometheus."),
@@ -21,10 +21,12 @@ const APPLICATIONS: [(&str, &str); 8] = [
     ("rabbitmq_auth_backend_ldap", "auth_ldap."),
     ("rabbitmq_auth_backend_oauth2", "auth_oauth2."),
     ("rabbitmq_mqtt", "mqtt."),
+    ("rabbitmq_tracing", "tracing."),
 ];
 
 /// Keys whose names do not follow from the terms.
-const RENAMED: [(&str, &str); 10] = [
+const RENAMED: [(&str, &str); 11] = [
+    ("tracing.directory", "tracing.dir"),
     ("tcp_listeners", "listeners.tcp"),
     ("ssl_listeners", "listeners.ssl"),
     ("log.categories", "log"),

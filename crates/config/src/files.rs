@@ -103,6 +103,14 @@ pub fn ctl_socket(config: &Config) -> PathBuf {
     }
 }
 
+/// The directory of the files of traces.
+pub fn trace_dir(config: &Config) -> PathBuf {
+    match &config.tracing.dir {
+        Some(dir) => PathBuf::from(dir),
+        None => data_dir(config).join("trace"),
+    }
+}
+
 fn named_by_environment(env: &[(String, String)]) -> (Vec<PathBuf>, Provenance) {
     let names = ["LEVERET_CONFIG_FILE", "RABBITMQ_CONFIG_FILE", "RABBITMQ_CONFIG_FILES"];
     let named = names.iter().find_map(|name| {

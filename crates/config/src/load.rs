@@ -16,7 +16,7 @@ use crate::oauth2::OAuth2Options;
 use crate::option::{Group, Spec};
 use crate::options::{
     AccessOptions, ConnectionOptions, EventOptions, IdentityOptions, ListenerOptions, LogOptions,
-    ManagementOptions, NodeOptions, PrometheusOptions, ResourceOptions,
+    ManagementOptions, NodeOptions, PrometheusOptions, ResourceOptions, TracingOptions,
 };
 use crate::parse::{self, Item, Line};
 use crate::seeds::{SeedOptions, Validator};
@@ -151,6 +151,8 @@ config! {
     management: ManagementOptions,
     /// How people sign in to its page.
     signin: SignInOptions,
+    /// Traces.
+    tracing: TracingOptions,
     /// Metrics.
     prometheus: PrometheusOptions,
     /// TLS of the management API.

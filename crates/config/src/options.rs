@@ -445,6 +445,34 @@ options! {
 }
 
 options! {
+    /// Traces: copies of a vhost's messages, written to files.
+    TracingOptions, "Traces";
+
+    /// Directory of the files. Not set: `trace` in the data directory. RabbitMQ's default is `/var/tmp/rabbitmq-tracing`.
+    dir: Option<String> = None, keys = ["tracing.dir"], check = own_path;
+
+    /// User in whose name a trace gets its messages, unless it is made with another one.
+    ///
+    /// The user needs permissions in the vhost: to configure and write `amq.gen-.*`, to read that and `amq.rabbitmq.trace`.
+    username: String = "guest".to_owned(), keys = ["tracing.username"];
+
+    /// Password of that user.
+    password: Secret = Secret::new("guest"), keys = ["tracing.password"];
+
+    /// Largest size of a file. The trace that would make it larger stops.
+    ///
+    /// RabbitMQ has no such limit. Before the disk has less than `disk_free_limit` and 64 MiB, traces stop, too.
+    max_file_size: ByteSize = ByteSize::mib(1024), keys = ["tracing.max_file_size"],
+        range = ByteSize::kib(4)..=ByteSize(1 << 50);
+
+    /// Most bytes of copies that may wait for the file of a trace, by the sizes of their bodies.
+    ///
+    /// Older ones than these are left out, counted, and told in the file. RabbitMQ keeps all, and runs out of memory.
+    max_waiting: ByteSize = ByteSize::mib(256), keys = ["tracing.max_waiting"],
+        range = ByteSize::kib(64)..=ByteSize::mib(1024);
+}
+
+options! {
     /// Metrics for Prometheus.
     PrometheusOptions, "Metrics";
 

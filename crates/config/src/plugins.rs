@@ -5,7 +5,7 @@ use crate::load::Config;
 /// Their names. What is not among them is not there: no shovels, no federation, no other protocol.
 ///
 /// `rabbitmq_sharding` is not: its exchange type is there, and the policy that makes queues is not.
-pub const BUILT_IN: [&str; 14] = [
+pub const BUILT_IN: [&str; 15] = [
     "rabbitmq_auth_backend_cache",
     "rabbitmq_auth_backend_http",
     "rabbitmq_auth_backend_ldap",
@@ -19,15 +19,17 @@ pub const BUILT_IN: [&str; 14] = [
     "rabbitmq_random_exchange",
     "rabbitmq_recent_history_exchange",
     "rabbitmq_top",
+    "rabbitmq_tracing",
     "rabbitmq_web_dispatch",
 ];
 
 /// Those that such a node runs.
 pub fn running(config: &Config) -> Vec<&'static str> {
     let is_on = |name: &&str| match *name {
-        "rabbitmq_management" | "rabbitmq_management_agent" | "rabbitmq_top" => {
-            config.management.enabled
-        }
+        "rabbitmq_management"
+        | "rabbitmq_management_agent"
+        | "rabbitmq_top"
+        | "rabbitmq_tracing" => config.management.enabled,
         "rabbitmq_prometheus" => config.prometheus.enabled,
         "rabbitmq_web_dispatch" => config.management.enabled || config.prometheus.enabled,
         _ => true,

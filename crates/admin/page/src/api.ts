@@ -25,6 +25,8 @@ export class ApiError extends Error {
 export interface Asked {
   headers?: Record<string, string>;
   signal?: AbortSignal;
+  /** It may take long, as a file does. */
+  isLong?: boolean;
 }
 
 /** `path("queues", "/", "a b")` is `queues/%2F/a%20b`. */
@@ -43,6 +45,14 @@ export const put = <T = unknown>(address: string, body: unknown) => request<T>("
 export const post = <T = unknown>(address: string, body: unknown) => request<T>("POST", address, body);
 export const del = (address: string, headers?: Record<string, string>) =>
   request("DELETE", address, undefined, { headers });
+
+/** A file, however long it takes. */
+export async function file(address: string): Promise<Blob> {
+  const response = await send("GET", address, undefined, { isLong: true });
+  if (response.ok) return response.blob();
+  if (response.status === 401) await checkSession(address);
+  throw new ApiError(response.status, reasonIn(await response.text(), response.status));
+}
 
 async function request<T>(method: string, address: string, body: unknown, asked: Asked = {}): Promise<T> {
   const response = await send(method, address, body, asked);
@@ -63,7 +73,7 @@ async function send(method: string, address: string, body: unknown, asked: Asked
       method,
       headers,
       body: body === undefined ? undefined : JSON.stringify(body),
-      signal: asked.signal ? AbortSignal.any([asked.signal, late]) : late,
+      signal: asked.isLong ? asked.signal : asked.signal ? AbortSignal.any([asked.signal, late]) : late,
       // Without this the browser asks for a password by itself on a 401.
       credentials: "omit",
       cache: "no-store",

@@ -26,6 +26,7 @@ import { QueuePage } from "./pages/queue";
 import { QueuesPage } from "./pages/queues";
 import { Logo, SignIn } from "./pages/signin";
 import { TopPage } from "./pages/top";
+import { TracingPage } from "./pages/tracing";
 import { UserPage, UsersPage } from "./pages/users";
 import { VhostPage, VhostsPage } from "./pages/vhosts";
 import { useVhosts } from "./pages/vhost-choice";
@@ -72,6 +73,7 @@ const GROUPS: [string, Entry[]][] = [
       ["Limits", ["limits"], "administrator"],
       ["Parameters", ["parameters"], "policymaker"],
       ["Definitions", ["definitions"], "administrator"],
+      ["Tracing", ["tracing"], "administrator"],
       ["Nodes", ["nodes"], "monitoring"],
       ["Feature flags", ["feature-flags"], "administrator"],
     ],
@@ -183,6 +185,8 @@ function Body({ of: { parts } }: { of: Route }): ComponentChildren {
       return <LimitsPage />;
     case "definitions":
       return <DefinitionsPage />;
+    case "tracing":
+      return <TracingPage />;
     case "nodes":
       return one !== undefined ? <NodePage name={one} /> : <NodesPage />;
     case "feature-flags":

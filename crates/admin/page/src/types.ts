@@ -326,3 +326,25 @@ export function table(of: unknown): Record<string, unknown> {
 
 export const tagsOf = (of: string[] | string | undefined): string[] =>
   (typeof of === "string" ? of.split(",") : (of ?? [])).map((tag) => tag.trim()).filter((tag) => tag !== "");
+
+/** Copies of messages that are written to a file. */
+export interface Trace {
+  vhost: string;
+  name: string;
+  format: string;
+  pattern: string;
+  max_payload_bytes?: number;
+  tracer_connection_username?: string;
+  state: "running" | "stopped";
+  reason?: string;
+  file: string;
+  written: number;
+  not_written: number;
+  /** While it runs. */
+  queue?: { name: string; messages?: number; message_stats?: { deliver_no_ack_details?: { rate?: number } } };
+}
+
+export interface TraceFile {
+  name: string;
+  size: number;
+}

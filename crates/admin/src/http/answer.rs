@@ -25,6 +25,8 @@ pub(crate) enum Answer {
     Held(Vec<u8>, Arc<Held>),
     /// 200 with a document that is long and sent while it is made; the name of its file, if it is one.
     Stream(stream::Made, Option<String>),
+    /// 200 with a file of text that is sent while it is read.
+    TextFile(stream::Made),
     /// 201, made; where it is, if that is not where it was put.
     Created(Option<String>),
     /// 204, done.
@@ -220,6 +222,7 @@ impl From<Closed> for Fault {
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "bad_request", closed.to_string())
             }
             Closed::NoVhost => Self::not_found(),
+            Closed::QueueGone => Self::missing(closed.to_string()),
             Closed::Stopping => Self::unavailable(closed.to_string()),
         }
     }
@@ -312,6 +315,12 @@ impl IntoResponse for Answer {
                 let headers = response.headers_mut();
                 headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
                 put_name(headers, name);
+                response
+            }
+            Self::TextFile(made) => {
+                let mut response = Self::Stream(made, None).into_response();
+                let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+                response.headers_mut().insert(header::CONTENT_TYPE, kind);
                 response
             }
             Self::Stream(made, name) => {

@@ -259,7 +259,7 @@ impl Login {
 }
 
 /// Whether a user who is kept elsewhere may. Who cannot be asked has refused.
-async fn is_allowed(rights: &dyn Rights, question: &Question) -> bool {
+pub(super) async fn is_allowed(rights: &dyn Rights, question: &Question) -> bool {
     let decision = match rights.decide(question) {
         Some(decision) => decision,
         None => rights.ask(question).await,

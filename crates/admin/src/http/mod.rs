@@ -51,6 +51,7 @@ mod shell;
 mod stats;
 pub(crate) mod stream;
 mod top;
+mod traces;
 mod users;
 mod vhosts;
 

@@ -213,6 +213,18 @@ pub(super) fn find<T>(call: &Call, vhost: &str, f: impl FnOnce(&Queue) -> T) -> 
     topology.queue(vhost, call.param("queue")).map(f)
 }
 
+/// A queue as a list has it; none when it is gone.
+pub(super) async fn told(call: &Call, vhost: &str, name: &str) -> Result<Option<Value>, Fault> {
+    let named = {
+        let topology = call.node().topology();
+        let id = topology.vhost(vhost).map(|it| it.id);
+        id.and_then(|id| topology.queue(id, name)).map(Named::of)
+    };
+    let Some(named) = named else { return Ok(None) };
+    let facts = facts::of(call.node(), &[named.id]).await?.remove(&named.id);
+    Ok(Some(row(call, vhost, named, facts.as_ref(), true).into()))
+}
+
 fn row(
     call: &Call,
     vhost: &str,

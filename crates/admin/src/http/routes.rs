@@ -14,7 +14,8 @@ use super::handle::Handles as _;
 use super::{
     App, bindings, browse, channels, cluster, connections, consumers, definitions, events,
     exchanges, features, health, inspect, limits, logs, messages, moving, nodes, openapi, operate,
-    overview, parameters, path, permissions, policies, queue_control, queues, top, users, vhosts,
+    overview, parameters, path, permissions, policies, queue_control, queues, top, traces, users,
+    vhosts,
 };
 
 macro_rules! routes {
@@ -134,6 +135,16 @@ routes! {
     "/api/version" => GET cluster::version;
     "/api/permissions" => GET permissions::list;
     "/api/permissions/{vhost}/{user}" => GET permissions::get, PUT permissions::put, DELETE permissions::delete;
+    "/api/traces" => GET traces::list;
+    "/api/traces/node/{node}" => GET traces::list;
+    "/api/traces/{vhost}" => GET traces::list;
+    "/api/traces/node/{node}/{vhost}" => GET traces::list;
+    "/api/traces/{vhost}/{name}" => GET traces::get, PUT traces::put, DELETE traces::delete;
+    "/api/traces/node/{node}/{vhost}/{name}" => GET traces::get, PUT traces::put, DELETE traces::delete;
+    "/api/trace-files" => GET traces::list_files;
+    "/api/trace-files/node/{node}" => GET traces::list_files;
+    "/api/trace-files/{name}" => GET traces::get_file, DELETE traces::delete_file;
+    "/api/trace-files/node/{node}/{name}" => GET traces::get_file, DELETE traces::delete_file;
     "/api/topic-permissions" => GET permissions::list_topics;
     "/api/topic-permissions/{vhost}/{user}" => GET permissions::get_topics, PUT permissions::put_topics, DELETE permissions::delete_topics;
     "/api/topic-permissions/{vhost}/{user}/{exchange}" => GET permissions::get_topics, DELETE permissions::delete_topics;

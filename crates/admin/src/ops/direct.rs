@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use leveret_amqp::method::{Encode, Method, basic, channel};
@@ -18,6 +19,7 @@ use leveret_server::node::{Node, Recipient};
 use leveret_server::runner::with_runner;
 use leveret_session::{ConnectionNumbers, Context, Peer, Session};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 /// Why the session closed the channel, or could not be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +45,9 @@ pub enum Closed {
     /// There is no such vhost.
     #[error("no such vhost")]
     NoVhost,
+    /// What was consumed from.
+    #[error("the queue is gone")]
+    QueueGone,
     /// Nobody answers any more.
     #[error("the node is stopping")]
     Stopping,
@@ -56,6 +61,17 @@ const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0
 
 /// Bytes of a header frame without the properties.
 const HEADER_FRAME: usize = 20;
+
+/// What a turn is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// Anything: what the session says is read.
+    Any,
+    /// It is time for what the session does by itself.
+    Due,
+    /// Messages that were taken from the letter: what the session says of them is not read.
+    Deliveries,
+}
 
 /// Bytes of input taken at once.
 const ROOM: usize = 16 << 10;
@@ -146,7 +162,7 @@ impl Direct {
         }
         let mut letter = None;
         loop {
-            self.turn(letter.take());
+            self.turn(letter.take(), At::Any);
             while let Some(event) = self.input.next_event().map_err(|_| Closed::Stopping)? {
                 if let Some(closed) = closed(&event) {
                     return Err(closed);
@@ -162,8 +178,51 @@ impl Direct {
         }
     }
 
+    /// Waits for messages for its consumers: their records, which nothing is copied of. What comes after them waits in their
+    /// queues until it is asked for.
+    pub async fn deliveries(&mut self) -> Result<Vec<Bytes>, Closed> {
+        loop {
+            if self.session.end().is_some() {
+                return Err(Closed::Stopping);
+            }
+            let letter = self.letter().await?;
+            if let Some(ToSession::Deliver(deliveries)) = &letter {
+                let records = deliveries.iter().map(|it| it.record.clone()).collect();
+                self.turn(letter, At::Deliveries);
+                return Ok(records);
+            }
+            let is_gone = matches!(letter, Some(ToSession::ConsumerGone { .. }));
+            let at = if letter.is_some() { At::Any } else { At::Due };
+            self.turn(letter, at);
+            while let Some(event) = self.input.next_event().map_err(|_| Closed::Stopping)? {
+                if let Some(closed) = closed(&event) {
+                    return Err(closed);
+                }
+            }
+            if is_gone {
+                return Err(Closed::QueueGone);
+            }
+        }
+    }
+
+    /// The next letter; none when it is time for what the session does by itself: a user whose consumers are limited to a
+    /// rate gets nothing until then.
+    async fn letter(&mut self) -> Result<Option<ToSession>, Closed> {
+        let letter = match self.session.next_timeout() {
+            None => self.letters.recv().await,
+            Some(due) => {
+                let wait = Duration::from_millis(due.ms().saturating_sub(now().ms()));
+                match timeout(wait, self.letters.recv()).await {
+                    Ok(letter) => letter,
+                    Err(_) => return Ok(None),
+                }
+            }
+        };
+        letter.map(Some).ok_or(Closed::Stopping)
+    }
+
     /// Lets the session take a letter and what was said, and takes what it says.
-    fn turn(&mut self, letter: Option<ToSession>) {
+    fn turn(&mut self, letter: Option<ToSession>, at: At) {
         if !self.output.bytes().is_empty() {
             self.said = [&self.said, self.output.bytes()].concat().into();
             self.output.clear();
@@ -176,10 +235,15 @@ impl Direct {
             if let Some(letter) = letter {
                 self.session.receive(letter, &mut cx);
             }
+            if at == At::Due {
+                self.session.timeout(&mut cx);
+            }
             if !self.said.is_empty() && self.session.wants_input() {
                 self.session.input(&mut self.said, &mut cx);
             }
-            self.input.feed(&cx.out.take_rest());
+            if at != At::Deliveries {
+                self.input.feed(&cx.out.take_rest());
+            }
             cx.out.clear();
             self.session.flushed(0, true, &mut cx);
         }

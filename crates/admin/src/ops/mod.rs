@@ -14,6 +14,7 @@ use leveret_server::front::{About, Stop};
 use leveret_server::node::Node;
 
 use crate::stats::Collector;
+use crate::traces::Traces;
 
 /// A node, for those who ask.
 #[derive(Debug)]
@@ -26,4 +27,6 @@ pub struct Ops {
     pub stop: Stop,
     /// Its statistics.
     pub stats: Arc<Collector>,
+    /// Its traces.
+    pub(crate) traces: Arc<Traces>,
 }

@@ -16,3 +16,4 @@ mod queue_control;
 mod rabbitmqadmin;
 mod rates;
 mod rights;
+mod traces;

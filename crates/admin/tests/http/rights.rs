@@ -101,6 +101,7 @@ fn path(route: &str, vhost: &str, port: u16) -> String {
         "queue" | "destination" => in_vhost(vhost, "q"),
         "exchange" | "source" => in_vhost(vhost, "x"),
         "name" if route.starts_with("/api/parameters") => in_vhost(vhost, "s"),
+        "name" if route.starts_with("/api/traces") => in_vhost(vhost, "t"),
         "name" if route.contains("policies") => in_vhost(vhost, "p"),
         "name" if route.starts_with("/api/vhost-limits") => "max-queues".to_owned(),
         "name" if route.starts_with("/api/user-limits") => "max-channels".to_owned(),
@@ -170,6 +171,7 @@ fn body(method: &str, route: &str, vhost: &str) -> String {
         (_, it) if it.contains("/watermarks/disk") => json!({"absolute": 1000}),
         (_, it) if it.ends_with("/authenticate") => json!({"username": "subject", "password": "p"}),
         (_, it) if it.ends_with("/log/level") => json!({"level": "info"}),
+        (_, it) if it.starts_with("/api/traces") => json!({"format": "json", "pattern": "#"}),
         (_, it) if it.contains("/replicas/") => json!({"node": "rabbit@test"}),
         _ => json!({}),
     };

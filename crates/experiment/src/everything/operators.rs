@@ -156,6 +156,21 @@ const REFUSED: &[(&str, &str, &str)] = &[
     // A queue of the rule `ack` confirms when somebody consumes; it was deleted or purged before, or nobody does.
     ("POST",   "/api/exchanges/{vhost}/{exchange}/publish",          "rejected Unable to publish message"),
     ("POST",   "/api/exchanges/{vhost}/{exchange}/publish",          "the message was not confirmed within"),
+    // Others made it, or deleted the vhost and with it who may be there; four names have their files' sizes.
+    ("PUT",    "/api/traces/{vhost}/{name}",                         "the trace is there already"),
+    ("PUT",    "/api/traces/{vhost}/{name}",                         "is written by the trace of this name"),
+    ("PUT",    "/api/traces/{vhost}/{name}",                         "cannot have the messages of vhost"),
+    ("PUT",    "/api/traces/{vhost}/{name}",                         "the trace cannot have its messages"),
+    ("PUT",    "/api/traces/{vhost}/{name}",                         "has reached tracing.max_file_size"),
+    ("PUT",    "/api/traces/{vhost}/{name}",                         "there are 16 traces"),
+    ("PUT",    "/api/traces/node/{node}/{vhost}/{name}",             "the trace is there already"),
+    ("PUT",    "/api/traces/node/{node}/{vhost}/{name}",             "is written by the trace of this name"),
+    ("PUT",    "/api/traces/node/{node}/{vhost}/{name}",             "cannot have the messages of vhost"),
+    ("PUT",    "/api/traces/node/{node}/{vhost}/{name}",             "the trace cannot have its messages"),
+    ("PUT",    "/api/traces/node/{node}/{vhost}/{name}",             "has reached tracing.max_file_size"),
+    ("PUT",    "/api/traces/node/{node}/{vhost}/{name}",             "there are 16 traces"),
+    ("DELETE", "/api/trace-files/{name}",                            "writes to the file"),
+    ("DELETE", "/api/trace-files/node/{node}/{name}",                "writes to the file"),
     ("GET",    "/api/definitions/{vhost}",                           "vhost_not_found"),
     ("PUT",    "/api/definitions/{vhost}",                           "queue limit in vhost"),
     ("POST",   "/api/definitions/{vhost}",                           "queue limit in vhost"),
@@ -243,6 +258,7 @@ fn value_of(name: &str, path: &str, node: &str, chance: &mut Chance) -> String {
         "exchange" | "source" => format!("x-{}", chance.below(EXCHANGES)),
         "user" => format!("chaos-user-{}", chance.below(USERS)),
         "node" => node.to_owned(),
+        "name" if path.contains("trace-files") => format!("n-{}.log", chance.below(4)),
         "name" if path.contains("limits") => chance.of(limits).to_owned(),
         "name" => format!("n-{}", chance.below(4)),
         "dtype" => chance.of(&["q", "e"]).to_owned(),
@@ -311,6 +327,10 @@ fn body_of(route: &str, path: &str, node: &str, chance: &mut Chance) -> Value {
             let of_it = COMPONENTS.iter().find(|it| path.split('/').any(|part| part == it.0));
             let value = of_it.and_then(|it| serde_json::from_str::<Value>(it.1).ok());
             json!({"value": value})
+        }
+        "/api/traces/{vhost}/{name}" | "/api/traces/node/{node}/{vhost}/{name}" => {
+            let format = chance.of(&["text", "json"]);
+            json!({"format": format, "pattern": "deliver.q-1", "max_payload_bytes": 10})
         }
         "/api/global-parameters/{name}" => json!({"value": {"a": chance.below(9)}}),
         "/api/cluster-name" => json!({"name": format!("everything-{}", chance.below(9))}),

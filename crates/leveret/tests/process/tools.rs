@@ -87,13 +87,14 @@ fn links_are_the_tools() {
     assert_eq!(run("rabbitmq-plugins is_enabled rabbitmq_stomp").0, 69);
     // What is not there is not enabled in silence, with and without the node.
     for offline in ["", " --offline"] {
-        let is_there = "rabbitmq_prometheus rabbitmq_auth_backend_ldap rabbitmq_top";
+        let is_there =
+            "rabbitmq_prometheus rabbitmq_auth_backend_ldap rabbitmq_top rabbitmq_tracing";
         assert_eq!(run(&format!("rabbitmq-plugins enable{offline} {is_there}")).0, 0);
         assert_eq!(run(&format!("rabbitmq-plugins is_enabled{offline} {is_there}")).0, 0);
         let (status, told) =
-            run(&format!("rabbitmq-plugins enable{offline} rabbitmq_shovel rabbitmq_tracing"));
+            run(&format!("rabbitmq-plugins enable{offline} rabbitmq_shovel rabbitmq_stomp"));
         assert_eq!(status, 65, "{told}");
-        assert!(told.contains("were not found: rabbitmq_shovel, rabbitmq_tracing"), "{told}");
+        assert!(told.contains("were not found: rabbitmq_shovel, rabbitmq_stomp"), "{told}");
     }
     assert_eq!(run("rabbitmq-plugins disable rabbitmq_prometheus").0, 69);
     assert_eq!(run("rabbitmq-plugins disable rabbitmq_shovel").0, 0);

@@ -1,0 +1,173 @@
+//! The directory of traces: names of files, a list of them, one to be read, one to be deleted.
+//!
+//! Nothing but a plain name of a file leads into the directory, and no link leads out of it.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+/// The longest name of a trace, in bytes. The file's name is longer by its ending.
+const NAME_MAX: usize = 200;
+
+/// Files that are listed.
+const FILES_MAX: usize = 10_000;
+
+/// What the name of a trace's file ends with.
+const ENDING: &str = ".log";
+
+/// Who may read what is traced: as with the data directory.
+const DIR_MODE: u32 = 0o750;
+const FILE_MODE: u32 = 0o640;
+
+/// The name of a trace's file. None if the trace's name cannot be a part of it: RabbitMQ takes those with a slash, too.
+pub(crate) fn of_trace(name: &str) -> Option<String> {
+    is_plain(name).then(|| format!("{name}{ENDING}"))
+}
+
+/// Whether a name is of one part, says nothing but what it shows, and is not too long.
+fn is_plain(name: &str) -> bool {
+    let is_fine = |letter: char| !letter.is_control() && letter != '/' && letter != '\\';
+    !name.is_empty()
+        && name.len() <= NAME_MAX
+        && !name.starts_with('.')
+        && name.chars().all(is_fine)
+}
+
+/// The path of a file that a request names; none if there cannot be such a one.
+fn path(dir: &Path, file: &str) -> Option<PathBuf> {
+    let name = file.strip_suffix(ENDING).unwrap_or(file);
+    is_plain(name).then(|| dir.join(file))
+}
+
+/// Opens a trace's file to be written at its end, and makes it and the directory if they are not there.
+pub(super) fn open_to_append(dir: &Path, file: &str) -> io::Result<File> {
+    DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir)?;
+    let opened = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(FILE_MODE)
+        .custom_flags(flags())
+        .open(dir.join(file))?;
+    must_be_file(&opened)?;
+    Ok(opened)
+}
+
+/// Opens a file to be read, and tells its length. None if there is none.
+pub(crate) fn open(dir: &Path, file: &str) -> io::Result<Option<(File, u64)>> {
+    let Some(path) = path(dir, file) else { return Ok(None) };
+    match OpenOptions::new().read(true).custom_flags(flags()).open(path) {
+        Ok(opened) => {
+            must_be_file(&opened)?;
+            let len = opened.metadata()?.len();
+            Ok(Some((opened, len)))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// No link is followed, and no named pipe waited for.
+fn flags() -> i32 {
+    (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
+}
+
+fn must_be_file(opened: &File) -> io::Result<()> {
+    match opened.metadata()?.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
+    }
+}
+
+/// Deletes a file. False if there is none.
+pub(crate) fn delete(dir: &Path, file: &str) -> io::Result<bool> {
+    let Some(path) = path(dir, file) else { return Ok(false) };
+    match std::fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Names and sizes of the files, by name. None are there if the directory is not.
+pub(crate) fn list(dir: &Path) -> io::Result<Vec<(String, u64)>> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let file = |entry: io::Result<std::fs::DirEntry>| {
+        // Of those that go meanwhile nothing is said.
+        let entry = entry.ok()?;
+        let told = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        let name = entry.file_name().into_string().ok()?;
+        path(dir, &name)?;
+        Some((name, told.len()))
+    };
+    let mut files: Vec<_> = entries.take(FILES_MAX).filter_map(file).collect();
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn names() {
+        #[track_caller]
+        fn check(name: &str, want: Option<&str>) {
+            assert_eq!(of_trace(name).as_deref(), want, "{name}");
+        }
+        check("a",                    Some("a.log"));
+        check("a b.c-\u{e4}",         Some("a b.c-\u{e4}.log"));
+        check("a..b",                 Some("a..b.log"));
+        check("",                     None);
+        check(".",                    None);
+        check("..",                   None);
+        check("../a",                 None);
+        check("a/../../b",            None);
+        check("/a",                   None);
+        check("a\\b",                 None);
+        check("a\0b",                 None);
+        check("a\nb",                 None);
+        check(&"x".repeat(200),       Some(&format!("{}.log", "x".repeat(200))));
+        check(&"x".repeat(201),       None);
+    }
+
+    #[test]
+    fn files_are_made_listed_read_and_deleted() {
+        use std::io::Write as _;
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let outer = tempfile::tempdir().unwrap();
+        let dir = outer.path().join("deep/er");
+        assert_eq!(list(&dir).unwrap(), []);
+        assert!(open(&dir, "a.log").unwrap().is_none());
+        let long = format!("{}.log", "x".repeat(200));
+        for name in ["b.log", "a.log", &long] {
+            open_to_append(&dir, name).unwrap().write_all(b"12345").unwrap();
+        }
+        let mode = dir.join("a.log").metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o137, 0, "{mode:o}");
+        // What is no file, and what leads elsewhere.
+        std::fs::create_dir(dir.join("sub")).unwrap();
+        std::fs::write(outer.path().join("secret"), "s").unwrap();
+        std::os::unix::fs::symlink(outer.path().join("secret"), dir.join("link.log")).unwrap();
+        let files = [("a.log", 5), ("b.log", 5), (&long, 5)];
+        assert_eq!(list(&dir).unwrap(), files.map(|(name, len)| (name.to_owned(), len)));
+        assert_eq!(open(&dir, &long).unwrap().unwrap().1, 5);
+        assert!(open(&dir, "link.log").is_err());
+        assert!(open_to_append(&dir, "link.log").is_err());
+        assert!(open(&dir, "sub").is_err());
+        for name in ["../../secret", "..", ".", "", "/etc/passwd", "a.log/../../../secret"] {
+            assert!(open(&dir, name).unwrap().is_none(), "{name}");
+            assert!(!delete(&dir, name).unwrap(), "{name}");
+        }
+        assert!(delete(&dir, "a.log").unwrap());
+        assert!(!delete(&dir, "a.log").unwrap());
+        assert_eq!(list(&dir).unwrap().len(), 2);
+    }
+}
