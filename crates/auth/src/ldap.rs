@@ -11,6 +11,7 @@
 mod ber;
 mod eval;
 mod link;
+mod matching;
 mod pattern;
 mod pool;
 mod shares;
@@ -18,13 +19,14 @@ mod shares;
 use std::sync::Arc;
 
 use leveret_broker::login::{Admitted, Deciding, Decision, Question, Rights};
-use leveret_config::ldap::{Bind, LdapOptions, Query};
+use leveret_config::ldap::{Bind, LdapOptions, Query, Text};
 use leveret_topology::Password;
 
 use crate::source::{Candidate, Denied, told};
 use eval::{Answers, Evaluation, Lookup, Stop};
 pub(crate) use link::Tls;
 use link::{Fault, Filter, Scope};
+use matching::{Work, must_be_regex};
 use pattern::Variables;
 use pool::{Bound, Pool};
 
@@ -98,6 +100,10 @@ impl Ldap {
             "auth_ldap.dn_lookup_bind and auth_ldap.other_bind: external needs auth_ldap.ssl_options.certfile, and \
              auth_ldap.use_ssl or auth_ldap.use_starttls"
         );
+        let queries = [&options.vhost_access, &options.resource_access, &options.topic_access];
+        for query in queries.into_iter().chain(options.tags.iter().map(|(_, query)| query)) {
+            must_have_regexes(query).map_err(|why| anyhow::anyhow!("auth_ldap.queries: {why}"))?;
+        }
         Ok(Self { pool: Pool::new(options, tls), options: options.clone() })
     }
 
@@ -236,7 +242,7 @@ impl Ldap {
         credentials: &Credentials,
         answers: &mut Answers,
     ) -> Result<bool, String> {
-        match self.known(query, variables, answers) {
+        match self.known(query, variables, answers, &Work::of_asking()) {
             Ok(is_true) => return Ok(is_true),
             Err(Stop::Wrong(why)) => return Err(why),
             Err(Stop::Ask(_)) => {}
@@ -255,7 +261,7 @@ impl Ldap {
         answers: &mut Answers,
     ) -> Result<bool, String> {
         loop {
-            match self.known(query, variables, answers) {
+            match self.known(query, variables, answers, &Work::of_asking()) {
                 Ok(is_true) => return Ok(is_true),
                 Err(Stop::Wrong(why)) => return Err(why),
                 Err(Stop::Ask(lookup)) => {
@@ -267,8 +273,15 @@ impl Ldap {
         }
     }
 
-    fn known(&self, query: &Query, variables: &Variables, answers: &Answers) -> Result<bool, Stop> {
-        Evaluation { variables, answers, group_base: self.options.group_base() }.query(query)
+    fn known(
+        &self,
+        query: &Query,
+        variables: &Variables,
+        answers: &Answers,
+        work: &Work,
+    ) -> Result<bool, Stop> {
+        let group_base = self.options.group_base();
+        Evaluation { variables, answers, group_base, work }.query(query)
     }
 
     fn query_about(&self, question: &Question) -> &Query {
@@ -277,6 +290,17 @@ impl Ldap {
             Question::Resource { .. } => &self.options.resource_access,
             Question::Topic { .. } => &self.options.topic_access,
         }
+    }
+}
+
+/// Whether what a query has in the place of regular expressions can be some.
+fn must_have_regexes(query: &Query) -> Result<(), String> {
+    match query {
+        Query::Match(_, Text::Pattern(pattern)) => must_be_regex(&Variables::any().regex(pattern)),
+        Query::Not(query) => must_have_regexes(query),
+        Query::And(queries) | Query::Or(queries) => queries.iter().try_for_each(must_have_regexes),
+        Query::For(cases) => cases.iter().try_for_each(|(_, _, query)| must_have_regexes(query)),
+        _ => Ok(()),
     }
 }
 
@@ -337,7 +361,8 @@ impl LdapRights {
 impl Rights for LdapRights {
     fn decide(&self, question: &Question) -> Option<Decision> {
         let (query, variables) = (self.ldap.query_about(question), self.variables(question));
-        self.ldap.known(query, &variables, &Answers::default()).ok().map(Decision::of)
+        let known = self.ldap.known(query, &variables, &Answers::default(), &Work::at_once());
+        known.ok().map(Decision::of)
     }
 
     fn ask<'a>(&'a self, question: &'a Question) -> Deciding<'a> {
@@ -361,7 +386,20 @@ impl Rights for LdapRights {
 
 #[cfg(test)]
 mod tests {
+    use leveret_config::Value as _;
+
     use super::*;
+
+    #[test]
+    fn a_regular_expression_that_cannot_be_is_told_at_the_start() {
+        let check = |query: &str| must_have_regexes(&Query::read(query).unwrap());
+        assert_eq!(check(r#"{for, [{permission, read, {match, "a", "^${name}$"}}]}"#), Ok(()));
+        for wrong in ["^(?!amq)", "("] {
+            let query = format!(r#"{{'or', [{{'not', {{match, "${{name}}", "{wrong}"}}}}]}}"#);
+            let why = check(&query).unwrap_err();
+            assert!(why.starts_with(&format!("the regular expression '{wrong}': ")), "{why}");
+        }
+    }
 
     #[test]
     fn a_long_name_of_the_directory_is_nobody() {

@@ -3,34 +3,14 @@
 //! Nothing is asked here: an evaluation that lacks an answer ends with the question, and is made again when the
 //! answer is there. So a query that needs no directory needs no connection either.
 
-use fancy_regex::{CompileError, RegexBuilder};
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 use leveret_config::ldap::{Query, Text};
 
 use super::link::{Filter, Scope};
+use super::matching::{Work, one_matches};
 use super::pattern::Variables;
-use crate::source::told;
 
-/// Steps back that a regular expression may take for one text.
-const REGEX_STEPS_MAX: usize = 10_000;
-/// Steps back that one `match` may take, for all texts and regular expressions of attributes together.
-const MATCH_STEPS_MAX: usize = 1_000_000;
-/// Steps back times the bytes of the longest text, which a step may go through.
-const STEP_BYTES_MAX: usize = 8 << 20;
-/// Regular expressions of one `match`: each is built for it, which takes up to milliseconds.
-const REGEXES_MAX: usize = 100;
-/// Longest of them, in bytes.
-const REGEX_LENGTH_MAX: usize = 8 << 10;
-/// Instructions of one that goes back.
-const REGEX_PROGRAM_MAX: usize = 10_000;
-/// Memory that one of them may take, in bytes.
-const REGEX_BYTES_MAX: usize = 1 << 20;
-/// Texts that one `match` may compare, each with each regular expression, and their bytes.
-const MATCHES_MAX: usize = 100_000;
-const MATCH_BYTES_MAX: usize = 4 << 20;
-/// Those bytes times the memory of a regular expression: at worst a byte leads through all of it. About two seconds.
-const MATCH_WORK_MAX: usize = 8 << 30;
 /// Groups in which one `in_group_nested` looks for others.
 const GROUPS_MAX: usize = 1000;
 /// Bytes of what one evaluation keeps of answers: each new answer goes through all of it again.
@@ -103,6 +83,8 @@ pub(super) struct Evaluation<'a> {
     pub(super) variables: &'a Variables,
     pub(super) answers: &'a Answers,
     pub(super) group_base: &'a str,
+    /// What all of its `match` take.
+    pub(super) work: &'a Work,
 }
 
 impl<'a> Evaluation<'a> {
@@ -147,7 +129,7 @@ impl<'a> Evaluation<'a> {
                     Text::Pattern(pattern) => vec![self.variables.regex(pattern)],
                     Text::Attribute { .. } => self.text(regex)?,
                 };
-                one_matches(&texts, &regexes)
+                one_matches(&texts, &regexes, self.work).map_err(Stop::Wrong)
             }
         }
     }
@@ -218,52 +200,6 @@ impl<'a> Evaluation<'a> {
             None => Err(Stop::Ask(lookup)),
         }
     }
-}
-
-/// Whether one of the texts matches one of the regular expressions. Both may come from the directory, and whoever waits
-/// for another answer waits for this.
-fn one_matches(texts: &[String], regexes: &[String]) -> Result<bool, Stop> {
-    let pairs = texts.len().saturating_mul(regexes.len());
-    let bytes = texts.iter().map(String::len).sum::<usize>().saturating_mul(regexes.len());
-    if regexes.len() > REGEXES_MAX || pairs > MATCHES_MAX || bytes > MATCH_BYTES_MAX {
-        let (texts, regexes) = (texts.len(), regexes.len());
-        return Err(Stop::Wrong(format!(
-            "{texts} texts are too many or too long for {regexes} regular expressions of a 'match'"
-        )));
-    }
-    let longest = texts.iter().map(String::len).max().unwrap_or_default();
-    let steps = (MATCH_STEPS_MAX / pairs.max(1)).min(STEP_BYTES_MAX / longest.max(1));
-    let memory = (MATCH_WORK_MAX / bytes.max(1)).min(REGEX_BYTES_MAX);
-    for regex in regexes {
-        let wrong = |error: &str| {
-            Stop::Wrong(format!("the regular expression '{}': {}", told(regex), told(error)))
-        };
-        if regex.len() > REGEX_LENGTH_MAX {
-            return Err(wrong(&format!("it has more than {REGEX_LENGTH_MAX} bytes")));
-        }
-        let wrong = |error| wrong(&explained(&error));
-        let mut builder = RegexBuilder::new(regex);
-        builder.backtrack_limit(steps.min(REGEX_STEPS_MAX));
-        builder.max_prog_size(REGEX_PROGRAM_MAX).delegate_size_limit(memory);
-        let compiled = builder.build().map_err(wrong)?;
-        for text in texts {
-            if compiled.is_match(text).map_err(wrong)? {
-                return Ok(true);
-            }
-        }
-    }
-    Ok(false)
-}
-
-/// What is wrong with a regular expression. The library does not say which bound one exceeds that is too large.
-fn explained(error: &fancy_regex::Error) -> String {
-    if let fancy_regex::Error::CompileError(inner) = error
-        && let CompileError::InnerError(inner) = &**inner
-        && let Some(limit) = inner.size_limit()
-    {
-        return format!("it takes more than {limit} bytes of memory");
-    }
-    error.to_string()
 }
 
 #[cfg(test)]

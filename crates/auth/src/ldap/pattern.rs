@@ -25,6 +25,14 @@ impl Variables {
         Self(variables)
     }
 
+    /// All that there are, standing for something.
+    pub(super) fn any() -> Self {
+        let names = ["vhost", "resource", "name", "permission", "routing_key"];
+        let more = ["variable_map.username", "variable_map.vhost"];
+        let all = names.into_iter().chain(more);
+        all.fold(Self::of_user("d\\u").with_dn("cn=u"), |all, name| all.with(name, "x"))
+    }
+
     /// With the user's distinguished name.
     pub(super) fn with_dn(self, dn: &str) -> Self {
         self.with(USER_DN, dn)

@@ -188,7 +188,7 @@ mod tests {
         let Err(mut third) = take(&shares, "10.0.0.1") else { panic!("it has its half") };
         let other = take(&shares, "2001:db8::1").ok().unwrap();
         let same = take(&shares, "2001:db8::2").ok().unwrap();
-        let Err(mut last) = take(&shares, "2001:db8:0:1::1") else { panic!("there is none") };
+        let Err(mut last) = take(&shares, "2001:db8:0:100::1") else { panic!("there is none") };
         drop(first);
         assert!(poll(&mut third).is_some(), "it was there before");
         let last_one = poll(&mut last).expect("the one that was given back at once");

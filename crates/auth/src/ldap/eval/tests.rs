@@ -50,7 +50,8 @@ fn evaluate_for(
     let query = Query::read(query).unwrap();
     let mut answers = Answers::default();
     loop {
-        let evaluation = Evaluation { variables, answers: &answers, group_base: "dc=x" };
+        let work = &Work::of_asking();
+        let evaluation = Evaluation { variables, answers: &answers, group_base: "dc=x", work };
         match evaluation.query(&query) {
             Ok(is_true) => return (Ok(is_true), answers.len()),
             Err(Stop::Wrong(why)) => return (Err(why), answers.len()),
@@ -110,42 +111,6 @@ fn what_does_not_work_is_no_answer() {
 fn wrong(query: &str, want: &str) {
     let why = evaluate(query).0.unwrap_err();
     assert!(why.starts_with(want), "{query}: {why}");
-}
-
-/// What a directory says is as long as it likes; whoever waits for another answer waits while this is gone through.
-#[test]
-fn long_answers_are_bounded_work() {
-    let numbers = |count: usize| (0..count).map(|at| at.to_string()).collect::<Vec<_>>();
-    let text = |word: &str| word.to_owned();
-    let refused = |texts: &[String], regex: &[String], why: &str| match one_matches(texts, regex) {
-        Err(Stop::Wrong(said)) => assert!(said.contains(why) && said.len() < 2200, "{said}"),
-        other => panic!("{other:?}, and not {why}"),
-    };
-    let many = "are too many or too long for";
-    assert_eq!(one_matches(&numbers(100_000), &[text("^99999$")]), Ok(true));
-    refused(&numbers(100_001), &[text("^99999$")], many);
-    assert_eq!(one_matches(&numbers(1000), &vec![text("x"); 100]), Ok(false));
-    refused(&numbers(1001), &vec![text("x"); 100], many);
-    refused(&numbers(1), &vec![text("x"); 101], many);
-    assert_eq!(one_matches(&["a".repeat(4 << 20)], &[text("^b")]), Ok(false));
-    refused(&["a".repeat(2 << 20)], &vec![text("^b"); 3], many);
-    // One that goes back: it may for one text, and not for each of thousands, or for a long one.
-    let back = || vec![text("^(a|a)*(?=b)\\1$")];
-    assert_eq!(one_matches(&["a".repeat(10)], &back()), Ok(false));
-    refused(&vec!["a".repeat(10); 10_000], &back(), "backtracking");
-    refused(&["a".repeat(14)], &back(), "backtracking");
-    refused(&["a".repeat(10) + &"c".repeat(100_000)], &back(), "backtracking");
-    // One of much memory, for a short text and for a long one.
-    let large = [text("[ab]*a[ab]{5000}")];
-    assert_eq!(one_matches(&[text("a")], &large), Ok(false));
-    refused(&["a".repeat(100_000)], &large, "more than 85899 bytes of memory");
-    refused(&[text("a")], &[text("(((a{100}){100}){100})")], "more than 1048576 bytes of memory");
-    let calls = |group| format!("\\g<{group}>").repeat(100);
-    let program = format!("(a(?=b))({}){}", calls(1), calls(2));
-    refused(&[text("a")], &[program], "instructions");
-    assert_eq!(one_matches(&[text("b")], &["a".repeat(8 << 10)]), Ok(false));
-    refused(&[text("b")], &["a".repeat((8 << 10) + 1)], "more than 8192 bytes");
-    refused(&[text("b")], &["a".repeat(8 << 10).replacen("aa", "[", 1)], "the regular expression");
 }
 
 /// What `in_group_nested` comes to, and what was asked, where these groups have a member.
