@@ -1,16 +1,26 @@
 //! Who holds the records that are on disk and no longer in memory.
 //!
-//! Offsets are in chunks of [`CHUNK`]; a chunk is a sorted row of runs of neighbours that the same
-//! set holds. So an untouched backlog costs next to nothing a record, and one full of holes 8 bytes.
+//! Offsets are in chunks of [`CHUNK`]. A chunk is a sorted row of runs of neighbours that the same set holds, so an untouched
+//! backlog of one queue costs next to nothing a record. Where that row would be long, as the messages of many queues lie mixed,
+//! the chunk is a [`Table`]: two bytes a record.
+
+mod table;
 
 use std::collections::BTreeMap;
 use std::mem;
 use std::ops::Range;
 
 use super::sets::SetId;
+use table::Table;
 
 /// Offsets in a chunk.
 const CHUNK: u64 = 4096;
+
+/// Runs above which a chunk becomes a table: they take as much memory.
+const RUNS_MAX: usize = 1024;
+
+/// Records of a table that are left when it becomes runs again: those of a consumer that has stopped among many.
+const TABLE_MIN: usize = 256;
 
 /// Marks the set of a record that does not survive the process.
 const VOLATILE: u32 = 1 << 31;
@@ -29,22 +39,29 @@ struct Run {
     held: u32,
 }
 
+#[derive(Debug)]
+enum Chunk {
+    Runs(Vec<Run>),
+    Table(Table),
+}
+
 /// The holders of cold records, by offset.
 #[derive(Debug, Default)]
 pub(super) struct Cold {
-    /// The chunks before the last.
-    chunks: BTreeMap<u64, Vec<Run>>,
+    /// The chunks before the last. None is empty.
+    chunks: BTreeMap<u64, Chunk>,
     /// The last chunk that ever had a record, and its number. Most records come in order: they are spared the search.
-    last: (u64, Vec<Run>),
-    /// Runs that the chunks have room for.
-    capacity: usize,
+    last: (u64, Chunk),
+    /// Of all chunks.
+    bytes: usize,
 }
 
 /// Looks records up whose offsets ascend: each costs a step, not a search.
 #[derive(Debug)]
 pub(super) struct Ascending<'a> {
     cold: &'a Cold,
-    chunk: u64,
+    number: u64,
+    chunk: Option<&'a Chunk>,
     /// Of this chunk, without those that end before the last that was asked for.
     runs: &'a [Run],
     before: u64,
@@ -52,13 +69,20 @@ pub(super) struct Ascending<'a> {
 
 impl Ascending<'_> {
     pub(super) fn get(&mut self, at: u64) -> Option<Held> {
-        let chunk = at / CHUNK;
-        if chunk != self.chunk || at < self.before {
-            self.chunk = chunk;
-            self.runs = self.cold.runs(chunk);
+        let number = at / CHUNK;
+        if number != self.number || at < self.before {
+            self.number = number;
+            self.chunk = self.cold.chunk(number);
+            self.runs = match self.chunk {
+                Some(Chunk::Runs(runs)) => runs,
+                _ => &[],
+            };
         }
         self.before = at;
         let at = (at % CHUNK) as u16;
+        if let Some(Chunk::Table(table)) = self.chunk {
+            return Held::unpack(table.get(at)?.get());
+        }
         while let [run, rest @ ..] = self.runs
             && run.end() <= at
         {
@@ -95,56 +119,120 @@ fn find(runs: &[Run], at: u16) -> Result<usize, usize> {
     }
 }
 
+impl Default for Chunk {
+    fn default() -> Self {
+        Self::Runs(Vec::new())
+    }
+}
+
+impl Chunk {
+    fn get(&self, at: u16) -> Option<Held> {
+        let word = match self {
+            Self::Runs(runs) => runs[find(runs, at).ok()?].held,
+            Self::Table(table) => table.get(at)?.get(),
+        };
+        Held::unpack(word)
+    }
+
+    /// Adds a record, or changes who holds it.
+    fn insert(&mut self, at: u16, held: u32) {
+        match self {
+            Self::Table(table) => table.set(at, held),
+            Self::Runs(runs) => {
+                insert(runs, at, held);
+                if runs.len() > RUNS_MAX {
+                    *self = Self::Table(Table::new(runs));
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, at: u16) -> Option<Held> {
+        let held = self.get(at)?;
+        match self {
+            Self::Runs(runs) => {
+                if let Ok(index) = find(runs, at) {
+                    cut(runs, index, at);
+                }
+                if runs.is_empty() {
+                    *runs = Vec::new();
+                } else if runs.len() < runs.capacity() / 4 {
+                    runs.shrink_to(2 * runs.len());
+                }
+            }
+            Self::Table(table) => {
+                table.clear(at);
+                if table.count() < TABLE_MIN {
+                    let mut runs = Vec::new();
+                    table.each_run(|run| runs.push(run));
+                    *self = Self::Runs(runs);
+                }
+            }
+        }
+        Some(held)
+    }
+
+    /// The run that ends where the chunk does so far.
+    fn last_run(&mut self) -> Option<&mut Run> {
+        match self {
+            Self::Runs(runs) => runs.last_mut(),
+            Self::Table(_) => None,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Runs(runs) if runs.is_empty())
+    }
+
+    fn each_run(&self, mut each: impl FnMut(Run)) {
+        match self {
+            Self::Runs(runs) => runs.iter().copied().for_each(each),
+            Self::Table(table) => table.each_run(&mut each),
+        }
+    }
+
+    /// Bytes of memory.
+    fn held_bytes(&self) -> usize {
+        match self {
+            Self::Runs(runs) => runs.capacity() * size_of::<Run>(),
+            Self::Table(table) => table.held_bytes(),
+        }
+    }
+}
+
 impl Cold {
-    fn runs(&self, chunk: u64) -> &[Run] {
+    fn chunk(&self, number: u64) -> Option<&Chunk> {
         match &self.last {
-            (number, runs) if *number == chunk => runs,
-            _ => self.chunks.get(&chunk).map_or(&[], Vec::as_slice),
+            (last, chunk) if *last == number => Some(chunk),
+            _ => self.chunks.get(&number),
         }
     }
 
     /// Goes on to a chunk behind the last.
-    fn begin_chunk(&mut self, chunk: u64) {
-        let (number, runs) = mem::replace(&mut self.last, (chunk, Vec::new()));
-        if !runs.is_empty() {
-            self.chunks.insert(number, runs);
+    fn begin_chunk(&mut self, number: u64) {
+        let (before, chunk) = mem::replace(&mut self.last, (number, Chunk::default()));
+        if !chunk.is_empty() {
+            self.chunks.insert(before, chunk);
         }
     }
 
     pub(super) fn get(&self, at: u64) -> Option<Held> {
-        let runs = self.runs(at / CHUNK);
-        let index = find(runs, (at % CHUNK) as u16).ok()?;
-        Held::unpack(runs[index].held)
+        self.chunk(at / CHUNK)?.get((at % CHUNK) as u16)
     }
 
     /// Adds a record, or changes who holds it.
     pub(super) fn insert(&mut self, at: u64, held: Held) {
-        let chunk = at / CHUNK;
-        if chunk > self.last.0 {
-            self.begin_chunk(chunk);
+        let number = at / CHUNK;
+        if number > self.last.0 {
+            self.begin_chunk(number);
         }
-        let runs = match &mut self.last {
-            (number, runs) if *number == chunk => runs,
-            _ => self.chunks.entry(chunk).or_default(),
+        let chunk = match &mut self.last {
+            (last, chunk) if *last == number => chunk,
+            _ => self.chunks.entry(number).or_default(),
         };
-        self.capacity -= runs.capacity();
-        let (at, held) = ((at % CHUNK) as u16, held.pack());
-        match runs.last_mut() {
-            Some(last) if last.end() == at && last.held == held => last.len += 1,
-            Some(last) if last.end() > at => {
-                let index = match find(runs, at) {
-                    Ok(index) if runs[index].held == held => None,
-                    Ok(index) => Some(cut(runs, index, at)),
-                    Err(index) => Some(index),
-                };
-                if let Some(index) = index {
-                    runs.insert(index, Run { start: at, len: 1, held });
-                    join(runs, index);
-                }
-            }
-            _ => runs.push(Run { start: at, len: 1, held }),
-        }
-        self.capacity += runs.capacity();
+        self.bytes -= chunk.held_bytes();
+        chunk.insert((at % CHUNK) as u16, held.pack());
+        self.bytes += chunk.held_bytes();
     }
 
     /// Adds records one after the other that the same set holds, or changes who holds them.
@@ -154,7 +242,7 @@ impl Cold {
             let end = records.end.min((at / CHUNK + 1) * CHUNK);
             self.insert(at, held);
             let is_last = self.last.0 == at / CHUNK;
-            match self.last.1.last_mut().filter(|_| is_last) {
+            match self.last.1.last_run().filter(|_| is_last) {
                 // The one that was added was the last of the chunk: the others follow it.
                 Some(run) if u64::from(run.end()) == at % CHUNK + 1 => {
                     run.len += (end - at - 1) as u16
@@ -167,49 +255,58 @@ impl Cold {
 
     /// Takes a record out.
     pub(super) fn remove(&mut self, at: u64) -> Option<Held> {
-        let chunk = at / CHUNK;
-        let is_last = self.last.0 == chunk;
-        let runs = if is_last { &mut self.last.1 } else { self.chunks.get_mut(&chunk)? };
-        let at = (at % CHUNK) as u16;
-        let index = find(runs, at).ok()?;
-        let held = Held::unpack(runs[index].held);
-        self.capacity -= runs.capacity();
-        cut(runs, index, at);
-        if runs.is_empty() && is_last {
-            *runs = Vec::new();
-        } else if runs.is_empty() {
-            self.chunks.remove(&chunk);
-        } else {
-            if runs.len() < runs.capacity() / 4 {
-                runs.shrink_to(2 * runs.len());
-            }
-            self.capacity += runs.capacity();
+        let number = at / CHUNK;
+        let is_last = self.last.0 == number;
+        let chunk = if is_last { &mut self.last.1 } else { self.chunks.get_mut(&number)? };
+        self.bytes -= chunk.held_bytes();
+        let held = chunk.remove((at % CHUNK) as u16);
+        self.bytes += chunk.held_bytes();
+        if chunk.is_empty() && !is_last {
+            self.chunks.remove(&number);
         }
         held
     }
 
     /// For those who ask for one record after the other.
     pub(super) fn ascending(&self) -> Ascending<'_> {
-        Ascending { cold: self, chunk: u64::MAX, runs: &[], before: 0 }
+        Ascending { cold: self, number: u64::MAX, chunk: None, runs: &[], before: 0 }
     }
 
     /// Tells of all records: the first of a run of neighbours that the same set holds, and how many those are.
     pub(super) fn each_run(&self, mut each: impl FnMut(u64, u64, Held)) {
-        let (last, runs) = &self.last;
-        for (chunk, runs) in self.chunks.iter().chain([(last, runs)]) {
-            for run in runs {
+        let (last, chunk) = &self.last;
+        for (number, chunk) in self.chunks.iter().chain([(last, chunk)]) {
+            chunk.each_run(|run| {
                 if let Some(held) = Held::unpack(run.held) {
-                    each(chunk * CHUNK + u64::from(run.start), u64::from(run.len), held);
+                    each(number * CHUNK + u64::from(run.start), u64::from(run.len), held);
                 }
-            }
+            });
         }
     }
 
     /// Bytes of memory.
     pub(super) fn held_bytes(&self) -> usize {
         // A node of the tree is for eleven chunks and half full at worst.
-        self.chunks.len() * 2 * (size_of::<u64>() + size_of::<Vec<Run>>())
-            + self.capacity * size_of::<Run>()
+        self.chunks.len() * 2 * (size_of::<u64>() + size_of::<Chunk>()) + self.bytes
+    }
+}
+
+/// Adds an offset to a row of runs, or changes who holds it.
+fn insert(runs: &mut Vec<Run>, at: u16, held: u32) {
+    match runs.last_mut() {
+        Some(last) if last.end() == at && last.held == held => last.len += 1,
+        Some(last) if last.end() > at => {
+            let index = match find(runs, at) {
+                Ok(index) if runs[index].held == held => None,
+                Ok(index) => Some(cut(runs, index, at)),
+                Err(index) => Some(index),
+            };
+            if let Some(index) = index {
+                runs.insert(index, Run { start: at, len: 1, held });
+                join(runs, index);
+            }
+        }
+        _ => runs.push(Run { start: at, len: 1, held }),
     }
 }
 
@@ -263,11 +360,14 @@ mod tests {
     #[test]
     fn agrees_with_a_map() {
         let mut rng = crate::suite::numbers(7);
-        for span in [10, 300, 20_000] {
+        // Of a few sets, of many that are close, and of some that are far apart.
+        for (span, sets, step) in
+            [(10, 3, 1), (300, 3, 1), (20_000, 3, 1), (9_000, 500, 1), (9_000, 9, 50_000)]
+        {
             let (mut cold, mut map) = (Cold::default(), BTreeMap::new());
-            for _ in 0..30_000 {
+            for _ in 0..60_000 {
                 let at = 4000 + rng(span);
-                let set = SetId::new(1 + rng(3) as u32).unwrap();
+                let set = SetId::new(1 + step * rng(sets) as u32).unwrap();
                 let held = Held { set, is_volatile: rng(5) == 0 };
                 match rng(3) {
                     0 => assert_eq!(cold.remove(at), map.remove(&at)),
@@ -283,9 +383,14 @@ mod tests {
             for at in (3990..4010 + span).chain(4000..4000 + span) {
                 assert_eq!(ascending.get(at), map.get(&at).copied());
             }
+            let mut runs = BTreeMap::new();
+            cold.each_run(|first, len, held| {
+                runs.extend((first..first + len).map(|at| (at, held)));
+            });
+            assert_eq!(runs, map);
             for at in 4000..4000 + span {
                 assert_eq!(cold.get(at), map.get(&at).copied());
-                cold.remove(at);
+                assert_eq!(cold.remove(at), map.remove(&at));
             }
             assert_eq!(cold.held_bytes(), 0);
         }
@@ -318,5 +423,37 @@ mod tests {
         let held = Held { set: SetId::new(5).unwrap(), is_volatile: false };
         (0..1_000_000).for_each(|at| cold.insert(at, held));
         assert!(cold.held_bytes() < 30_000, "{}", cold.held_bytes());
+    }
+
+    /// A thousand queues that lie mixed.
+    fn mixed(count: u64) -> Cold {
+        let mut cold = Cold::default();
+        for at in 0..count {
+            let set = SetId::new((1 << 30) + 7 + (at % 1000) as u32).unwrap();
+            cold.insert(at, Held { set, is_volatile: false });
+        }
+        cold
+    }
+
+    #[test]
+    fn a_mixed_backlog_costs_two_bytes_a_record() {
+        let mut cold = mixed(1_000_000);
+        assert!(cold.held_bytes() < 2_060_000, "{}", cold.held_bytes());
+        // All but one of the queues are empty.
+        (0..1_000_000).filter(|at| at % 1000 != 5).for_each(|at| _ = cold.remove(at));
+        assert!(cold.held_bytes() < 60_000, "{}", cold.held_bytes());
+        (0..1000).for_each(|n| assert!(cold.remove(1000 * n + 5).is_some()));
+        assert_eq!(cold.held_bytes(), 0);
+    }
+
+    #[test]
+    fn sets_that_are_far_apart_fit_one_chunk() {
+        let mut cold = mixed(4096);
+        let set = SetId::new(1).unwrap();
+        let held = Held { set, is_volatile: true };
+        let before = cold.get(7);
+        cold.insert(5000, held);
+        (5000..5100).for_each(|at| cold.insert(at % CHUNK, held));
+        assert_eq!((cold.get(7), cold.get(910)), (before, Some(held)));
     }
 }
