@@ -33,6 +33,7 @@ use leveret_server::node::Node;
 use leveret_topology::{By, QueueId};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
 use crate::http::Fault;
@@ -455,6 +456,8 @@ impl Taking<'_> {
                 self.lose(count);
                 return;
             }
+            // However many come, requests have their turns in between.
+            yield_now().await;
         }
     }
 
