@@ -71,6 +71,9 @@ pub(crate) fn query(new: &Value) -> &'static str {
 pub(crate) const EXCHANGES: &str =
     "/api/exchanges?columns=vhost,name,type,durable,auto_delete,internal,arguments";
 
+/// Where a broker has its queues, with what an import would change if it changed what is there.
+pub(crate) const QUEUES: &str = "/api/queues?columns=vhost,name,type,durable,auto_delete,arguments";
+
 /// Where a broker has its vhosts.
 pub(crate) const VHOSTS: &str = "/api/vhosts?columns=name";
 
@@ -238,6 +241,46 @@ fn leave_out_loose(all: &mut Value, left_out: &mut Vec<String>) {
     }
 }
 
+/// What the new broker has already, by the same name and otherwise, a sentence for each. An import leaves those as they
+/// are.
+pub(crate) fn different(document: &Value, queues: &[Value], exchanges: &[Value]) -> Vec<String> {
+    let mut told = Vec::new();
+    for (list, kind, there) in [("queues", "queue", queues), ("exchanges", "exchange", exchanges)] {
+        let there: BTreeMap<_, _> = there.iter().map(|it| (id(kind, it, "name"), it)).collect();
+        for entry in entries(document, list) {
+            let Some(other) = there.get(&id(kind, entry, "name")) else { continue };
+            let (ours, theirs) = (facts(kind, entry), facts(kind, other));
+            let differs = ours.iter().zip(&theirs).filter(|((_, new), (_, old))| new != old);
+            let words: Vec<_> =
+                differs.map(|((name, new), (_, old))| format!("{name} {old}, not {new}")).collect();
+            if !words.is_empty() {
+                let (shown, words) = (shown(entry), words.join("; "));
+                told.push(format!("{kind} {shown} is there already, and stays as it is: {words}"));
+            }
+        }
+    }
+    if let Some(more) = told.len().checked_sub(LINES_MAX).filter(|&more| more > 0) {
+        told.truncate(LINES_MAX);
+        told.push(format!("{more} more queues and exchanges are there already, and differ"));
+    }
+    told
+}
+
+/// What a declaration would compare, in one form: what is empty or the default may be missing, and a queue has its type twice.
+fn facts(kind: &str, entry: &Value) -> Vec<(&'static str, Value)> {
+    let flag = |key: &'static str| (key, Value::Bool(entry[key] == true));
+    let mut arguments = entry["arguments"].as_object().cloned().unwrap_or_default();
+    let of_arguments = arguments.remove("x-queue-type");
+    let of_entry = Some(&entry["type"]).filter(|it| it.is_string()).cloned();
+    let kind_of = of_arguments.or(of_entry).unwrap_or_else(|| "classic".into());
+    let mut facts = vec![("type", kind_of), flag("durable"), flag("auto_delete")];
+    if kind == "exchange" {
+        facts.push(flag("internal"));
+    }
+    facts.push(("arguments", Value::Object(arguments)));
+    facts
+}
+
 fn entries<'a>(document: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
     document[list].as_array().into_iter().flatten()
 }
@@ -354,6 +397,47 @@ mod tests {
             "2 bindings of queue 'amq.gen-00' in vhost 'v', which is not in the definitions"
         );
         assert!(chosen.left_out[LINES_MAX + 1].starts_with("bindings of 10 more"));
+    }
+
+    #[test]
+    fn what_is_there_already_and_differs_is_told() {
+        let document = json!({
+            "queues": [
+                {"name": "same", "vhost": "/", "durable": true, "type": "classic", "arguments": {}},
+                {"name": "q", "vhost": "/", "durable": true, "arguments": {"x-queue-type": "quorum"}},
+                {"name": "new", "vhost": "/", "durable": true},
+            ],
+            "exchanges": [
+                {"name": "same", "vhost": "/", "type": "topic", "durable": true, "arguments": {}},
+                {"name": "x", "vhost": "/", "type": "topic", "durable": true},
+            ],
+        });
+        let kind = json!({"x-queue-type": "classic"});
+        let queues = [
+            json!({"name": "same", "vhost": "/", "durable": true, "auto_delete": false, "arguments": kind}),
+            json!({"name": "q", "vhost": "/", "durable": false, "arguments": {"x-max-length": 1}}),
+            json!({"name": "new", "vhost": "v", "durable": false}),
+        ];
+        let exchanges = [
+            json!({"name": "same", "vhost": "/", "type": "topic", "durable": true, "internal": false}),
+            json!({"name": "x", "vhost": "/", "type": "direct", "durable": true, "internal": true}),
+        ];
+        let want = [
+            "queue 'q' in vhost '/' is there already, and stays as it is: type \"classic\", not \"quorum\"; \
+             durable false, not true; arguments {\"x-max-length\":1}, not {}",
+            "exchange 'x' in vhost '/' is there already, and stays as it is: type \"direct\", not \"topic\"; \
+             internal true, not false",
+        ];
+        assert_eq!(different(&document, &queues, &exchanges), want);
+        let many: Vec<_> =
+            (0..30).map(|at| json!({"name": at.to_string(), "vhost": "/"})).collect();
+        let durable = many.iter().cloned().map(|mut it| {
+            it["durable"] = true.into();
+            it
+        });
+        let told = different(&json!({"queues": durable.collect::<Vec<_>>()}), &many, &[]);
+        assert_eq!(told.len(), LINES_MAX + 1);
+        assert_eq!(told[LINES_MAX], "10 more queues and exchanges are there already, and differ");
     }
 
     #[test]

@@ -64,34 +64,10 @@ fn run(args: &MigrateArgs, socket: PathBuf) -> Result<(), Fault> {
     } else {
         Value::Null
     };
-    if args.messages_only && !vhosts.is_empty() {
-        let of_old = |fault| of("old", "--from-api", fault);
-        let there = old.get(definitions::VHOSTS).map_err(of_old)?;
-        definitions::check_vhosts(&vhosts, queues::list(&there).map_err(of_old)?.iter())?;
-    }
-    if !args.messages_only {
-        let query = definitions::query(&overview);
-        let mut all = old.get(query).map_err(|fault| of("old", "--from-api", fault))?;
-        let exchanges = old.get(definitions::EXCHANGES);
-        exchanges
-            .and_then(|exchanges| definitions::add_internal(&mut all, &exchanges))
-            .map_err(|fault| of("old", "--from-api", fault))?;
-        let chosen = definitions::chosen(all, &vhosts, &overview)?;
-        if let Some(from) = &from {
-            // Otherwise the definitions would be there, and no messages.
-            vhost::check_login(from)?;
-        }
-        chosen.left_out.iter().for_each(|text| report.note(text));
-        report.say(&format!("definitions: {}", chosen.counts()))?;
-        if !args.dry_run {
-            // RabbitMQ does not look at the query.
-            let path = "/api/definitions?skip_unsupported=true";
-            let answer = new.post(path, &chosen.document).map_err(|fault| {
-                let text = format!("the new broker does not take the definitions: {}", fault.text);
-                Fault::new(fault.code, text)
-            })?;
-            definitions::left_out(&answer).for_each(|text| report.note(text));
-        }
+    if args.messages_only {
+        check_vhosts(&old, &vhosts)?;
+    } else {
+        move_definitions(args, from.as_ref(), (&old, &new), &overview, &vhosts, &report)?;
     }
     let Some(from) = from else { return Ok(()) };
     let to = match to {
@@ -125,6 +101,57 @@ fn run(args: &MigrateArgs, socket: PathBuf) -> Result<(), Fault> {
         rows
     };
     report.table(&rows, args.dry_run)
+}
+
+/// Looks for the chosen vhosts on the old broker.
+fn check_vhosts(old: &Api, vhosts: &BTreeSet<String>) -> Result<(), Fault> {
+    if vhosts.is_empty() {
+        return Ok(());
+    }
+    let of_old = |fault| of("old", "--from-api", fault);
+    let there = old.get(definitions::VHOSTS).map_err(of_old)?;
+    definitions::check_vhosts(vhosts, queues::list(&there).map_err(of_old)?.iter())
+}
+
+/// Moves the definitions, once it is clear that messages could follow; a dry run tells of them alone.
+fn move_definitions(
+    args: &MigrateArgs,
+    from: Option<&Uri>,
+    (old, new): (&Api, &Api),
+    overview: &Value,
+    vhosts: &BTreeSet<String>,
+    report: &Report,
+) -> Result<(), Fault> {
+    let of_old = |fault| of("old", "--from-api", fault);
+    let mut all = old.get(definitions::query(overview)).map_err(of_old)?;
+    let exchanges = old.get(definitions::EXCHANGES).map_err(of_old)?;
+    definitions::add_internal(&mut all, &exchanges).map_err(of_old)?;
+    let chosen = definitions::chosen(all, vhosts, overview)?;
+    if let Some(from) = from {
+        vhost::check_login(from)?;
+    }
+    chosen.left_out.iter().for_each(|text| report.note(text));
+    different(new, &chosen.document)?.iter().for_each(|text| report.remark(text));
+    report.say(&format!("definitions: {}", chosen.counts()))?;
+    if args.dry_run {
+        return Ok(());
+    }
+    // RabbitMQ does not look at the query.
+    let path = "/api/definitions?skip_unsupported=true";
+    let answer = new.post(path, &chosen.document).map_err(|fault| {
+        let text = format!("the new broker does not take the definitions: {}", fault.text);
+        Fault::new(fault.code, text)
+    })?;
+    definitions::left_out(&answer).for_each(|text| report.note(text));
+    Ok(())
+}
+
+/// What the new broker has by names of the definitions, and otherwise.
+fn different(new: &Api, document: &Value) -> Result<Vec<String>, Fault> {
+    let get = |path| new.get(path).map_err(|fault| of("new", "--to-api", fault));
+    let (queues, exchanges) = (get(definitions::QUEUES)?, get(definitions::EXCHANGES)?);
+    let list = |answer| queues::list(answer).map_err(|fault| of("new", "--to-api", fault));
+    Ok(definitions::different(document, list(&queues)?, list(&exchanges)?))
 }
 
 /// Moves every queue; a failure that only some of them share is told in their rows.

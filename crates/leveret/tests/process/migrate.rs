@@ -587,6 +587,26 @@ fn left(child: Child) -> String {
     told
 }
 
+/// An import changes nothing that is there: messages that were durable may come to a queue that is not, and that is told.
+#[test]
+fn what_is_there_already_is_told() {
+    let (old, new) = (Broker::start(), Broker::start());
+    numbered(&old, &new, 1);
+    let (mut client, channel) = new.channel();
+    client.queue_delete(channel, "q").unwrap();
+    client.queue_declare(channel, "q", &QueueDeclare::default()).unwrap();
+    let note = "note: queue 'q' in vhost '/' is there already, and stays as it is: durable false, not true\n";
+    for words in [&["--dry-run"][..], &[]] {
+        let (_, errors) = migrate(&old, &new, words, 0);
+        assert!(errors.contains(note), "{errors}");
+    }
+    client.queue_delete(channel, "q").unwrap();
+    for _ in 0..2 {
+        let (_, errors) = migrate(&old, &new, &["--definitions-only"], 0);
+        assert!(!errors.contains("note: "), "{errors}");
+    }
+}
+
 /// A queue that drops what does not fit confirms all the same.
 #[test]
 fn what_the_new_queue_would_drop_stays() {
