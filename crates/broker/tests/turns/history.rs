@@ -1,0 +1,163 @@
+//! What recent-history exchanges remember: replayed, forgotten and paid for.
+
+use crate::*;
+
+fn history_exchange(node: &mut Node) -> ExchangeId {
+    let spec = ExchangeSpec {
+        vhost: node.vhost,
+        name: "h",
+        kind: "x-recent-history",
+        durable: true,
+        auto_delete: false,
+        internal: false,
+        arguments: Table::default(),
+    };
+    node.topology.declare_exchange(spec).expect("declared")
+}
+
+/// A message that passes a recent-history exchange which keeps two.
+fn remember(node: &mut Node, exchange: ExchangeId, body: &str, priority: u8) {
+    remember_some(node, exchange, 2, &[body], priority);
+}
+
+/// Messages that pass a recent-history exchange which keeps `limit`, in one turn.
+fn remember_some(node: &mut Node, exchange: ExchangeId, limit: u32, bodies: &[&str], priority: u8) {
+    let mut out = Outbox::default();
+    let shard = node.topology.history_home(exchange);
+    for body in bodies {
+        let nowhere = message(QueueId::new(0), "k", body, 0);
+        let message = Publish { targets: Targets::new(), persistent: true, priority, ..nowhere };
+        out.shard(shard, ToShard::Remember { from: ME, exchange, limit, message });
+    }
+    node.run(out);
+}
+
+#[test]
+fn what_a_recent_history_exchange_remembers_is_replayed_as_it_came() {
+    let mut node = Node::new();
+    let exchange = history_exchange(&mut node);
+    for (body, priority) in [("oldest", 9), ("low", 1), ("high", 7)] {
+        remember(&mut node, exchange, body, priority);
+    }
+    let queue = node.declare("q", table(&[("x-max-priority", Value::I32(9))]));
+    let mut out = Outbox::default();
+    out.shard(node.topology.history_home(exchange), ToShard::Replay { from: ME, exchange, queue });
+    node.run(out);
+    let persistent =
+        node.shards.iter().flat_map(Shard::queues).map(|(_, it)| it.counts().persistent);
+    assert_eq!(persistent.sum::<u64>(), 2);
+    node.consume(queue, 0, true);
+    assert_eq!(node.bodies(), ["high", "low"]);
+}
+
+/// A long history is replayed in short turns, as it was when the queue was bound: what passes the exchange meanwhile drops
+/// nothing of it, and neither does the end of the exchange. Others have their turns in between.
+#[test]
+fn a_long_history_is_replayed_in_short_turns() {
+    const REMEMBERED: u64 = 20_000;
+    for is_deleted in [false, true] {
+        let mut node = Node::new();
+        let exchange = history_exchange(&mut node);
+        let home = node.topology.history_home(exchange);
+        let bodies: Vec<String> = (0..REMEMBERED).map(|number| number.to_string()).collect();
+        let bodies: Vec<&str> = bodies.iter().map(|body| &**body).collect();
+        remember_some(&mut node, exchange, REMEMBERED as u32, &bodies, 0);
+        let queues = ["q", "r", "s"].map(|name| node.declare(name, Table::default()));
+        let queue = queues[usize::from(node.topology.home(queues[0]) != home)];
+        assert_eq!(node.topology.home(queue), home);
+
+        let index = home.index();
+        let mut letters = vec![ToShard::Replay { from: ME, exchange, queue }];
+        let (mut turns, mut before) = (0, 0);
+        loop {
+            let mut out = Outbox::default();
+            let topology = &node.topology;
+            let goes_on = node.shards[index].turn(&mut letters, topology, node.now, &mut out);
+            let enqueued = node.shards[index].counters().enqueued;
+            assert!(enqueued - before <= 4096, "{} in one turn", enqueued - before);
+            (turns, before) = (turns + 1, enqueued);
+            if !goes_on {
+                break;
+            }
+            let nowhere = message(QueueId::new(0), "k", "later", 0);
+            let message = Publish { targets: Targets::new(), ..nowhere };
+            let limit = REMEMBERED as u32;
+            letters = vec![ToShard::Remember { from: ME, exchange, limit, message }];
+            if is_deleted && turns == 2 {
+                node.topology.delete_exchange(node.vhost, "h", false).expect("deleted");
+                letters.push(ToShard::Forget { exchange });
+            }
+        }
+        assert!((10..100).contains(&turns), "{turns} turns");
+        node.consume_within(1 << 30, queue, 1, true);
+        let mut got = Vec::new();
+        while let Some(ToSession::Deliver(deliveries)) = node.got.pop_front() {
+            got.extend(deliveries.iter().map(body));
+        }
+        assert_eq!(got, bodies);
+        let kept = if is_deleted { 0..1 } else { 1 << 20..4 << 20 };
+        assert!(kept.contains(&node.queue_bytes()), "{}", node.queue_bytes());
+    }
+}
+
+/// Whoever publishes to a recent-history exchange pays for what it has remembered, if others wait.
+#[test]
+fn what_is_remembered_is_paid_for() {
+    let mut node = Node::new();
+    let exchange = history_exchange(&mut node);
+    let home = node.topology.history_home(exchange);
+    let queues = ["q", "r", "s"].map(|name| node.declare(name, Table::default()));
+    let queue = queues[usize::from(node.topology.home(queues[0]) != home)];
+    let [me, other] = [ME, NodeId::ALONE.connection(2)];
+    let publish = |from, body, count| {
+        let messages = vec![message(queue, "q", body, 0); count];
+        ToShard::Publish { from, messages }
+    };
+    let remember = |_| {
+        let nowhere = message(QueueId::new(0), "k", "x", 0);
+        let message = Publish { targets: Targets::new(), ..nowhere };
+        ToShard::Remember { from: me, exchange, limit: 10, message }
+    };
+    let mut letters = vec![publish(me, "mine", 5_000), publish(other, "other", 5_000)];
+    letters.extend((0..20_000).map(remember));
+    node.one_turn(queue, letters);
+    node.consume_within(1 << 30, queue, 1, true);
+    let mut got = Vec::new();
+    while let Some(ToSession::Deliver(deliveries)) = node.got.pop_front() {
+        got.extend(deliveries.iter().map(body));
+    }
+    let first = got.iter().position(|it| it == "mine");
+    assert_eq!((got.len(), first), (10_000, Some(5_000)), "those who do not pay come first");
+}
+
+/// What is remembered takes memory, until the exchange goes, by itself or with its vhost; and a message
+/// that was on its way then is not remembered for ever.
+#[test]
+fn a_recent_history_ends_with_its_exchange() {
+    let me = ReplyTo { connection: ME, channel: 1 };
+    let ends: [fn(ReplyTo, VhostId) -> ToMeta; 2] = [
+        |reply, vhost| ToMeta::DeleteExchange {
+            by: Box::default(),
+            reply,
+            vhost,
+            name: "h".into(),
+            if_unused: false,
+        },
+        |reply, _| {
+            let command = Box::new(AdminCommand::DeleteVhost { name: "/".to_owned() });
+            ToMeta::Admin { by: Box::default(), reply, command }
+        },
+    ];
+    for end in ends {
+        let mut node = Node::new();
+        let exchange = history_exchange(&mut node);
+        let body = "x".repeat(1000);
+        (0..3).for_each(|_| remember(&mut node, exchange, &body, 0));
+        assert!((2000..4000).contains(&node.queue_bytes()), "{}", node.queue_bytes());
+        node.run(Outbox { meta: vec![end(me, node.vhost)], ..Outbox::default() });
+        assert!(matches!(node.reply(), Reply::Done));
+        assert_eq!(node.queue_bytes(), 0);
+        remember(&mut node, exchange, &body, 0);
+        assert_eq!(node.queue_bytes(), 0, "too late");
+    }
+}
