@@ -139,7 +139,7 @@ impl Ldap {
             }
         };
         let credentials = asks_as.unwrap_or(credentials);
-        let mut answers = Answers::default();
+        let mut answers = Answers::new(Work::of_asking());
         let mut tags = Vec::new();
         for (tag, query) in self.options.tags.iter() {
             let has_it = match &mut own {
@@ -242,7 +242,7 @@ impl Ldap {
         credentials: &Credentials,
         answers: &mut Answers,
     ) -> Result<bool, String> {
-        match self.known(query, variables, answers, &Work::of_asking()) {
+        match self.known(query, variables, answers) {
             Ok(is_true) => return Ok(is_true),
             Err(Stop::Wrong(why)) => return Err(why),
             Err(Stop::Ask(_)) => {}
@@ -261,7 +261,7 @@ impl Ldap {
         answers: &mut Answers,
     ) -> Result<bool, String> {
         loop {
-            match self.known(query, variables, answers, &Work::of_asking()) {
+            match self.known(query, variables, answers) {
                 Ok(is_true) => return Ok(is_true),
                 Err(Stop::Wrong(why)) => return Err(why),
                 Err(Stop::Ask(lookup)) => {
@@ -278,10 +278,9 @@ impl Ldap {
         query: &Query,
         variables: &Variables,
         answers: &Answers,
-        work: &Work,
     ) -> Result<bool, Stop> {
         let group_base = self.options.group_base();
-        Evaluation { variables, answers, group_base, work }.query(query)
+        Evaluation { variables, answers, group_base }.query(query)
     }
 
     fn query_about(&self, question: &Question) -> &Query {
@@ -361,14 +360,14 @@ impl LdapRights {
 impl Rights for LdapRights {
     fn decide(&self, question: &Question) -> Option<Decision> {
         let (query, variables) = (self.ldap.query_about(question), self.variables(question));
-        let known = self.ldap.known(query, &variables, &Answers::default(), &Work::at_once());
-        known.ok().map(Decision::of)
+        let answers = Answers::new(Work::at_once());
+        self.ldap.known(query, &variables, &answers).ok().map(Decision::of)
     }
 
     fn ask<'a>(&'a self, question: &'a Question) -> Deciding<'a> {
         Box::pin(async move {
             let (query, variables) = (self.ldap.query_about(question), self.variables(question));
-            let mut answers = Answers::default();
+            let mut answers = Answers::new(Work::of_asking());
             let asked = self.ldap.evaluate(query, &variables, &self.credentials, &mut answers);
             match asked.await {
                 Ok(is_true) => Decision::of(is_true),

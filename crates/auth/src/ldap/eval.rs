@@ -3,6 +3,8 @@
 //! Nothing is asked here: an evaluation that lacks an answer ends with the question, and is made again when the
 //! answer is there. So a query that needs no directory needs no connection either.
 
+use std::cell::RefCell;
+
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashSet};
 use leveret_config::ldap::{Query, Text};
@@ -26,16 +28,28 @@ pub(super) struct Lookup {
     pub(super) attribute: Option<String>,
 }
 
-/// The answers so far: values, or names of entries. None where there is no such entry.
-#[derive(Debug, Default)]
+/// What is known of a question so far, and what came of it.
+#[derive(Debug)]
 pub(super) struct Answers {
+    /// Values, or names of entries. None where there is no such entry.
     of: HashMap<Lookup, Option<Vec<String>>, RandomState>,
+    /// What comparisons came to, by the addresses of their queries: an evaluation begins anew with each answer, and texts
+    /// may be many.
+    compared: RefCell<HashMap<usize, bool, RandomState>>,
+    /// What all `match` of the question take.
+    work: Work,
     /// Attribute and scope of searches for groups, and what they found, in small letters.
     groups: HashSet<(String, Scope, String), RandomState>,
     bytes: usize,
 }
 
 impl Answers {
+    /// None yet.
+    pub(super) fn new(work: Work) -> Self {
+        let (of, groups, compared) = Default::default();
+        Self { of, compared, work, groups, bytes: 0 }
+    }
+
     /// Of a group that is found again only the first is kept: all searches for groups by one attribute go the same way,
     /// and pass over what they have seen.
     pub(super) fn insert(
@@ -83,8 +97,6 @@ pub(super) struct Evaluation<'a> {
     pub(super) variables: &'a Variables,
     pub(super) answers: &'a Answers,
     pub(super) group_base: &'a str,
-    /// What all of its `match` take.
-    pub(super) work: &'a Work,
 }
 
 impl<'a> Evaluation<'a> {
@@ -118,20 +130,39 @@ impl<'a> Evaluation<'a> {
                 }
                 Ok(false)
             }
-            Query::Equals(one, other) => {
-                let (one, other) = (self.text(one)?, self.text(other)?);
-                let other: HashSet<&String, RandomState> = other.iter().collect();
-                Ok(one.iter().any(|text| other.contains(text)))
-            }
-            Query::Match(text, regex) => {
-                let texts = self.text(text)?;
-                let regexes = match regex {
-                    Text::Pattern(pattern) => vec![self.variables.regex(pattern)],
-                    Text::Attribute { .. } => self.text(regex)?,
-                };
-                one_matches(&texts, &regexes, self.work).map_err(Stop::Wrong)
-            }
+            Query::Equals(one, other) => self.once(query, || self.equals(one, other)),
+            Query::Match(text, regex) => self.once(query, || self.matches(text, regex)),
         }
+    }
+
+    /// What a comparison comes to, which is the same in each evaluation that has its texts.
+    fn once(
+        &self,
+        query: &Query,
+        compare: impl FnOnce() -> Result<bool, Stop>,
+    ) -> Result<bool, Stop> {
+        let address = std::ptr::from_ref(query).addr();
+        if let Some(known) = self.answers.compared.borrow().get(&address) {
+            return Ok(*known);
+        }
+        let is_true = compare()?;
+        self.answers.compared.borrow_mut().insert(address, is_true);
+        Ok(is_true)
+    }
+
+    fn equals(&self, one: &Text, other: &Text) -> Result<bool, Stop> {
+        let (one, other) = (self.text(one)?, self.text(other)?);
+        let other: HashSet<&String, RandomState> = other.iter().collect();
+        Ok(one.iter().any(|text| other.contains(text)))
+    }
+
+    fn matches(&self, text: &Text, regex: &Text) -> Result<bool, Stop> {
+        let texts = self.text(text)?;
+        let regexes = match regex {
+            Text::Pattern(pattern) => vec![self.variables.regex(pattern)],
+            Text::Attribute { .. } => self.text(regex)?,
+        };
+        one_matches(&texts, &regexes, &self.answers.work).map_err(Stop::Wrong)
     }
 
     fn user_dn(&self) -> &'a str {

@@ -27,7 +27,7 @@ const LOOK_BYTES: usize = 128;
 /// What a text counts besides its bytes.
 const TEXT_BYTES: usize = 16;
 
-/// What all `match` of an evaluation may take.
+/// What all `match` of a question may take, however often it is evaluated. The tags of a login are one question.
 #[derive(Debug)]
 pub(super) struct Work {
     /// Of a processor.
@@ -50,6 +50,18 @@ impl Work {
     pub(super) fn at_once() -> Self {
         let time_max = Duration::from_micros(500);
         Self { time_max, step_max: 2 << 20, length_max: 200, spent: Cell::default() }
+    }
+
+    /// As long as a test runs.
+    #[cfg(test)]
+    pub(super) fn patient() -> Self {
+        Self { time_max: Duration::MAX, ..Self::of_asking() }
+    }
+
+    /// No time at all.
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        Self { time_max: Duration::ZERO, ..Self::of_asking() }
     }
 
     /// Since then.
@@ -149,12 +161,17 @@ mod tests {
     }
 
     fn matches(texts: &[String], regexes: &[String]) -> Result<bool, String> {
-        one_matches(texts, regexes, &Work::of_asking())
+        one_matches(texts, regexes, &Work::patient())
     }
 
     #[track_caller]
     fn refused(texts: &[String], regex: &[String], why: &str) {
-        match matches(texts, regex) {
+        refused_after(Work::patient(), texts, regex, why);
+    }
+
+    #[track_caller]
+    fn refused_after(work: Work, texts: &[String], regex: &[String], why: &str) {
+        match one_matches(texts, regex, &work) {
             Err(said) => assert!(said.contains(why) && said.len() < 2200, "{said}"),
             other => panic!("{other:?}, and not {why}"),
         }
@@ -202,7 +219,8 @@ mod tests {
     #[test]
     fn what_takes_long_is_given_up() {
         let large = text("[ab]*a[ab]{2000}");
-        refused(&[text("a")], &vec![large.clone(); 100], "takes more than 20ms");
+        let regexes = vec![large.clone(); 100];
+        refused_after(Work::of_asking(), &[text("a")], &regexes, "takes more than 20ms");
         let at_once = |regex| one_matches(&[text("ab")], &[regex], &Work::at_once());
         assert!(at_once(large).is_err(), "it is left to the thread that asks");
     }

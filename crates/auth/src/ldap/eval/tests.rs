@@ -48,10 +48,9 @@ fn evaluate_for(
     answer: impl Fn(&Lookup) -> Option<Vec<String>>,
 ) -> (Result<bool, String>, usize) {
     let query = Query::read(query).unwrap();
-    let mut answers = Answers::default();
+    let mut answers = Answers::new(Work::patient());
     loop {
-        let work = &Work::of_asking();
-        let evaluation = Evaluation { variables, answers: &answers, group_base: "dc=x", work };
+        let evaluation = Evaluation { variables, answers: &answers, group_base: "dc=x" };
         match evaluation.query(&query) {
             Ok(is_true) => return (Ok(is_true), answers.len()),
             Err(Stop::Wrong(why)) => return (Err(why), answers.len()),
@@ -142,4 +141,31 @@ fn groups_are_asked_about_once_and_are_not_too_many() {
     assert_eq!(above("g0"), (Err(too_many), 1001));
     let long = |_: &str| numbers(100_000).iter().map(|name| name.repeat(10)).collect();
     assert_eq!(nested(long), (Err(text("more than 4194304 bytes of answers to one query")), 0));
+}
+
+/// A `match` is not made again with each group that the directory tells.
+#[test]
+fn what_was_compared_is_not_compared_again() {
+    let variables = Variables::of_user("bob").with_dn("cn=bob,dc=x");
+    let text = r#"{'and', [{match, {attribute, "${user_dn}", "mail"}, "^b@"}, {match, "a", "a"},
+                           {in_group_nested, "cn=none,dc=x"}]}"#;
+    let query = Query::read(text).unwrap();
+    let mut answers = Answers::new(Work::patient());
+    let go = |answers: &Answers| {
+        Evaluation { variables: &variables, answers, group_base: "dc=x" }.query(&query)
+    };
+    let mut asked = Vec::new();
+    while let Err(Stop::Ask(lookup)) = go(&answers) {
+        let answer = answer(&lookup);
+        asked.push(lookup.clone());
+        answers.insert(lookup, answer).unwrap();
+        if asked.len() == 2 {
+            // From here on a `match` would fail.
+            answers.work = Work::none();
+        }
+    }
+    assert_eq!((go(&answers), asked.len()), (Ok(false), 5));
+    answers.compared.take();
+    let why = go(&answers).unwrap_err();
+    assert!(matches!(&why, Stop::Wrong(why) if why.contains("takes more than 0ns")), "{why:?}");
 }
