@@ -273,12 +273,7 @@ impl Ldap {
         }
     }
 
-    fn known(
-        &self,
-        query: &Query,
-        variables: &Variables,
-        answers: &Answers,
-    ) -> Result<bool, Stop> {
+    fn known(&self, query: &Query, variables: &Variables, answers: &Answers) -> Result<bool, Stop> {
         let group_base = self.options.group_base();
         Evaluation { variables, answers, group_base }.query(query)
     }
