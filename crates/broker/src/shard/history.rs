@@ -5,7 +5,7 @@
 //!
 //! A message is remembered at once: putting it into a line would cost as much, and what its publisher has the confirm of
 //! is there for whoever binds a queue then. Its connection pays. A queue gets what is remembered in pieces; meanwhile
-//! nothing of that is dropped.
+//! nothing of that is dropped, and for no other queue is it more than is to be kept.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,6 +25,12 @@ pub(super) struct Histories {
     by_exchange: HashMap<ExchangeId, History, FixedState>,
     /// Of exchanges that are gone, to be let go of.
     gone: VecDeque<VecDeque<Publish>>,
+    /// What it costs to let go of those.
+    gone_units: u64,
+    /// Exchanges that keep more than they are to, since a replay needed it.
+    excessive: VecDeque<ExchangeId>,
+    /// A [`Job::Forget`] waits, for all that is to be let go of.
+    is_forgetting: bool,
     /// What all of them take.
     bytes: u64,
 }
@@ -36,6 +42,8 @@ struct History {
     messages: VecDeque<Publish>,
     /// The number of the first one; each has the next number.
     first: u64,
+    /// How many are to be kept.
+    limit: usize,
     bytes: u64,
     /// How many replays have come to this number: what they have not come to is kept.
     replays: BTreeMap<u64, usize>,
@@ -69,25 +77,18 @@ impl Histories {
     fn remember(&mut self, exchange: ExchangeId, limit: u32, message: Publish) {
         let message = Publish { message: message.message.detached(), ..message };
         let history = self.by_exchange.entry(exchange).or_default();
-        let mut bytes = history.bytes + taken_by(&message);
+        let before = history.bytes;
+        history.limit = limit as usize;
+        history.bytes += taken_by(&message);
         history.messages.push_back(message);
-        for _ in 0..PUSHED_OUT {
-            let is_needed =
-                history.replays.first_key_value().is_some_and(|it| *it.0 <= history.first);
-            if history.messages.len() <= limit as usize || is_needed {
-                break;
-            }
-            bytes -= history.messages.pop_front().map_or(0, |message| taken_by(&message));
-            history.first += 1;
-        }
-        self.bytes = self.bytes + bytes - history.bytes;
-        history.bytes = bytes;
+        history.trim(PUSHED_OUT);
+        self.bytes = self.bytes + history.bytes - before;
     }
 
     /// What a replay costs, about.
     pub(super) fn price_of(&self, exchange: ExchangeId) -> u64 {
         let Some(history) = self.by_exchange.get(&exchange) else { return cost::LETTER };
-        let messages = history.messages.len() as u64;
+        let messages = history.kept() as u64;
         cost::LETTER + (cost::APPEND + cost::PLACE) * messages + history.bytes / 1024
     }
 
@@ -101,8 +102,9 @@ impl Histories {
         let history = self.by_exchange.get_mut(&exchange);
         let history = history.filter(|it| !it.is_gone && !it.messages.is_empty());
         let (next, end) = history.map_or((0, 0), |history| {
-            *history.replays.entry(history.first).or_default() += 1;
-            (history.first, history.first + history.messages.len() as u64)
+            let next = history.end() - history.kept() as u64;
+            *history.replays.entry(next).or_default() += 1;
+            (next, history.end())
         });
         Replay { from, exchange, queue, next, end }
     }
@@ -129,6 +131,8 @@ impl Histories {
             *history.replays.entry(to).or_default() += 1;
         } else if history.is_gone && history.replays.is_empty() {
             self.let_go(exchange);
+        } else if history.has_excess() {
+            self.excessive.push_back(exchange);
         }
     }
 
@@ -143,33 +147,81 @@ impl Histories {
 
     fn let_go(&mut self, exchange: ExchangeId) {
         if let Some(history) = self.by_exchange.remove(&exchange) {
+            self.gone_units += cost::LEFT * (history.messages.len() as u64 + 1);
             self.gone.push_back(history.messages);
         }
     }
 
-    /// Lets go of about so many messages of exchanges that are gone. What that cost.
+    /// Lets go of about so many messages that nobody is to get any more. What that cost.
     fn let_go_of(&mut self, allowed: u64) -> u64 {
         let mut used = 0;
-        while used < allowed
-            && let Some(messages) = self.gone.front_mut()
-        {
+        while used < allowed && self.let_one_go() {
             used += cost::LEFT;
-            match messages.pop_front() {
-                Some(message) => self.bytes -= taken_by(&message),
-                None => drop(self.gone.pop_front()),
-            }
         }
         used
     }
 
-    /// What it costs to let go of the rest.
-    fn price_of_gone(&self) -> u64 {
-        self.gone.iter().map(|messages| cost::LEFT * (messages.len() as u64 + 1)).sum()
+    /// Lets go of one message, or of a list without any. Whether there was something.
+    fn let_one_go(&mut self) -> bool {
+        if let Some(messages) = self.gone.front_mut() {
+            self.gone_units -= cost::LEFT;
+            match messages.pop_front() {
+                Some(message) => self.bytes -= taken_by(&message),
+                None => drop(self.gone.pop_front()),
+            }
+            return true;
+        }
+        let Some(exchange) = self.excessive.front() else { return false };
+        let history = self.by_exchange.get_mut(exchange);
+        let dropped = history.map_or(0, |history| {
+            let before = history.bytes;
+            history.trim(1);
+            before - history.bytes
+        });
+        self.bytes -= dropped;
+        if dropped == 0 {
+            self.excessive.pop_front();
+        }
+        true
+    }
+
+    /// What it costs to let go of the rest, as far as is known: of what exceeds a limit is not, as more passes meanwhile.
+    fn price_of_rest(&self) -> u64 {
+        self.gone_units + cost::LEFT * self.excessive.len() as u64
     }
 
     /// Memory that they take, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+}
+
+impl History {
+    /// The number of the next message.
+    fn end(&self) -> u64 {
+        self.first + self.messages.len() as u64
+    }
+
+    /// How many a queue gets that is bound now.
+    fn kept(&self) -> usize {
+        self.messages.len().min(self.limit)
+    }
+
+    /// Whether the first message is neither to be kept nor needed by a replay.
+    fn has_excess(&self) -> bool {
+        let is_needed = self.replays.first_key_value().is_some_and(|it| *it.0 <= self.first);
+        self.messages.len() > self.limit && !is_needed
+    }
+
+    /// Drops so many messages at most that exceed the limit.
+    fn trim(&mut self, max: usize) {
+        for _ in 0..max {
+            if !self.has_excess() {
+                break;
+            }
+            self.bytes -= self.messages.pop_front().map_or(0, |message| taken_by(&message));
+            self.first += 1;
+        }
     }
 }
 
@@ -242,15 +294,18 @@ impl<L: Log> Shard<L> {
         self.let_forgotten_go(out);
     }
 
-    /// Lets go of what exchanges that are gone remembered, now or in pieces.
+    /// Lets go of what is remembered for nobody any more, now or in pieces.
     fn let_forgotten_go(&mut self, out: &mut Outbox) {
-        let units = self.histories.price_of_gone();
-        if units == 0 {
+        let units = self.histories.price_of_rest();
+        if units == 0 || self.histories.is_forgetting {
             return;
         }
         if self.jobs.fits(Line::Leaving, units) {
-            self.histories.let_go_of(u64::MAX);
-        } else {
+            self.histories.let_go_of(units);
+        }
+        let units = self.histories.price_of_rest();
+        if units > 0 {
+            self.histories.is_forgetting = true;
             self.jobs.wait_in(Line::Leaving, Job::Forget, units, out);
         }
     }
@@ -259,6 +314,8 @@ impl<L: Log> Shard<L> {
     pub(super) fn forget_some(&mut self, allowed: u64) -> u64 {
         let used = self.histories.let_go_of(allowed);
         self.jobs.pay(used);
-        self.histories.price_of_gone()
+        let units = self.histories.price_of_rest();
+        self.histories.is_forgetting = units > 0;
+        units
     }
 }

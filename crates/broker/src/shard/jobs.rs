@@ -99,7 +99,7 @@ pub(super) enum Job {
     DeadLetters(QueueId),
     /// What an exchange remembers, for a queue.
     Replay(Replay),
-    /// What exchanges that are gone remembered.
+    /// What exchanges remembered, for nobody any more: there is one of these at most.
     Forget,
     /// A list, as far as it is made.
     List(Box<Listing>),

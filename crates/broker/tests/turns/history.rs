@@ -3,9 +3,13 @@
 use crate::*;
 
 fn history_exchange(node: &mut Node) -> ExchangeId {
+    history_exchange_named(node, "h")
+}
+
+fn history_exchange_named(node: &mut Node, name: &str) -> ExchangeId {
     let spec = ExchangeSpec {
         vhost: node.vhost,
-        name: "h",
+        name,
         kind: "x-recent-history",
         durable: true,
         auto_delete: false,
@@ -98,6 +102,69 @@ fn a_long_history_is_replayed_in_short_turns() {
         let kept = if is_deleted { 0..1 } else { 1 << 20..4 << 20 };
         assert!(kept.contains(&node.queue_bytes()), "{}", node.queue_bytes());
     }
+}
+
+/// A queue gets what is kept when it is bound, and no more: what a replay still needs is not for others, and goes with it,
+/// though nothing more is published.
+#[test]
+fn a_replay_keeps_nothing_for_those_who_bind_later() {
+    const LIMIT: u32 = 5000;
+    let mut node = Node::new();
+    let exchange = history_exchange(&mut node);
+    let home = node.topology.history_home(exchange);
+    let bodies: Vec<String> = (0..8000).map(|number| format!("{number:04}")).collect();
+    let bodies: Vec<&str> = bodies.iter().map(|body| &**body).collect();
+    remember_some(&mut node, exchange, LIMIT, &bodies[..5000], 0);
+    let names = ["q", "r", "s", "t", "u", "v", "w", "x"];
+    let queues = names.map(|name| node.declare(name, Table::default()));
+    let mut queues = queues.into_iter().filter(|queue| node.topology.home(*queue) == home);
+    let queues = [(); 3].map(|()| queues.next().expect("a queue there"));
+    let before = node.queue_bytes();
+
+    let replay = |queue| ToShard::Replay { from: ME, exchange, queue };
+    let remember = |body: &&str| {
+        let nowhere = message(QueueId::new(0), "k", body, 0);
+        let message = Publish { targets: Targets::new(), persistent: true, ..nowhere };
+        ToShard::Remember { from: ME, exchange, limit: LIMIT, message }
+    };
+    let mut letters = vec![replay(queues[0])];
+    letters.extend(bodies[5000..].iter().map(remember));
+    letters.push(replay(queues[1]));
+    node.one_turn(queues[0], letters);
+    node.shard(queues[2], replay(queues[2]));
+    for (slot, (queue, want)) in
+        queues.into_iter().zip([&bodies[..5000], &bodies[3000..], &bodies[3000..]]).enumerate()
+    {
+        node.consume_within(1 << 30, queue, slot as u32 + 1, true);
+        let mut got = Vec::new();
+        while let Some(ToSession::Deliver(deliveries)) = node.got.pop_front() {
+            got.extend(deliveries.iter().map(body));
+        }
+        assert!(got == want, "{} from {:?} on", got.len(), got.first());
+    }
+    assert_eq!(node.queue_bytes(), before);
+}
+
+/// Exchanges that go all at once are let go of for what that costs, and what waits says so once.
+#[test]
+fn what_many_exchanges_remembered_is_let_go_of_for_its_price() {
+    const EXCHANGES: usize = 3000;
+    let mut node = Node::new();
+    let named = |number| history_exchange_named(&mut node, &format!("h{number}"));
+    let mut exchanges: Vec<ExchangeId> = (0..EXCHANGES).map(named).collect();
+    exchanges.retain(|exchange| node.topology.history_home(*exchange) == GroupId::at(0));
+    for exchange in &exchanges {
+        remember_some(&mut node, *exchange, 4, &["a", "b", "c", "d"], 0);
+    }
+    let forget = |exchange: &ExchangeId| ToShard::Forget { exchange: *exchange };
+    let mut letters: Vec<ToShard> = exchanges.iter().map(forget).collect();
+    let (topology, now) = (&node.topology, node.now);
+    let goes_on = node.shards[0].turn(&mut letters, topology, now, &mut Outbox::default());
+    let waits = node.shards[0].under_way();
+    assert!(goes_on && waits <= 5 * exchanges.len() as u64, "{waits} units wait");
+    node.later(0);
+    assert_eq!(node.queue_bytes(), 0);
+    assert_eq!(node.shards[0].under_way(), 0);
 }
 
 /// Whoever publishes to a recent-history exchange pays for what it has remembered, if others wait.
