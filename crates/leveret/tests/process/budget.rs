@@ -2,7 +2,8 @@
 //!
 //! Such a client sends each message and each ack in a write of its own. Here it either sends the next one when all has come of
 //! the last one, so that nothing can be shared, or it sends many to a broker that is stopped meanwhile, as to one that is busy.
-//! Both are the same on a slow machine: a budget is what a machine has at most that does nothing else.
+//! Both are the same on a slow machine: a budget is what a machine has at most that does nothing else. What cannot be less is
+//! checked too: a call that the system does not count, or a thread of another name, would be within each budget.
 
 use leveret_client::amqp::method::Method;
 use leveret_client::{Connection, Consume, Event, QueueDeclare};
@@ -14,9 +15,10 @@ use crate::broker::{Broker, PATIENCE, declare, wait_for_ack, wait_until};
 struct Counts {
     /// Reads of sockets that brought something. Others cannot be told from what threads read of themselves by the clock.
     reads: f64,
-    /// Calls of the whole process that write: to sockets, to files, and to wake a thread that waits for sockets.
+    /// Calls of the whole process that write: to sockets, to files, and to wake a thread that waits for sockets. The system
+    /// counts `write` and its family alone, no `sendmsg` and no `io_uring`.
     writes: f64,
-    /// Of the threads that serve clients.
+    /// Of the threads that serve clients, which are known by their names.
     sleeps: f64,
 }
 
@@ -51,6 +53,11 @@ impl Counts {
             sleeps: f(self.sleeps, other.sleeps),
         }
     }
+
+    fn is_within(self, most: Self) -> bool {
+        let over = self.each(|it, most| it - most, most);
+        over.reads <= 0.0 && over.writes <= 0.0 && over.sleeps <= 0.0
+    }
 }
 
 /// Of all connections.
@@ -65,30 +72,34 @@ fn number(text: &str, name: &str) -> f64 {
     line.trim().parse().unwrap()
 }
 
-/// Messages of a round, and rounds: the best counts, which has the least of anything else.
+/// Messages of a round, and rounds: one of them has little of anything else.
 const MESSAGES: u32 = 100;
 const ROUNDS: usize = 5;
 
-/// What a message costs in the best round.
-fn cost(broker: &Broker, mut round: impl FnMut()) -> Counts {
+/// What a message has at least that is read, answered and waited for alone.
+const LEAST_ALONE: Counts = Counts { reads: 1.0, writes: 1.0, sleeps: 0.01 };
+/// What it has at least of a round's single read, answer and sleep.
+const LEAST_SHARED: Counts = Counts { reads: 0.01, writes: 0.01, sleeps: 0.01 };
+
+/// What a message costs in each round.
+fn costs(broker: &Broker, mut round: impl FnMut()) -> Vec<Counts> {
     round(); // Whatever is done once.
     let one = || {
         let before = Counts::before(broker);
         round();
         Counts::after(broker).each(|now, before| (now - before) / f64::from(MESSAGES), before)
     };
-    let rounds = std::iter::repeat_with(one).take(ROUNDS);
-    rounds.reduce(|best, it| best.each(f64::min, it)).unwrap()
+    std::iter::repeat_with(one).take(ROUNDS).collect()
 }
 
+/// That no round has less than can be, and one of them is within the budget with all that it has.
 #[track_caller]
-fn check(what: &str, cost: Counts, budget: Counts) {
-    eprintln!("{what}: {cost:?}");
-    let over = cost.each(|cost, budget| cost - budget, budget);
-    assert!(
-        over.reads <= 0.0 && over.writes <= 0.0 && over.sleeps <= 0.0,
-        "{what}: {cost:?} per message, and the budget is {budget:?}"
-    );
+fn check(what: &str, rounds: &[Counts], least: Counts, budget: Counts) {
+    eprintln!("{what}: {rounds:?}");
+    let is_least = rounds.iter().all(|it| least.is_within(*it));
+    assert!(is_least, "{what}: {rounds:?} per message, and no less than {least:?} can be");
+    let is_within = rounds.iter().any(|it| it.is_within(budget));
+    assert!(is_within, "{what}: {rounds:?} per message, and the budget is {budget:?}");
 }
 
 /// Two threads, whatever the machine has.
@@ -135,13 +146,18 @@ fn a_message_and_its_confirm() {
         let how = QueueDeclare { durable: persistent, ..QueueDeclare::default() };
         client.queue_declare(channel, "q", &how).unwrap();
         client.confirm_select(channel).unwrap();
-        let cost = cost(&broker, || {
+        let costs = costs(&broker, || {
             for _ in 0..MESSAGES {
                 publish(&mut client, channel, persistent);
                 wait_for_ack(&mut client);
             }
         });
-        check(&format!("publish and confirm, persistent {persistent}"), cost, budget);
+        check(
+            &format!("publish and confirm, persistent {persistent}"),
+            &costs,
+            LEAST_ALONE,
+            budget,
+        );
     }
 }
 
@@ -161,7 +177,7 @@ fn a_message_and_its_delivery() {
         consumer.qos(from, 1, false).unwrap();
         let how = Consume { no_ack: !acks, ..Consume::default() };
         consumer.consume(from, "q", &how).unwrap();
-        let cost = cost(&broker, || {
+        let costs = costs(&broker, || {
             for _ in 0..MESSAGES {
                 publish(&mut publisher, to, false);
                 let tags = take(&mut consumer, 1);
@@ -171,7 +187,7 @@ fn a_message_and_its_delivery() {
                 }
             }
         });
-        check(&format!("publish and deliver, acks {acks}"), cost, budget);
+        check(&format!("publish and deliver, acks {acks}"), &costs, LEAST_ALONE, budget);
     }
 }
 
@@ -197,7 +213,7 @@ fn messages_that_wait_share_their_calls() {
             let how = Consume { no_ack: true, ..Consume::default() };
             consumer.consume(from, "q", &how).unwrap();
         }
-        let cost = cost(&broker, || {
+        let costs = costs(&broker, || {
             broker.signal(Signal::STOP);
             wait_until(PATIENCE, "it is stopped", || is_stopped(&broker));
             for _ in 0..MESSAGES {
@@ -212,7 +228,8 @@ fn messages_that_wait_share_their_calls() {
             publisher.poll().unwrap();
             while publisher.next_event().unwrap().is_some() {}
         });
-        check(&format!("a burst, consumer {consumes}, confirms {confirms}"), cost, budget);
+        let what = format!("a burst, consumer {consumes}, confirms {confirms}");
+        check(&what, &costs, LEAST_SHARED, budget);
     }
 }
 
