@@ -14,7 +14,9 @@
 //!    appended, and must not outlive it; so the footer is not written before the batches up to then
 //!    are safe.
 //! 4. Only when the footer is synced are the old files removed, and notes about them forgotten.
-//! 5. What is written in the background does not keep its place among removals. So a file that was given up,
+//! 5. Nor is the footer written while a file that is to be removed is there of which the old files have notes: those that
+//!    were not copied yet when it was given up are not in the new one.
+//! 6. What is written in the background does not keep its place among removals. So a file that was given up,
 //!    and is to be removed, leaves its name to no other.
 
 use bytes::Bytes;
@@ -77,12 +79,27 @@ enum Next {
     Go,
     /// The source cannot be read.
     Damaged,
+    /// What it would make does not suffice.
+    Vain,
+}
+
+/// How long a rewriting lacks notes that are needed: those on a file that was to go before they were copied.
+enum Lack {
+    /// Until the file is removed.
+    Passes,
+    /// The file cannot be removed.
+    Stays,
 }
 
 impl Rewrite {
     /// Bytes of the file so far.
     pub(super) fn disk_bytes(&self) -> u64 {
         self.target.written
+    }
+
+    /// Notes on this state of a segment do not matter any more.
+    pub(super) fn retire(&mut self, epoch: Epoch) {
+        self.target.retire(epoch);
     }
 
     pub(super) fn held_bytes(&self) -> usize {
@@ -274,8 +291,24 @@ impl<D: Disk> FileLog<D> {
                     self.give_up(work);
                     return;
                 }
+                Next::Vain => {
+                    self.give_up(work);
+                    return;
+                }
             }
         }
+    }
+
+    /// Whether sources have notes on files that are to be removed, and were not when the rewriting began: some of those notes
+    /// may have been left out.
+    fn lacks_notes(&self, work: &Rewrite) -> Option<Lack> {
+        let segments = &self.store.segments;
+        let indexes = work.sources.iter().filter_map(|(number, _)| segments.by_number(*number));
+        let mut sources = indexes.map(|index| &segments.all[index]);
+        if sources.clone().any(|it| it.has_notes_on(self.space.stuck())) {
+            return Some(Lack::Stays);
+        }
+        sources.any(|it| it.has_notes_on(self.space.going())).then_some(Lack::Passes)
     }
 
     fn next_step(&mut self, work: &mut Rewrite) -> Next {
@@ -287,6 +320,11 @@ impl<D: Disk> FileLog<D> {
             Phase::Settle { before } => {
                 if self.writer.unsafe_from(self.sums.unwritten) < before {
                     return Next::Wait;
+                }
+                match self.lacks_notes(work) {
+                    Some(Lack::Stays) => return Next::Vain,
+                    Some(Lack::Passes) => return Next::Wait,
+                    None => {}
                 }
                 let footer = BatchHeader {
                     is_sealed: true,

@@ -178,6 +178,10 @@ impl Segment {
         *self.about.entry(about).or_default() += 1;
     }
 
+    pub(super) fn retire(&mut self, epoch: Epoch) {
+        self.about.remove(&epoch);
+    }
+
     pub(super) fn has_notes(&self) -> bool {
         !self.about.is_empty()
     }
@@ -321,9 +325,7 @@ impl Segments {
 
     /// Notes on this state of a segment do not matter any more.
     pub(super) fn retire(&mut self, epoch: Epoch) {
-        for segment in &mut self.all {
-            segment.about.remove(&epoch);
-        }
+        self.all.iter_mut().for_each(|segment| segment.retire(epoch));
     }
 
     /// The files whose digests were read.

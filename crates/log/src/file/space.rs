@@ -96,10 +96,15 @@ impl Space {
     }
 
     /// Files that are not in the log any more, and still there.
-    fn going(&self) -> impl Iterator<Item = Epoch> {
+    pub(super) fn going(&self) -> impl Iterator<Item = Epoch> {
         let leaving = self.leaving.iter().map(|(_, it)| it);
         let doomed = self.doomed.iter().chain(leaving).flat_map(|it| &it.epochs);
-        doomed.chain(&self.stuck).copied()
+        doomed.copied().chain(self.stuck())
+    }
+
+    /// Those of them that stay there.
+    pub(super) fn stuck(&self) -> impl Iterator<Item = Epoch> {
+        self.stuck.iter().copied()
     }
 
     pub(super) fn is_rewriting(&self) -> bool {
@@ -223,7 +228,12 @@ impl<D: Disk> FileLog<D> {
         let Some(index) = leaving.iter().position(|(it, _)| *it == token) else { return };
         let (_, Doomed { epochs, .. }) = leaving.swap_remove(index);
         if result.is_ok() {
-            epochs.into_iter().for_each(|epoch| self.store.segments.retire(epoch));
+            for epoch in epochs {
+                self.store.segments.retire(epoch);
+                if let Some(work) = &mut self.space.rewrite {
+                    work.retire(epoch);
+                }
+            }
             self.space.look();
         } else {
             self.space.stuck.extend(epochs);

@@ -1,3 +1,4 @@
+use super::segments::Segment;
 use super::*;
 use crate::disk::SimDisk;
 use crate::suite::{drive, numbers};
@@ -117,6 +118,61 @@ fn many_that_need_not_be_written_are_passed() {
     }
     log.collect().unwrap();
     assert_eq!(log.durable(), durable);
+}
+
+/// Files that are emptied while another is rewritten that has notes on them stay until the turn of each to be removed comes.
+/// What was released of them long before does not come back if the process ends between.
+#[test]
+fn notes_on_what_waits_for_its_removal_outlive_a_rewriting() {
+    let options = Options { segment_bytes: 40_000, cache_bytes: 0, ..Options::default() };
+    let (purged, other) = (Holder::new(1), Holder::new(2));
+    for steps in (0..60).step_by(5) {
+        let disk = SimDisk::new(1);
+        let mut log = open(&disk, options.clone());
+        let append = |log: &mut FileLog<SimDisk>, holder| {
+            for _ in 0..5 {
+                log.append(b"h", &[&[7; 1000]], &[holder], Keep::Durable).unwrap();
+            }
+            drive(log);
+        };
+        while log.store.segments.all.len() < 42 {
+            append(&mut log, purged);
+        }
+        let last = &log.store.segments.all[40];
+        let (early, target) = (last.first..last.first + 4, last.epochs.clone());
+        let first_other = log.end().get();
+        for number in 0..200 {
+            if number < 4 {
+                log.release(Offset::new(early.start + number), purged).unwrap();
+            }
+            append(&mut log, other);
+        }
+        for at in first_other..log.end().get() {
+            if at % 20 > 0 && !log.space.is_rewriting() {
+                log.release(Offset::new(at), other).unwrap();
+                log.sync().unwrap();
+            }
+        }
+        let has_notes = |it: &Segment| it.has_notes_on(target.iter().copied());
+        let mut all = log.store.segments.all.iter();
+        assert!(all.any(|it| it.is_rewriting && has_notes(it)));
+        // Now the files go that the notes are about.
+        for at in (0..first_other).filter(|at| !early.contains(at)) {
+            log.release(Offset::new(at), purged).unwrap();
+        }
+        for _ in 0..steps {
+            log.sync().unwrap();
+        }
+        let is_there = disk.files().iter().any(|(file, _)| file.segment == 40);
+        let are_needed = log.store.segments.all.iter().any(has_notes);
+        drop(log);
+        disk.kill();
+        let mut log = open(&disk, options.clone());
+        let mut back = Vec::new();
+        log.recover(&mut |it| back.extend(early.contains(&it.at.get()).then_some(it.at)));
+        assert_eq!(back, [], "after {steps} steps");
+        assert_eq!(is_there, are_needed, "after {steps} steps");
+    }
 }
 
 mod crafted;
