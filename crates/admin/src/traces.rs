@@ -15,6 +15,7 @@ mod writer;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,9 +33,9 @@ use leveret_server::locks::{Rank, Ranked};
 use leveret_server::node::Node;
 use leveret_topology::{By, QueueId};
 use tokio::sync::mpsc::{self, UnboundedSender};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tokio::task::yield_now;
-use tokio::time::{Instant, MissedTickBehavior, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::http::Fault;
 use crate::ops::direct::{Closed, Direct, is};
@@ -48,6 +49,12 @@ const TRACES_MAX: usize = 16;
 /// KiB of records that may be on their way to a trace's thread. A message that is larger goes alone.
 const ROOM_KIB: u32 = 4 << 10;
 
+/// How long a disk may take to open a trace's file.
+const OPEN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes of `tracing.max_waiting` for which one copy may wait, however small it is.
+const COPY_BYTES: i64 = 512;
+
 /// How often it is looked at whether the queue of a trace dropped something.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -60,19 +67,42 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What traces copy from.
 const TRACE_EXCHANGE: &str = "amq.rabbitmq.trace";
 
+/// A trace's consumer.
+const TAG: &str = "trace";
+
 /// The traces of a node.
 #[derive(Debug)]
 pub(crate) struct Traces {
     node: Arc<Node>,
     options: TracingOptions,
     dir: PathBuf,
-    all: Ranked<BTreeMap<Key, Arc<Trace>>>,
-    /// One permit, held by whoever makes a trace, or ends a vhost's last one.
+    all: Ranked<All>,
+    /// One permit, held by whoever has a vhost traced or not: for its first or last trace, or because the operator wishes so.
     changing: Semaphore,
-    /// Whether vhosts with traces were traced before they had any.
-    before: Ranked<BTreeMap<String, bool>>,
-    /// Each thread that writes has a part of it.
-    threads: Arc<()>,
+    /// Whether vhosts with traces are to be traced without them, too.
+    wished: Ranked<BTreeMap<String, bool>>,
+}
+
+/// What is there.
+#[derive(Debug, Default)]
+struct All {
+    traces: BTreeMap<Key, Arc<Trace>>,
+    /// Names of files that are written or deleted, and the vhosts of the traces that write. A trace has its file from before
+    /// it is opened until its thread has ended, however long the disk takes.
+    files: BTreeMap<String, Option<String>>,
+}
+
+/// A file that nobody else writes or deletes.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    traces: Arc<Traces>,
+    file: String,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.traces.all.lock().files.remove(&self.file);
+    }
 }
 
 /// Vhost and name.
@@ -104,6 +134,8 @@ pub(crate) struct Trace {
     end: Notify,
     /// Nothing more is taken.
     is_over: AtomicBool,
+    /// What it needs was deleted: its vhost, its queue, its user.
+    is_ended_by_others: AtomicBool,
     /// All is done that follows from its end.
     done: watch::Sender<bool>,
 }
@@ -143,10 +175,9 @@ impl Traces {
             node,
             options,
             dir,
-            all: Ranked::new(Rank::Above, BTreeMap::new()),
+            all: Ranked::new(Rank::Above, All::default()),
             changing: Semaphore::new(1),
-            before: Ranked::new(Rank::Above, BTreeMap::new()),
-            threads: Arc::default(),
+            wished: Ranked::new(Rank::Above, BTreeMap::new()),
         })
     }
 
@@ -162,17 +193,58 @@ impl Traces {
 
     /// All of them, by vhost and name.
     pub(crate) fn all(&self) -> Vec<Arc<Trace>> {
-        self.all.lock().values().cloned().collect()
+        self.all.lock().traces.values().cloned().collect()
     }
 
     /// One of them.
     pub(crate) fn get(&self, vhost: &str, name: &str) -> Option<Arc<Trace>> {
-        self.all.lock().get(&(vhost.to_owned(), name.to_owned())).cloned()
+        self.all.lock().traces.get(&(vhost.to_owned(), name.to_owned())).cloned()
     }
 
-    /// The trace that writes to a file.
-    pub(crate) fn writing(&self, file: &str) -> Option<Arc<Trace>> {
-        self.all.lock().values().find(|it| it.file == file && it.is_running()).cloned()
+    /// A file to be deleted, unless a trace has it.
+    pub(crate) fn own_to_delete(self: &Arc<Self>, file: &str) -> Result<Owned, Fault> {
+        let mut all = self.all.lock();
+        match all.files.get(file) {
+            Some(Some(vhost)) => {
+                let name = files::trace_of(file);
+                return Err(Fault::bad(format!(
+                    "the trace '{name}' of vhost '{vhost}' writes to the file: stop it first"
+                )));
+            }
+            Some(None) => return Err(Fault::bad("the file is being deleted")),
+            None => all.files.insert(file.to_owned(), None),
+        };
+        Ok(Owned { traces: Arc::clone(self), file: file.to_owned() })
+    }
+
+    /// The file of a trace that is to be made.
+    fn own_to_write(self: &Arc<Self>, asked: &Asked) -> Result<Owned, Fault> {
+        let file =
+            files::of_trace(&asked.name).ok_or_else(|| Fault::bad("invalid trace name"))?;
+        let mut all = self.all.lock();
+        let key = (asked.vhost.clone(), asked.name.clone());
+        if all.traces.get(&key).is_some_and(|trace| trace.is_running()) {
+            return Err(Fault::bad("the trace is there already: stop it first"));
+        }
+        match all.files.get(&file) {
+            Some(Some(vhost)) => {
+                return Err(Fault::bad(format!(
+                    "the file {file} is written by the trace of this name in vhost '{vhost}'"
+                )));
+            }
+            Some(None) => return Err(Fault::bad(format!("the file {file} is being deleted"))),
+            None => {}
+        }
+        // What is left of one that has ended makes way.
+        let ended = all.traces.iter().filter(|(of, trace)| {
+            **of != key && !all.files.contains_key(&trace.file)
+        });
+        if ended.count() + all.files.len() >= TRACES_MAX {
+            return Err(Fault::bad(format!("there are {TRACES_MAX} traces, and no more may be")));
+        }
+        all.files.insert(file.clone(), Some(asked.vhost.clone()));
+        drop(all);
+        Ok(Owned { traces: Arc::clone(self), file })
     }
 
     /// Makes a trace, in the name of a user who may open its vhost. From now on all is written that its pattern fits.
@@ -182,25 +254,7 @@ impl Traces {
         asked: Asked,
         admitted: Admitted,
     ) -> Result<(), Fault> {
-        let changing = self.changing.acquire().await;
-        let file_name =
-            files::of_trace(&asked.name).ok_or_else(|| Fault::bad("invalid trace name"))?;
-        self.check_new(&asked, &file_name)?;
-        let (dir, name) = (self.dir.clone(), file_name.clone());
-        let opened = tokio::task::spawn_blocking(move || files::open_to_append(&dir, &name)).await;
-        let file = opened.map_err(|_| Fault::unavailable("the node stops"))?;
-        let path = self.dir.join(&file_name);
-        let cannot =
-            |error| Fault::bad(format!("the file {} cannot be written: {error}", path.display()));
-        let file = file.map_err(cannot)?;
-        let bytes = file.metadata().map_err(cannot)?.len();
-        if bytes >= self.options.max_file_size.get() {
-            let max = self.options.max_file_size.get();
-            return Err(Fault::bad(format!(
-                "the file {file_name} has reached tracing.max_file_size, {max} bytes: delete it, or \
-                 name the trace otherwise"
-            )));
-        }
+        let owned = self.own_to_write(&asked)?;
         let peer = format!("trace {}", asked.name);
         let opened = Direct::open(&self.node, admitted, &asked.vhost, peer).await;
         let mut direct = opened.map_err(refused)?;
@@ -210,55 +264,67 @@ impl Traces {
             let vhost = topology.vhost(&asked.vhost).ok_or_else(Fault::not_found)?.id;
             topology.queue(vhost, &queue).ok_or_else(Fault::not_found)?.id
         };
+        // After all that may be refused: a file that is made is used.
+        let (file, bytes, owned) = self.open(owned).await?;
         let progress = Arc::new(Progress::default());
         progress.bytes.store(bytes, Ordering::Relaxed);
         let trace = Arc::new(Trace {
             asked: asked.clone(),
-            file: file_name,
+            file: owned.file.clone(),
             queue,
             queue_id,
             progress,
             end: Notify::new(),
             is_over: AtomicBool::new(false),
+            is_ended_by_others: AtomicBool::new(false),
             done: watch::Sender::new(false),
         });
-        let (batches, written) = self.start_thread(&trace, file)?;
-        self.all.lock().insert((asked.vhost.clone(), asked.name.clone()), Arc::clone(&trace));
+        let changing = self.changing.acquire().await;
+        let (batches, written) = self.start_thread(&trace, file, owned)?;
+        let key = (asked.vhost.clone(), asked.name.clone());
+        self.all.lock().traces.insert(key, Arc::clone(&trace));
         let (own, of_task) = (Arc::clone(self), Arc::clone(&trace));
         let by_task = by.clone();
         tokio::spawn(async move { own.run(of_task, direct, batches, written, by_task).await });
         let is_traced = self.node.topology().vhost(&asked.vhost).is_some_and(|it| it.is_traced);
-        self.before.lock().entry(asked.vhost.clone()).or_insert(is_traced);
-        drop(changing);
+        self.wished.lock().entry(asked.vhost.clone()).or_insert(is_traced);
+        // Nobody has it otherwise before this is answered.
         let begun = self.set_traced(by, &asked.vhost, true).await;
+        drop(changing);
         if begun.is_err() {
             self.stop(&trace.asked.vhost, &trace.asked.name).await;
         }
         begun
     }
 
-    fn check_new(&self, asked: &Asked, file: &str) -> Result<(), Fault> {
-        let mut all = self.all.lock();
-        let key = (asked.vhost.clone(), asked.name.clone());
-        match all.get(&key) {
-            Some(trace) if trace.is_running() => {
-                return Err(Fault::bad("the trace is there already: stop it first"));
+    /// Opens a trace's file. Its size, and the file's name, which a disk that does not answer keeps.
+    async fn open(&self, owned: Owned) -> Result<(File, u64, Owned), Fault> {
+        let (dir, file_name) = (self.dir.clone(), owned.file.clone());
+        let path = dir.join(&file_name).display().to_string();
+        let opening = tokio::task::spawn_blocking(move || {
+            let file = files::open_to_append(&dir, &owned.file)?;
+            let bytes = file.metadata()?.len();
+            Ok((file, bytes, owned))
+        });
+        let opened = timeout(OPEN_PATIENCE, opening).await.map_err(|_| {
+            Fault::unavailable(format!("the file {path} cannot be written: the disk does not answer"))
+        })?;
+        let opened = opened.map_err(|_| Fault::unavailable("the node stops"))?;
+        let opened = opened.map_err(|error: io::Error| {
+            let why = format!("the file {path} cannot be written: {error}");
+            match files::is_unfit(&error) {
+                true => Fault::bad(why),
+                false => Fault::unavailable(why),
             }
-            // What is left of one that has ended makes way.
-            Some(_) => drop(all.remove(&key)),
-            None => {}
-        }
-        if let Some(other) = all.values().find(|it| it.file == file && it.is_running()) {
+        })?;
+        let max = self.options.max_file_size.get();
+        if opened.1 >= max {
             return Err(Fault::bad(format!(
-                "the file {file} is written by the trace of this name in vhost '{}'",
-                other.asked.vhost
+                "the file {file_name} has reached tracing.max_file_size, {max} bytes: delete it, or \
+                 name the trace otherwise"
             )));
         }
-        let threads = Arc::strong_count(&self.threads) - 1;
-        if all.len().max(threads) >= TRACES_MAX {
-            return Err(Fault::bad(format!("there are {TRACES_MAX} traces, and no more may be")));
-        }
-        Ok(())
+        Ok(opened)
     }
 
     /// Declares the queue of a trace, binds it and consumes from it. Its name.
@@ -266,6 +332,8 @@ impl Traces {
         let mut arguments = Table::new();
         let most = i64::try_from(self.options.max_waiting.get()).unwrap_or(i64::MAX);
         arguments.push("x-max-length-bytes", Value::I64(most));
+        // A copy takes more than its body, which may be empty.
+        arguments.push("x-max-length", Value::I64(most / COPY_BYTES));
         arguments.push("x-overflow", "drop-head");
         let arguments = arguments.to_bytes();
         let declare = queue::Declare {
@@ -287,7 +355,12 @@ impl Traces {
         };
         let bound = |event: &Event<'_>| is(event, |it| matches!(it, Method::QueueBindOk(_)));
         direct.call(&bind, bound).await?;
-        let consume = basic::Consume { queue: &queue, no_ack: true, ..basic::Consume::default() };
+        let consume = basic::Consume {
+            queue: &queue,
+            consumer_tag: TAG,
+            no_ack: true,
+            ..basic::Consume::default()
+        };
         let begun = |event: &Event<'_>| is(event, |it| matches!(it, Method::BasicConsumeOk(_)));
         direct.call(&consume, begun).await?;
         Ok(queue)
@@ -298,6 +371,7 @@ impl Traces {
         &self,
         trace: &Trace,
         file: File,
+        owned: Owned,
     ) -> Result<(UnboundedSender<Batch>, watch::Receiver<bool>), Fault> {
         let asked = &trace.asked;
         let how = (asked.format, asked.max_payload_bytes, self.options.max_file_size.get());
@@ -305,10 +379,9 @@ impl Traces {
         let writer = Writer::new(Arc::clone(&self.node), self.dir.clone(), file, how, progress);
         let (sender, batches) = mpsc::unbounded_channel();
         let (ends, ended) = watch::channel(false);
-        let counted = Arc::clone(&self.threads);
         let work = move || {
             writer.run(batches);
-            drop(counted);
+            drop(owned);
             // Nobody may be there to hear it.
             let _ = ends.send(true);
         };
@@ -330,14 +403,16 @@ impl Traces {
             vhost = trace.asked.vhost, file = %self.dir.join(&trace.file).display(),
             format = trace.asked.format.name(), "a trace has begun"
         );
-        let mut taking = Taking { traces: self, trace: &trace, batches, told: 0 };
+        let room = Arc::new(Semaphore::new(ROOM_KIB as usize));
+        let looked = Instant::now();
+        let mut taking = Taking { traces: self, trace: &trace, batches, room, told: 0, looked };
         taking.take(&mut direct, written.clone()).await;
         trace.is_over.store(true, Ordering::Release);
-        taking.rest().await;
+        taking.rest(&mut direct).await;
         drop(direct);
         drop(taking);
         // A thread that its disk does not let go ends later.
-        let _ = tokio::time::timeout(PATIENCE, over(&mut written)).await;
+        let _ = timeout(PATIENCE, over(&mut written)).await;
         self.say_end(&trace);
         self.leave(&trace.asked.vhost, by).await;
         // Nobody may be there to hear it.
@@ -350,6 +425,10 @@ impl Traces {
         let file = file.display();
         match stopped {
             None => tracing::info!(vhost, %file, written, not_written, "a trace has ended"),
+            // That is what somebody wanted.
+            Some(why) if trace.is_ended_by_others.load(Ordering::Relaxed) => {
+                tracing::info!(vhost, %file, written, not_written, "a trace has stopped: {why}");
+            }
             Some(why) => {
                 tracing::error!(vhost, %file, written, not_written, "a trace has stopped: {why}");
             }
@@ -358,7 +437,7 @@ impl Traces {
 
     /// Ends a trace and forgets it. False if there is none.
     pub(crate) async fn stop(&self, vhost: &str, name: &str) -> bool {
-        let removed = self.all.lock().remove(&(vhost.to_owned(), name.to_owned()));
+        let removed = self.all.lock().traces.remove(&(vhost.to_owned(), name.to_owned()));
         let Some(trace) = removed else { return false };
         end(&trace).await;
         true
@@ -366,22 +445,57 @@ impl Traces {
 
     /// Ends all of them with the node.
     pub(crate) async fn stop_all(&self) {
-        let all = std::mem::take(&mut *self.all.lock());
+        let all = std::mem::take(&mut self.all.lock().traces);
         all.values().for_each(|trace| trace.end.notify_one());
         for trace in all.values() {
             end(trace).await;
         }
     }
 
-    /// A vhost whose last trace has ended is traced no more, unless it was before.
+    /// Ends those that get their messages in the name of a user, who is gone.
+    pub(crate) async fn stop_of(&self, user: &str) {
+        let is_of = |trace: &Trace| {
+            trace.asked.username.as_deref().unwrap_or(&self.options.username) == user
+        };
+        let of_user: Vec<_> = self.all().into_iter().filter(|it| it.is_running() && is_of(it)).collect();
+        for trace in &of_user {
+            trace.is_ended_by_others.store(true, Ordering::Relaxed);
+            // An earlier reason counts.
+            let _ = trace.progress.why.set(format!("user '{user}' was deleted"));
+            trace.end.notify_one();
+        }
+        for trace in &of_user {
+            end(trace).await;
+        }
+    }
+
+    /// A vhost whose last trace has ended is traced no more, unless that is the operator's wish.
     async fn leave(&self, vhost: &str, by: Box<By>) {
         let _changing = self.changing.acquire().await;
-        let is_left =
-            !self.all.lock().values().any(|it| it.asked.vhost == vhost && it.is_running());
-        let was_traced = if is_left { self.before.lock().remove(vhost) } else { None };
-        if was_traced == Some(false) {
+        let is_left = !self.has_running(vhost);
+        let wished = if is_left { self.wished.lock().remove(vhost) } else { None };
+        if wished == Some(false) {
             // The vhost may be gone.
             let _ = self.set_traced(by, vhost, false).await;
+        }
+    }
+
+    fn has_running(&self, vhost: &str) -> bool {
+        let all = self.all.lock();
+        all.traces.values().any(|it| it.asked.vhost == vhost && it.is_running())
+    }
+
+    /// Notes whether the operator wishes a vhost to be traced, before that is done. What is to be done now: a vhost stays
+    /// traced as long as it has a trace. The permit is kept until it is done.
+    pub(crate) async fn wish(&self, vhost: &str, is_traced: bool) -> (bool, Option<SemaphorePermit<'_>>) {
+        // No permit ends.
+        let changing = self.changing.acquire().await.ok();
+        match self.wished.lock().get_mut(vhost) {
+            Some(wished) => {
+                *wished = is_traced;
+                (true, changing)
+            }
+            None => (is_traced, changing),
         }
     }
 
@@ -406,18 +520,23 @@ struct Taking<'a> {
     traces: &'a Traces,
     trace: &'a Trace,
     batches: UnboundedSender<Batch>,
+    /// For records on their way to the thread.
+    room: Arc<Semaphore>,
     /// Messages that the queue dropped, as far as the file tells of them.
     told: u64,
+    /// When that was looked at.
+    looked: Instant,
 }
 
 impl Taking<'_> {
     /// Takes messages until the trace is to end, or the queue or the thread that writes is gone.
     async fn take(&mut self, direct: &mut Direct, mut written: watch::Receiver<bool>) {
-        let room = Arc::new(Semaphore::new(ROOM_KIB as usize));
-        let mut looks = tokio::time::interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last = None;
         loop {
+            // However many come without a pause.
+            if self.looked.elapsed() >= LOOK {
+                self.look().await;
+            }
             let records = tokio::select! {
                 biased;
                 () = over(&mut written) => return,
@@ -428,25 +547,23 @@ impl Taking<'_> {
                 records = direct.deliveries() => records,
                 // Nothing more is at hand.
                 () = std::future::ready(()), if last.is_some() => return,
-                _ = looks.tick() => {
-                    self.look().await;
-                    continue;
-                }
+                () = sleep_until(self.looked + LOOK) => continue,
             };
             let records = match records {
                 Ok(records) => records,
                 Err(why) => {
+                    let is_gone = why == Closed::QueueGone;
+                    self.trace.is_ended_by_others.fetch_or(is_gone, Ordering::Relaxed);
                     // An earlier reason counts.
                     let _ = self.trace.progress.why.set(format!("no more messages come: {why}"));
                     return;
                 }
             };
             let count = records.len() as u64;
-            let kib = records.iter().map(Bytes::len).sum::<usize>() >> 10;
-            let kib = u32::try_from(kib).unwrap_or(ROOM_KIB).clamp(1, ROOM_KIB);
+            let kib = kib(&records);
             let until = last.unwrap_or_else(|| Instant::now() + LAST);
             let room = tokio::select! {
-                room = Arc::clone(&room).acquire_many_owned(kib) => room.ok(),
+                room = Arc::clone(&self.room).acquire_many_owned(kib) => room.ok(),
                 () = self.trace.end.notified(), if last.is_none() => None,
                 () = sleep_until(until), if last.is_some() => None,
                 () = over(&mut written) => None,
@@ -476,10 +593,21 @@ impl Taking<'_> {
             self.lose(dropped(&numbers).saturating_sub(self.told));
             self.told = self.told.max(dropped(&numbers));
         }
+        self.looked = Instant::now();
     }
 
-    /// What the queue still has is not written any more.
-    async fn rest(&mut self) {
+    /// Nothing more is to come. What is on its way is written if there is room for it, and what the queue still has is not.
+    async fn rest(&mut self, direct: &mut Direct) {
+        let taken = |records: Vec<Bytes>| {
+            let (count, room) = (records.len() as u64, Arc::clone(&self.room));
+            let room = room.try_acquire_many_owned(kib(&records)).ok();
+            let sent = room.map(|room| self.batches.send(Batch::Messages(records, room)).is_ok());
+            if sent != Some(true) {
+                self.lose(count);
+            }
+        };
+        // An error is the end of all messages, too.
+        let _ = timeout(PATIENCE, direct.cancel(TAG, taken)).await;
         if let Some(numbers) = self.numbers().await {
             let left = numbers.counts.ready + numbers.counts.unacked;
             self.lose(dropped(&numbers).saturating_sub(self.told) + left);
@@ -491,6 +619,12 @@ impl Taking<'_> {
         let facts = facts::of(&self.traces.node, &[id]).await.ok()?.remove(&id);
         facts.map(|facts| facts.numbers)
     }
+}
+
+/// The room that records take on their way.
+fn kib(records: &[Bytes]) -> u32 {
+    let kib = records.iter().map(Bytes::len).sum::<usize>() >> 10;
+    u32::try_from(kib).unwrap_or(ROOM_KIB).clamp(1, ROOM_KIB)
 }
 
 /// Messages that left a trace's queue otherwise than to it.
@@ -512,7 +646,7 @@ fn refused(why: Closed) -> Fault {
 async fn end(trace: &Trace) {
     trace.end.notify_one();
     let mut done = trace.done.subscribe();
-    let _ = tokio::time::timeout(2 * PATIENCE, over(&mut done)).await;
+    let _ = timeout(2 * PATIENCE, over(&mut done)).await;
 }
 
 /// Waits for what is told once. Whoever is to tell it may be gone, which is the same.

@@ -449,6 +449,9 @@ options! {
     TracingOptions, "Traces";
 
     /// Directory of the files. Not set: `trace` in the data directory. RabbitMQ's default is `/var/tmp/rabbitmq-tracing`.
+    ///
+    /// It belongs to the broker's user or to root, and nobody else may write to it. The packaged systemd service
+    /// writes nowhere but to its own directories: another one needs `ReadWritePaths=` in a drop-in of the service.
     dir: Option<String> = None, keys = ["tracing.dir"], check = own_path;
 
     /// User in whose name a trace gets its messages, unless it is made with another one.
@@ -467,8 +470,10 @@ options! {
 
     /// Most bytes of copies that may wait for the file of a trace, by the sizes of their bodies.
     ///
-    /// Older ones than these are left out, counted, and told in the file. RabbitMQ keeps all, and runs out of memory.
-    max_waiting: ByteSize = ByteSize::mib(256), keys = ["tracing.max_waiting"],
+    /// One copy may wait for each 512 of these bytes, however small it is. Older ones than these are left out, counted, and
+    /// told in the file. Each trace has as much for itself: 16 traces hold up to 16 times that. RabbitMQ keeps all; its memory
+    /// alarm then blocks publishers.
+    max_waiting: ByteSize = ByteSize::mib(32), keys = ["tracing.max_waiting"],
         range = ByteSize::kib(64)..=ByteSize::mib(1024);
 }
 

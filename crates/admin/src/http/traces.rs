@@ -223,13 +223,13 @@ pub(super) async fn delete_file(call: Call) -> Result<Answer, Fault> {
     must_name_this_node(&call)?;
     let traces = Arc::clone(&call.app.ops.traces);
     let name = call.param("name").to_owned();
-    if let Some(trace) = traces.writing(&name) {
-        return Err(Fault::bad(format!(
-            "the trace '{}' of vhost '{}' writes to the file: stop it first",
-            trace.asked.name, trace.asked.vhost
-        )));
-    }
-    let deleted = aside(move || files::delete(&traces.dir(), &name)).await?;
+    let (dir, owned) = (traces.dir(), traces.own_to_delete(&name)?);
+    let work = move || {
+        let deleted = files::delete(&dir, &name);
+        drop(owned);
+        deleted
+    };
+    let deleted = aside(work).await?;
     match deleted.map_err(|error| Fault::unavailable(format!("the file stays: {error}")))? {
         true => Ok(Answer::Done),
         false => Err(Fault::not_found()),

@@ -141,5 +141,6 @@ async fn remove(call: &Call, name: String) -> Result<Answer, Fault> {
     ask::admin(call.node(), call.by(), AdminCommand::DeleteUser { name: name.clone() }).await?;
     let reason = format!("user '{name}' was deleted");
     close::close_all(call.node(), &reason, |facts| facts.user == name).await;
+    call.app.ops.traces.stop_of(&name).await;
     Ok(Answer::Done)
 }

@@ -95,14 +95,25 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         false => None,
     };
     let is_new = call.node().topology().vhost(&name).is_none();
+    let tracing =
+        body.contains_key("tracing").then(|| body.flag("tracing", false)).transpose()?;
+    let traces = Arc::clone(&call.app.ops.traces);
+    let (tracing, changing) = match tracing {
+        Some(wished) => {
+            let (is_traced, changing) = traces.wish(&name, wished).await;
+            (Some(is_traced), changing)
+        }
+        None => (None, None),
+    };
     let command = AdminCommand::PutVhost {
         description: body.optional_text("description")?,
         tags: tags(&body)?,
         name: name.clone(),
         default_queue_type,
-        tracing: body.contains_key("tracing").then(|| body.flag("tracing", false)).transpose()?,
+        tracing,
     };
     ask::admin(call.node(), call.by(), command).await?;
+    drop(changing);
     if let Some(is_protected) = is_protected {
         let command = AdminCommand::ProtectVhost { name: name.clone(), is_protected };
         ask::admin(call.node(), call.by(), command).await?;

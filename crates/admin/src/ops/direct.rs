@@ -205,6 +205,36 @@ impl Direct {
         }
     }
 
+    /// Ends a consumer. Messages that were on their way are taken.
+    pub async fn cancel(
+        &mut self,
+        tag: &str,
+        mut taken: impl FnMut(Vec<Bytes>),
+    ) -> Result<(), Closed> {
+        self.say(&basic::Cancel { consumer_tag: tag, ..basic::Cancel::default() });
+        let mut letter = None;
+        loop {
+            let mut at = At::Any;
+            if let Some(ToSession::Deliver(deliveries)) = &letter {
+                taken(deliveries.iter().map(|it| it.record.clone()).collect());
+                at = At::Deliveries;
+            }
+            self.turn(letter.take(), at);
+            while let Some(event) = self.input.next_event().map_err(|_| Closed::Stopping)? {
+                if let Some(closed) = closed(&event) {
+                    return Err(closed);
+                }
+                if is(&event, |it| matches!(it, Method::BasicCancelOk(_))).is_some() {
+                    return Ok(());
+                }
+            }
+            if self.session.end().is_some() {
+                return Err(Closed::Stopping);
+            }
+            letter = Some(self.letters.recv().await.ok_or(Closed::Stopping)?);
+        }
+    }
+
     /// The next letter; none when it is time for what the session does by itself: a user whose consumers are limited to a
     /// rate gets nothing until then.
     async fn letter(&mut self) -> Result<Option<ToSession>, Closed> {

@@ -2,12 +2,15 @@
 //!
 //! Nothing but a plain name of a file leads into the directory, and no link leads out of it.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 /// The longest name of a trace, in bytes. The file's name is longer by its ending.
 const NAME_MAX: usize = 200;
@@ -22,9 +25,17 @@ const ENDING: &str = ".log";
 const DIR_MODE: u32 = 0o750;
 const FILE_MODE: u32 = 0o640;
 
+/// Of a directory that nobody's traces are safe in.
+const OTHERS_WRITE: u32 = 0o002;
+
 /// The name of a trace's file. None if the trace's name cannot be a part of it: RabbitMQ takes those with a slash, too.
 pub(crate) fn of_trace(name: &str) -> Option<String> {
     is_plain(name).then(|| format!("{name}{ENDING}"))
+}
+
+/// The name of the trace whose file it is.
+pub(super) fn trace_of(file: &str) -> &str {
+    file.strip_suffix(ENDING).unwrap_or(file)
 }
 
 /// Whether a name is of one part, says nothing but what it shows, and is not too long.
@@ -38,21 +49,57 @@ fn is_plain(name: &str) -> bool {
 
 /// The path of a file that a request names; none if there cannot be such a one.
 fn path(dir: &Path, file: &str) -> Option<PathBuf> {
-    let name = file.strip_suffix(ENDING).unwrap_or(file);
-    is_plain(name).then(|| dir.join(file))
+    is_plain(trace_of(file)).then(|| dir.join(file))
 }
 
-/// Opens a trace's file to be written at its end, and makes it and the directory if they are not there.
+/// Opens a trace's file to be written at its end, and makes it and the directory if they are not there. Nobody else may have
+/// a hand in either.
 pub(super) fn open_to_append(dir: &Path, file: &str) -> io::Result<File> {
     DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir)?;
+    must_be_ours(dir)?;
     let opened = OpenOptions::new()
         .create(true)
         .append(true)
         .mode(FILE_MODE)
         .custom_flags(flags())
         .open(dir.join(file))?;
-    must_be_file(&opened)?;
+    let told = opened.metadata()?;
+    if !told.is_file() {
+        return Err(unfit("it is no file"));
+    }
+    if told.nlink() != 1 {
+        return Err(unfit("it has other names, too"));
+    }
+    if told.uid() != own_uid() {
+        return Err(unfit("it belongs to another user of the system"));
+    }
+    opened.set_permissions(Permissions::from_mode(FILE_MODE))?;
     Ok(opened)
+}
+
+/// Others could put files into the directory that lead elsewhere, or take the trace's away.
+fn must_be_ours(dir: &Path) -> io::Result<()> {
+    let told = dir.metadata()?;
+    if told.mode() & OTHERS_WRITE != 0 {
+        return Err(unfit("everybody may write to its directory"));
+    }
+    if told.uid() != own_uid() && told.uid() != 0 {
+        return Err(unfit("its directory belongs to another user of the system"));
+    }
+    Ok(())
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn unfit(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
+}
+
+/// Whether it is a matter of what is there in the place of the file, and not of the disk.
+pub(super) fn is_unfit(error: &io::Error) -> bool {
+    error.raw_os_error().is_none() || is_no_file(error)
 }
 
 /// Opens a file to be read, and tells its length. None if there is none.
@@ -60,11 +107,10 @@ pub(crate) fn open(dir: &Path, file: &str) -> io::Result<Option<(File, u64)>> {
     let Some(path) = path(dir, file) else { return Ok(None) };
     match OpenOptions::new().read(true).custom_flags(flags()).open(path) {
         Ok(opened) => {
-            must_be_file(&opened)?;
-            let len = opened.metadata()?.len();
-            Ok(Some((opened, len)))
+            let told = opened.metadata()?;
+            Ok(told.is_file().then(|| (opened, told.len())))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if is_no_file(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -74,11 +120,10 @@ fn flags() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
 
-fn must_be_file(opened: &File) -> io::Result<()> {
-    match opened.metadata()?.is_file() {
-        true => Ok(()),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
-    }
+/// Whether there is nothing of the name, or a link or a directory.
+fn is_no_file(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+        || [Errno::LOOP, Errno::ISDIR].iter().any(|it| error.raw_os_error() == Some(it.raw_os_error()))
 }
 
 /// Deletes a file. False if there is none.
@@ -86,7 +131,7 @@ pub(crate) fn delete(dir: &Path, file: &str) -> io::Result<bool> {
     let Some(path) = path(dir, file) else { return Ok(false) };
     match std::fs::remove_file(path) {
         Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) if is_no_file(&error) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -140,7 +185,6 @@ mod tests {
     #[test]
     fn files_are_made_listed_read_and_deleted() {
         use std::io::Write as _;
-        use std::os::unix::fs::PermissionsExt as _;
 
         let outer = tempfile::tempdir().unwrap();
         let dir = outer.path().join("deep/er");
@@ -159,9 +203,10 @@ mod tests {
         let files = [("a.log", 5), ("b.log", 5), (&long, 5)];
         assert_eq!(list(&dir).unwrap(), files.map(|(name, len)| (name.to_owned(), len)));
         assert_eq!(open(&dir, &long).unwrap().unwrap().1, 5);
-        assert!(open(&dir, "link.log").is_err());
+        assert!(open(&dir, "link.log").unwrap().is_none());
         assert!(open_to_append(&dir, "link.log").is_err());
-        assert!(open(&dir, "sub").is_err());
+        assert!(open(&dir, "sub").unwrap().is_none());
+        assert!(!delete(&dir, "sub").unwrap());
         for name in ["../../secret", "..", ".", "", "/etc/passwd", "a.log/../../../secret"] {
             assert!(open(&dir, name).unwrap().is_none(), "{name}");
             assert!(!delete(&dir, name).unwrap(), "{name}");
@@ -169,5 +214,26 @@ mod tests {
         assert!(delete(&dir, "a.log").unwrap());
         assert!(!delete(&dir, "a.log").unwrap());
         assert_eq!(list(&dir).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_others_have_a_hand_in_is_not_written() {
+        let outer = tempfile::tempdir().unwrap();
+        let dir = outer.path();
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        };
+        let refused = |file| open_to_append(dir, file).unwrap_err().to_string();
+        std::fs::write(dir.join("a.log"), "").unwrap();
+        mode(&dir.join("a.log"), 0o666);
+        open_to_append(dir, "a.log").unwrap();
+        assert_eq!(dir.join("a.log").metadata().unwrap().mode() & 0o777, FILE_MODE);
+        std::fs::hard_link(dir.join("a.log"), dir.join("b.log")).unwrap();
+        assert_eq!(refused("b.log"), "it has other names, too");
+        for everybody in [0o777, 0o1777] {
+            mode(dir, everybody);
+            assert_eq!(refused("c.log"), "everybody may write to its directory");
+        }
+        assert!(!dir.join("c.log").exists());
     }
 }
