@@ -31,7 +31,7 @@ use leveret_client::Event;
 use leveret_config::options::TracingOptions;
 use leveret_server::locks::{Rank, Ranked};
 use leveret_server::node::Node;
-use leveret_topology::{By, QueueId};
+use leveret_topology::{By, QueueId, TRACE_QUEUES};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tokio::task::yield_now;
@@ -335,6 +335,7 @@ impl Traces {
         // A copy takes more than its body, which may be empty.
         arguments.push("x-max-length", Value::I64(most / COPY_BYTES));
         arguments.push("x-overflow", "drop-head");
+        arguments.push("x-name-prefix", TRACE_QUEUES);
         let arguments = arguments.to_bytes();
         let declare = queue::Declare {
             queue: "",

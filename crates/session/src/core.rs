@@ -74,6 +74,8 @@ pub(crate) struct Identity {
     pub(crate) user: Box<str>,
     /// The operator on the node's own machine, who may everything and is no user of the topology.
     pub(crate) is_operator: bool,
+    /// The node itself, in the user's name.
+    pub(crate) is_inside: bool,
     /// Tags beyond those that the names know.
     pub(crate) tags: Vec<String>,
     /// Who says what the user may do, if the names do not.

@@ -9,7 +9,8 @@ use leveret_amqp::method::{MethodError, exchange, queue};
 use leveret_amqp::table::{RawTable, Table, Value};
 use leveret_broker::message::{Refusal, ToMeta, ToSession, ToShard};
 use leveret_topology::{
-    DeclareError, ExchangeKind, Permission, QueueKind, ResourceKind, permissions_needed,
+    DeclareError, ExchangeKind, Permission, QueueKind, ResourceKind, TRACE_QUEUES,
+    permissions_needed,
 };
 
 use crate::channel::Channel;
@@ -190,6 +191,9 @@ fn server_name(
     let prefix = prefix.and_then(Value::as_str).map_or(Cow::Borrowed("amq.gen"), strip);
     if prefix.len() > 64 {
         return Err(reply::prefix_too_long(&prefix));
+    }
+    if prefix.starts_with(TRACE_QUEUES) && !core.identity.is_inside {
+        return Err(reply::reserved_name("queue", &prefix));
     }
     Ok(core.random.name(&prefix))
 }

@@ -62,6 +62,7 @@ impl Session {
                 elsewhere: None,
                 vhost: VhostId::new(0),
                 vhost_name: Box::default(),
+                is_inside: false,
                 mechanism: "",
                 client_properties: Box::default(),
                 connected: now,
@@ -124,6 +125,7 @@ impl Session {
         core.decoder.set_frame_max(core.frame_max);
         core.channel_max = core.settings.channel_max;
         core.identity.admit(admitted);
+        core.identity.is_inside = true;
         core.identity.vhost = vhost.id;
         core.identity.vhost_name = (*vhost.name).into();
         core.timers.end_handshake();

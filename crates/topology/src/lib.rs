@@ -90,7 +90,7 @@ pub use pattern::Pattern;
 pub use policy::{ApplyTo, Policy, PolicySpec};
 pub use policy_change::PolicyChange;
 pub use queue::{Declared, Queue, QueueKind, QueueSpec};
-pub use queues::{ArgumentsChange, ArgumentsError, QueueAccessError};
+pub use queues::{ArgumentsChange, ArgumentsError, QueueAccessError, TRACE_QUEUES};
 pub use rate::{RATE_LIMITS, Rates};
 pub use route::{HashProperties, ROUTE_COST_MAX, Routable, Route};
 pub use topology::Topology;

@@ -10,6 +10,7 @@ use crate::error::PolicyError;
 use crate::exchange::Exchange;
 use crate::pattern::{Effort, Pattern};
 use crate::queue::QueueKind;
+use crate::queues::TRACE_QUEUES;
 use crate::value::json_term;
 use crate::vhost::Vhost;
 
@@ -270,13 +271,17 @@ impl Setting {
     }
 }
 
-/// Both for a queue.
+/// Both for a queue. The queues of traces have none. A name that the server makes up otherwise has 22 random characters after
+/// its prefix, which are these by no chance that matters.
 pub(crate) fn of_queue(
     vhost: &Vhost,
     name: &str,
     kind: QueueKind,
     effort: &mut Effort,
 ) -> Policies {
+    if name.strip_prefix(TRACE_QUEUES).is_some_and(|it| it.starts_with('-')) {
+        return Policies::default();
+    }
     Policies {
         user: for_queue(vhost.policies.values(), name, kind, effort),
         operator: for_queue(vhost.operator_policies.values(), name, kind, effort),

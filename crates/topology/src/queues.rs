@@ -19,6 +19,9 @@ use crate::weight;
 
 /// What a name made by the server begins with, unless `x-name-prefix` says otherwise.
 const NAME_PREFIX: &str = "amq.gen";
+/// What the names of the queues of traces begin with, for which no policy holds: none sends copies of everything elsewhere, or
+/// makes them fewer. Nobody but the node has such a name.
+pub const TRACE_QUEUES: &str = "amq.gen-trace";
 /// The longest `x-name-prefix` in bytes.
 const NAME_PREFIX_MAX: usize = 64;
 const NAME_PREFIX_ARGUMENT: &str = "x-name-prefix";
@@ -33,6 +36,10 @@ impl Topology {
         match arguments.get(NAME_PREFIX_ARGUMENT).and_then(Value::as_str) {
             Some(prefix) if prefix.len() > NAME_PREFIX_MAX => {
                 Err(DeclareError::PrefixTooLong { prefix: strip(prefix).into_owned() })
+            }
+            Some(prefix) if strip(prefix).starts_with(TRACE_QUEUES) => {
+                let name = strip(prefix).into_owned();
+                Err(DeclareError::ReservedName { kind: ResourceKind::Queue, name })
             }
             Some(prefix) if !prefix.is_empty() => Ok(strip(prefix)),
             _ => Ok(Cow::Borrowed(NAME_PREFIX)),

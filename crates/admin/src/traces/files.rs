@@ -108,7 +108,7 @@ pub(crate) fn open(dir: &Path, file: &str) -> io::Result<Option<(File, u64)>> {
     match OpenOptions::new().read(true).custom_flags(flags()).open(path) {
         Ok(opened) => {
             let told = opened.metadata()?;
-            Ok(told.is_file().then(|| (opened, told.len())))
+            Ok(told.is_file().then_some((opened, told.len())))
         }
         Err(error) if is_no_file(&error) => Ok(None),
         Err(error) => Err(error),

@@ -63,6 +63,10 @@ pub(super) struct Writer {
     progress: Arc<Progress>,
     /// Messages that are gathered, or written in part.
     gathered: u64,
+    /// The file's size when all that was gathered was last written.
+    whole: u64,
+    /// A record may be written in part.
+    is_torn: bool,
     /// Bytes that may be written before free space is looked at.
     looked: u64,
 }
@@ -76,7 +80,9 @@ impl Writer {
         progress: Arc<Progress>,
     ) -> Self {
         let out = BufWriter::with_capacity(BUFFER, file);
-        Self { node, dir, format, payload_max, file_max, out, progress, gathered: 0, looked: 0 }
+        let whole = progress.bytes.load(Ordering::Relaxed);
+        let (gathered, is_torn, looked) = (0, false, 0);
+        Self { node, dir, format, payload_max, file_max, out, progress, gathered, whole, is_torn, looked }
     }
 
     /// Writes what comes until nothing more does, or cannot be written.
@@ -96,7 +102,12 @@ impl Writer {
                 }
             }
             // What is in the buffer is not tried again when that is dropped.
-            let _ = self.out.into_parts();
+            let (file, _) = self.out.into_parts();
+            if self.is_torn {
+                // The disk may not let it.
+                let _ = file.set_len(self.whole);
+                self.progress.bytes.store(self.whole, Ordering::Relaxed);
+            }
         }
     }
 
@@ -124,10 +135,12 @@ impl Writer {
         let now_ms = wall(now()).ms();
         for (at, record) in records.iter().enumerate() {
             let written = match Entry::of(record, self.format, self.payload_max, now_ms) {
-                Some(entry) => self
-                    .has_room(entry.len())
-                    .and_then(|()| entry.write(&mut self.out).map_err(|error| self.fault(&error)))
-                    .map(|()| self.count(entry.len())),
+                Some(entry) => self.has_room(entry.len()).and_then(|()| {
+                    let written = entry.write(&mut self.out);
+                    written.map_err(|error| self.torn(&error))?;
+                    self.count(entry.len());
+                    Ok(())
+                }),
                 None => {
                     self.progress.lost.fetch_add(1, Ordering::Relaxed);
                     continue;
@@ -147,7 +160,8 @@ impl Writer {
     fn lost(&mut self, count: u64) -> Result<(), String> {
         let line = lost(count, self.format, wall(now()).ms());
         self.has_room(line.len() as u64)?;
-        self.out.write_all(line.as_bytes()).map_err(|error| self.fault(&error))?;
+        let written = self.out.write_all(line.as_bytes());
+        written.map_err(|error| self.torn(&error))?;
         self.count(line.len() as u64);
         Ok(())
     }
@@ -181,13 +195,20 @@ impl Writer {
     }
 
     fn flush(&mut self) -> Result<(), String> {
-        self.out.flush().map_err(|error| self.fault(&error))?;
+        // What a disk has refused is not tried again.
+        if self.is_torn {
+            return Ok(());
+        }
+        let flushed = self.out.flush();
+        flushed.map_err(|error| self.torn(&error))?;
+        self.whole = self.progress.bytes.load(Ordering::Relaxed);
         let written = std::mem::take(&mut self.gathered);
         self.progress.written.fetch_add(written, Ordering::Relaxed);
         Ok(())
     }
 
-    fn fault(&self, error: &io::Error) -> String {
+    fn torn(&mut self, error: &io::Error) -> String {
+        self.is_torn = true;
         format!("the file cannot be written: {error}")
     }
 }

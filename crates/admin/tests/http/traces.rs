@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use leveret_amqp::content::Properties;
+use leveret_amqp::table::Table;
 use leveret_client::QueueDeclare;
 use serde_json::{Value, json};
 
@@ -52,7 +53,7 @@ fn json_lines_have_the_fields_of_rabbitmq() {
         [&row["name"], &row["vhost"], &row["format"], &row["pattern"], &row["state"]],
         ["t", "/", "json", "#", "running"]
     );
-    assert!(row["queue"]["name"].as_str().unwrap().starts_with("amq.gen-"), "{row}");
+    assert!(row["queue"]["name"].as_str().unwrap().starts_with("amq.gen-trace-"), "{row}");
     assert_eq!(node.get("/api/traces/%2F")[0]["name"], "t");
     assert_eq!(node.get("/api/traces/node/rabbit@test/%2F/t")["name"], "t");
     let text = end_after(&node, 3);
@@ -306,4 +307,82 @@ fn a_disk_that_is_nearly_full_stops_a_trace() {
     assert!(why.starts_with("the disk has ") && why.contains("disk_free_limit"), "{why}");
     assert_eq!([&row["written"], &row["not_written"]], [0, 1]);
     wait_until("the vhost is traced no more", || node.get("/api/vhosts/%2F")["tracing"] == false);
+}
+
+/// The operator's wish outlives traces, and does not blind them.
+#[test]
+fn a_vhost_is_traced_as_long_as_somebody_wishes() {
+    let node = Node::start();
+    let is_traced = || node.get("/api/vhosts/%2F")["tracing"] == true;
+    let good = || json!({"format": "text", "pattern": "#"});
+    let wish = |body| node.must("PUT", "/api/vhosts/%2F", body, 204);
+    begin(&node, good());
+    wish(r#"{"tracing":true}"#);
+    node.must("DELETE", TRACE, "", 204);
+    assert!(is_traced());
+    begin(&node, good());
+    wish(r#"{"tracing":false}"#);
+    assert!(is_traced());
+    node.must("DELETE", TRACE, "", 204);
+    assert!(!is_traced());
+    wish(r#"{"tracing":true}"#);
+    wish(r#"{"tracing":false}"#);
+    assert!(!is_traced());
+}
+
+/// Policies do not send copies of everything elsewhere, or make them fewer, and no client has such a queue.
+#[test]
+fn no_policy_holds_for_a_traces_queue() {
+    let node = Node::start();
+    let policy = json!({
+        "pattern": ".*", "apply-to": "queues",
+        "definition": {"dead-letter-exchange": "amq.fanout", "max-length": 0, "message-ttl": 0},
+    });
+    node.must("PUT", "/api/policies/%2F/before", &policy.to_string(), 201);
+    begin(&node, json!({"format": "text", "pattern": "publish.#"}));
+    let mut operator = policy;
+    operator["definition"] = json!({"max-length": 0});
+    node.must("PUT", "/api/operator-policies/%2F/after", &operator.to_string(), 201);
+    let row = node.get(TRACE);
+    assert_eq!(row["queue"]["policy"], Value::Null, "{row}");
+    assert_eq!(row["queue"]["operator_policy"], Value::Null, "{row}");
+    let (mut client, channel) = node.client();
+    client.publish(channel, "amq.topic", "lost", &[0, 0], b"nowhere");
+    client.flush().unwrap();
+    end_after(&node, 1);
+    let mut arguments = Table::new();
+    arguments.push("x-name-prefix", "amq.gen-trace");
+    let declare = QueueDeclare { arguments, ..QueueDeclare::default() };
+    let refused = client.queue_declare(channel, "", &declare).unwrap_err().to_string();
+    assert!(refused.contains("ACCESS_REFUSED"), "{refused}");
+}
+
+/// A trace ends with the user in whose name it gets its messages.
+#[test]
+fn a_trace_does_not_outlive_its_user() {
+    let node = Node::start();
+    node.must("PUT", "/api/users/u", r#"{"password":"p","tags":""}"#, 201);
+    let all = r#"{"configure":".*","write":".*","read":".*"}"#;
+    node.must("PUT", "/api/permissions/%2F/u", all, 201);
+    begin(
+        &node,
+        json!({
+            "format": "text", "pattern": "#",
+            "tracer_connection_username": "u", "tracer_connection_password": "p",
+        }),
+    );
+    node.must("DELETE", "/api/users/u", "", 204);
+    let row = node.get(TRACE);
+    assert_eq!([&row["state"], &row["reason"]], ["stopped", "user 'u' was deleted"]);
+    assert_eq!(node.get("/api/vhosts/%2F")["tracing"], false);
+}
+
+/// As many small copies wait as `tracing.max_waiting` has times 512 bytes.
+#[test]
+fn small_copies_that_wait_are_bounded() {
+    let node = Node::with(&[("tracing.max_waiting", "65536")]);
+    begin(&node, json!({"format": "text", "pattern": "#"}));
+    let queue = &node.get(TRACE)["queue"];
+    assert_eq!(queue["arguments"]["x-max-length"], 128);
+    assert_eq!(queue["arguments"]["x-max-length-bytes"], 65536);
 }
