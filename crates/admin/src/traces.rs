@@ -219,8 +219,7 @@ impl Traces {
 
     /// The file of a trace that is to be made.
     fn own_to_write(self: &Arc<Self>, asked: &Asked) -> Result<Owned, Fault> {
-        let file =
-            files::of_trace(&asked.name).ok_or_else(|| Fault::bad("invalid trace name"))?;
+        let file = files::of_trace(&asked.name).ok_or_else(|| Fault::bad("invalid trace name"))?;
         let mut all = self.all.lock();
         let key = (asked.vhost.clone(), asked.name.clone());
         if all.traces.get(&key).is_some_and(|trace| trace.is_running()) {
@@ -236,9 +235,10 @@ impl Traces {
             None => {}
         }
         // What is left of one that has ended makes way.
-        let ended = all.traces.iter().filter(|(of, trace)| {
-            **of != key && !all.files.contains_key(&trace.file)
-        });
+        let ended = all
+            .traces
+            .iter()
+            .filter(|(of, trace)| **of != key && !all.files.contains_key(&trace.file));
         if ended.count() + all.files.len() >= TRACES_MAX {
             return Err(Fault::bad(format!("there are {TRACES_MAX} traces, and no more may be")));
         }
@@ -307,7 +307,9 @@ impl Traces {
             Ok((file, bytes, owned))
         });
         let opened = timeout(OPEN_PATIENCE, opening).await.map_err(|_| {
-            Fault::unavailable(format!("the file {path} cannot be written: the disk does not answer"))
+            Fault::unavailable(format!(
+                "the file {path} cannot be written: the disk does not answer"
+            ))
         })?;
         let opened = opened.map_err(|_| Fault::unavailable("the node stops"))?;
         let opened = opened.map_err(|error: io::Error| {
@@ -458,7 +460,8 @@ impl Traces {
         let is_of = |trace: &Trace| {
             trace.asked.username.as_deref().unwrap_or(&self.options.username) == user
         };
-        let of_user: Vec<_> = self.all().into_iter().filter(|it| it.is_running() && is_of(it)).collect();
+        let of_user: Vec<_> =
+            self.all().into_iter().filter(|it| it.is_running() && is_of(it)).collect();
         for trace in &of_user {
             trace.is_ended_by_others.store(true, Ordering::Relaxed);
             // An earlier reason counts.
@@ -488,7 +491,11 @@ impl Traces {
 
     /// Notes whether the operator wishes a vhost to be traced, before that is done. What is to be done now: a vhost stays
     /// traced as long as it has a trace. The permit is kept until it is done.
-    pub(crate) async fn wish(&self, vhost: &str, is_traced: bool) -> (bool, Option<SemaphorePermit<'_>>) {
+    pub(crate) async fn wish(
+        &self,
+        vhost: &str,
+        is_traced: bool,
+    ) -> (bool, Option<SemaphorePermit<'_>>) {
         // No permit ends.
         let changing = self.changing.acquire().await.ok();
         match self.wished.lock().get_mut(vhost) {

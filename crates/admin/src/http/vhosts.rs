@@ -95,8 +95,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
         false => None,
     };
     let is_new = call.node().topology().vhost(&name).is_none();
-    let tracing =
-        body.contains_key("tracing").then(|| body.flag("tracing", false)).transpose()?;
+    let tracing = body.contains_key("tracing").then(|| body.flag("tracing", false)).transpose()?;
     let traces = Arc::clone(&call.app.ops.traces);
     let (tracing, changing) = match tracing {
         Some(wished) => {

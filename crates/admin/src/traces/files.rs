@@ -123,7 +123,9 @@ fn flags() -> i32 {
 /// Whether there is nothing of the name, or a link or a directory.
 fn is_no_file(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
-        || [Errno::LOOP, Errno::ISDIR].iter().any(|it| error.raw_os_error() == Some(it.raw_os_error()))
+        || [Errno::LOOP, Errno::ISDIR]
+            .iter()
+            .any(|it| error.raw_os_error() == Some(it.raw_os_error()))
 }
 
 /// Deletes a file. False if there is none.

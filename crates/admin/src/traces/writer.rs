@@ -82,7 +82,19 @@ impl Writer {
         let out = BufWriter::with_capacity(BUFFER, file);
         let whole = progress.bytes.load(Ordering::Relaxed);
         let (gathered, is_torn, looked) = (0, false, 0);
-        Self { node, dir, format, payload_max, file_max, out, progress, gathered, whole, is_torn, looked }
+        Self {
+            node,
+            dir,
+            format,
+            payload_max,
+            file_max,
+            out,
+            progress,
+            gathered,
+            whole,
+            is_torn,
+            looked,
+        }
     }
 
     /// Writes what comes until nothing more does, or cannot be written.
