@@ -67,7 +67,9 @@ impl leveret_node::connection::Source for Source<'_> {
                 read_block(socket, input, bytes, is_secret, buffers)
             }
             (None, Some(body)) => body.read(socket, buffers),
-            (Some(tls), _) => read_encrypted(tls, socket, input, self.cipher),
+            (Some(tls), _) => {
+                read_encrypted(tls, socket, input, self.cipher, session.is_logging_in())
+            }
         };
         match read {
             Ok(Read::Some { count, bytes, drained }) => {
@@ -183,6 +185,7 @@ fn read_encrypted(
     socket: &TcpStream,
     left: &Bytes,
     cipher: &mut Vec<u8>,
+    is_secret: bool,
 ) -> io::Result<Read> {
     let mut block = Vec::with_capacity(left.len() + READ_MIN);
     block.extend_from_slice(left);
@@ -190,11 +193,19 @@ fn read_encrypted(
     Ok(match read {
         tls::Read::Some { drained } => {
             let count = block.len() - left.len();
-            Read::Some { count, bytes: Bytes::from(block), drained }
+            Read::Some { count, bytes: decrypted(block, is_secret), drained }
         }
         tls::Read::Nothing => Read::Nothing,
         tls::Read::End => Read::End,
     })
+}
+
+/// What was decrypted. Few bytes are copied, as in [`taken`]. There is no second copy of what is secret.
+fn decrypted(block: Vec<u8>, is_secret: bool) -> Bytes {
+    if block.len() <= FEW && !is_secret {
+        return Bytes::copy_from_slice(&block);
+    }
+    Bytes::from(block)
 }
 
 /// Bytes read at once beyond the body: the heads of the next message, and little of its own body, which has to be
@@ -273,6 +284,23 @@ mod tests {
             let (read, is) = read(bytes, is_secret);
             assert_eq!((&read[..4], &read[4..]), (&b"left"[..], &vec![7; bytes][..]));
             assert_eq!(is, idle, "{bytes} bytes, secret {is_secret}");
+        }
+    }
+
+    #[test]
+    fn a_single_decrypted_message_keeps_no_block() {
+        for (bytes, is_secret, room) in [
+            (100, false, 100),
+            (FEW, false, FEW),
+            (FEW + 1, false, READ_MIN),
+            (100, true, READ_MIN),
+        ] {
+            let mut block = Vec::with_capacity(READ_MIN);
+            block.resize(bytes, 7);
+            let read = decrypted(block, is_secret);
+            assert_eq!(read[..], vec![7; bytes]);
+            let is = read.try_into_mut().unwrap().capacity();
+            assert_eq!(is, room, "{bytes} bytes, secret {is_secret}");
         }
     }
 }
