@@ -288,6 +288,7 @@ fn settled(alone: &mut Alone) -> Vec<(u64, Settle)> {
 /// messages that were there when it came.
 #[test]
 fn very_many_are_settled_in_short_turns() {
+    type Write<'a> = &'a dyn Fn(&mut OutBuf);
     const MANY: u64 = 100_000;
     let requeue = Settle::Requeue { counts: true };
     let ack = |delivery_tag, out: &mut OutBuf| {
@@ -296,7 +297,7 @@ fn very_many_are_settled_in_short_turns() {
     let nack = |requeue, out: &mut OutBuf| {
         out.put_method(1, &basic::Nack { delivery_tag: 0, multiple: true, requeue });
     };
-    let methods: [(&dyn Fn(&mut OutBuf), Settle, &[u8]); 5] = [
+    let methods: [(Write<'_>, Settle, &[u8]); 5] = [
         (&|out| ack(0, out), Settle::Ack, &[]),
         (&|out| ack(MANY, out), Settle::Ack, &[]),
         (&|out| nack(true, out), requeue, &[]),

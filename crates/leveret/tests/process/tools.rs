@@ -58,7 +58,7 @@ fn files_without_an_end_are_refused() {
     for (command, status, why) in &mut all {
         let (ended, told) = run(command);
         assert_eq!(ended, *status, "{command:?}: {told}");
-        assert!(told.contains(&*why), "{command:?}: {told}");
+        assert!(told.contains(*why), "{command:?}: {told}");
     }
 }
 
