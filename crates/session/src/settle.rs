@@ -3,7 +3,7 @@
 //! Budget: no allocation per message once warm (the batch's own vector apart).
 //!
 //! A method for many settles as many as fit the turn. Its frame is given again in the next one, and nothing behind it is
-//! read before it is done.
+//! read before it is done. The end of a channel or connection, and `tx.commit`, settle all that they have in one turn.
 
 use leveret_amqp::method::basic;
 use leveret_broker::message::Settle;
