@@ -94,7 +94,8 @@ pub struct Options {
     /// How much a record counts in [`PagedOut::bytes`], of its head or of all its bytes.
     pub weigh: fn(&[u8]) -> u64,
     /// Where the log ends, if others had to agree: the batches from this number on are cut off when it is opened, and the
-    /// next record has this offset, or a later one. Up to there all has to be there, but what is gone as nobody needs it.
+    /// next record has this offset, or a later one. Up to there all has to be there, but what is gone as nobody needs it: a
+    /// log that ends before is refused.
     pub until: Option<Reached>,
     /// Whether sealed segments get digests, which a start reads instead of them, unless damage is to be refused: that in
     /// the middle of a segment is found when its records are read.
@@ -298,13 +299,17 @@ impl<D: Disk> FileLog<D> {
             sums.records += segment.live;
             sums.live_bytes += segment.live_bytes;
         }
+        let mut writer = Writer::new(end, found.next_sequence, found.next_segment, options.seed);
+        if let Some(until) = options.until {
+            writer.set_agreed(until.sequence);
+        }
         let log = Self {
             disk,
             changes: recover::Changes::default(),
             hot: MemoryLog::starting_at(end),
             store,
             sums,
-            writer: Writer::new(end, found.next_sequence, found.next_segment, options.seed),
+            writer,
             fetch: Fetch::new(options.warm_bytes),
             space: space::Space::awaiting(found.kept),
             lending: Lending::default(),
@@ -330,7 +335,8 @@ impl<D: Disk> FileLog<D> {
     }
 
     /// Batches from this number on may be cut off when the log is opened next: others have not agreed to them. So what only they
-    /// release stays in the files. A log that is told nothing has no others.
+    /// release stays in the files. A log that is told nothing has no others, unless it was opened with [`Options::until`]: then
+    /// it begins with that. A lower number than before changes nothing.
     pub fn set_agreed(&mut self, batch: u64) {
         self.writer.set_agreed(batch);
         self.space.look();

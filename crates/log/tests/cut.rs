@@ -124,6 +124,97 @@ fn what_is_released_behind_the_cut_is_back() {
     }
 }
 
+/// Who reads the files knows by which batch each was emptied: one that others have not agreed to yet leaves the file there,
+/// in the next process, too.
+#[test]
+fn what_is_released_behind_the_cut_is_back_after_another_start() {
+    for digests in [false, true] {
+        let options = Options { digests, on_damage: OnDamage::Aside, ..options() };
+        let open = |disk: &SimDisk| {
+            let (mut log, report) =
+                FileLog::open(disk.clone(), options.clone(), &mut |_| {}).unwrap();
+            recovered(&mut log);
+            (log, report)
+        };
+        let disk = written(COUNT);
+        let (mut log, _) = open(&disk);
+        log.set_agreed(COUNT.into());
+        for at in 0..u64::from(COUNT) / 2 {
+            log.release(Offset::new(at), batches::ONE[0]).unwrap();
+        }
+        for _ in 0..COUNT / 2 {
+            append(&mut log, &[1; 100]).unwrap();
+            drive(&mut log);
+        }
+        settle(&mut log);
+        let written = || disk.files().into_iter().filter(|(file, _)| file.generation == 0);
+        let files: Vec<_> = written().collect();
+        drop(log);
+        let (mut log, report) = open(&disk);
+        assert_eq!(report.digests > 0, digests);
+        log.set_agreed(COUNT.into());
+        settle(&mut log);
+        assert_eq!(written().collect::<Vec<_>>(), files);
+        drop(log);
+        let mut log = cut_off(disk.copy_whole(1), COUNT.into()).unwrap();
+        assert_eq!(recovered(&mut log), (0..u64::from(COUNT)).collect::<Vec<_>>());
+        // Once others agree it goes.
+        let (mut log, _) = open(&disk);
+        log.set_agreed(log.next_batch());
+        settle(&mut log);
+        assert!(!disk.files().iter().any(|&(file, _)| file == FIRST));
+    }
+}
+
+/// What was agreed to when the log was opened is so before anybody tells it more, and stays so.
+#[test]
+fn a_log_that_was_cut_knows_what_was_agreed_to() {
+    let disk = written(COUNT);
+    let mut log = cut_off(disk.clone(), COUNT.into()).unwrap();
+    recovered(&mut log);
+    for at in 0..u64::from(COUNT) {
+        log.release(Offset::new(at), batches::ONE[0]).unwrap();
+    }
+    append(&mut log, &[1; 100]).unwrap();
+    settle(&mut log);
+    let is_there = || disk.files().iter().any(|&(file, _)| file == FIRST);
+    assert!(is_there());
+    log.set_agreed(10);
+    log.set_agreed(log.next_batch());
+    log.set_agreed(10);
+    settle(&mut log);
+    assert!(!is_there());
+}
+
+/// What others agreed to and is not there is missed, also if the end of the last file is torn.
+#[test]
+fn a_log_that_ends_before_what_was_agreed_to_is_refused() {
+    let disk = written(COUNT);
+    let count = u64::from(COUNT);
+    let before = disk.files();
+    for until in [(count + 1, count + 1), (count, count + 1), (count + 1, count)] {
+        let until = Some(Reached { end: until.0, sequence: until.1 });
+        let options = Options { until, ..options() };
+        let result = FileLog::open(disk.clone(), options, &mut |_| {}).map(|_| ());
+        assert!(matches!(result, Err(OpenError::Short { .. })), "{result:?}");
+    }
+    assert_eq!(disk.files(), before);
+    let mut log = open(&disk);
+    append(&mut log, &[1; 2000]).unwrap();
+    log.sync().unwrap();
+    drop(log);
+    disk.crash();
+    let mut torn = open(&disk);
+    let found = recovered(&mut torn).len() as u64;
+    drop(torn);
+    let result = cut_off(disk.clone(), found + 1).map(|_| ());
+    let (end, until) = (found, found + 1);
+    let [end, until] = [end, until].map(|count| Reached { end: count, sequence: count });
+    assert_eq!(result, Err(OpenError::Short { end, until }));
+    let mut log = cut_off(disk, found).unwrap();
+    assert_eq!(recovered(&mut log).len() as u64, found);
+}
+
 /// What may be cut off is not digested.
 #[test]
 fn digests_are_of_what_is_agreed_to() {

@@ -144,6 +144,18 @@ pub enum OpenError {
         /// Bytes that it had, at least.
         len: u64,
     },
+    /// Others agreed to more than is there: see `Options::until`.
+    #[error(
+        "the log ends at record {} and batch {}, and others agreed to what comes before record {} and batch {}: what is \
+         missing has to come from them",
+        end.end, end.sequence, until.end, until.sequence
+    )]
+    Short {
+        /// Where it ends.
+        end: Reached,
+        /// Up to where all was to be there.
+        until: Reached,
+    },
     /// What says which files there were is not whole.
     #[error(
         "the list of files, `files`, {what}: without it nobody can say whether a file is missing. Restore it from a \
@@ -381,6 +393,13 @@ fn read_all<D: Disk>(
     // What is gone was told of, and may come back: nothing else gets its names.
     let Floor { reached, segment } = known.floor();
     // But the names of what others have not agreed to are free.
+    if let Some(until) = until {
+        let end = found.end.max(reached.end);
+        let end = Reached { end, sequence: found.next_sequence.max(reached.sequence) };
+        if end.end < until.end || end.sequence < until.sequence {
+            return Err(OpenError::Short { end, until });
+        }
+    }
     let Reached { end, sequence } = until.unwrap_or(reached);
     found.end = found.end.max(end);
     found.next_sequence = found.next_sequence.max(sequence);

@@ -162,8 +162,12 @@ impl Writer {
         self.durable
     }
 
+    /// What others agreed to they do not go back on.
     pub(super) fn set_agreed(&mut self, batch: u64) {
-        self.agreed = batch;
+        self.agreed = match self.agreed {
+            u64::MAX => batch,
+            agreed => agreed.max(batch),
+        };
     }
 
     /// The first batch that may be cut off.

@@ -379,6 +379,9 @@ impl Recovery<'_> {
         if let Some(epoch) = about.epoch() {
             segments.change(index, |segment| segment.add_note(epoch));
         }
+        if let Some(about) = segments.all.get_mut(target) {
+            about.last_noted = about.last_noted.max(sequence);
+        }
         match kind {
             NoteKind::Release(holder) => {
                 let Some(held) = cold.get(at) else { return };
