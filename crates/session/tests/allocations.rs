@@ -160,16 +160,7 @@ fn delivering_and_settling_allocates_once_per_batch() {
         }
         tag += BATCH as u64;
         let mut deliver = |d: leveret_queue::Delivery| {
-            deliveries.push(Delivery {
-                slot,
-                queue: id,
-                home: GroupId::new(0),
-                unacked: d.unacked,
-                offset: d.offset,
-                redelivered: false,
-                delivery_count: 0,
-                record: record.clone(),
-            });
+            deliveries.push(delivery(slot, id, &d, &record));
         };
         queue.dispatch(now, &mut deliver, &mut left, 1000);
         assert_eq!(deliveries.len(), BATCH);
@@ -254,16 +245,7 @@ impl Consuming {
             }
             let mut deliveries = Vec::new();
             let mut deliver = |d: leveret_queue::Delivery| {
-                deliveries.push(Delivery {
-                    slot: *slot,
-                    queue: *id,
-                    home: GroupId::new(0),
-                    unacked: d.unacked,
-                    offset: d.offset,
-                    redelivered: false,
-                    delivery_count: 0,
-                    record: record.clone(),
-                });
+                deliveries.push(delivery(*slot, *id, &d, record));
             };
             queue.dispatch(now, &mut deliver, &mut left, 1000);
             alone.turn(|session, cx| session.receive(ToSession::Deliver(deliveries), cx));
@@ -271,6 +253,25 @@ impl Consuming {
         }
         assert_eq!(queue.counts().ready, 0);
         alone.outbox = Outbox::default();
+    }
+}
+
+/// What a shard sends of a message that its queue gave out.
+fn delivery(
+    slot: ConsumerSlot,
+    queue: QueueId,
+    given: &leveret_queue::Delivery,
+    record: &Bytes,
+) -> Delivery {
+    Delivery {
+        slot,
+        queue,
+        home: GroupId::new(0),
+        unacked: given.unacked,
+        offset: given.offset,
+        redelivered: false,
+        delivery_count: 0,
+        record: record.clone(),
     }
 }
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use leveret_amqp::method::{Encode, Method, basic, channel};
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::login::Admitted;
-use leveret_broker::message::{ConnectionId, Outbox, ToSession};
+use leveret_broker::message::{ConnectionId, Delivery, Outbox, ToSession};
 use leveret_client::{Event, Input, Output};
 use leveret_server::clock::{now, now_with_us, wall};
 use leveret_server::node::{Node, Recipient};
@@ -187,7 +187,7 @@ impl Direct {
             }
             let letter = self.letter().await?;
             if let Some(ToSession::Deliver(deliveries)) = &letter {
-                let records = deliveries.iter().map(|it| it.record.clone()).collect();
+                let records = records(deliveries);
                 self.turn(letter, At::Deliveries);
                 return Ok(records);
             }
@@ -216,7 +216,7 @@ impl Direct {
         loop {
             let mut at = At::Any;
             if let Some(ToSession::Deliver(deliveries)) = &letter {
-                taken(deliveries.iter().map(|it| it.record.clone()).collect());
+                taken(records(deliveries));
                 at = At::Deliveries;
             }
             self.turn(letter.take(), at);
@@ -298,6 +298,11 @@ impl Drop for Direct {
         self.node.ended.keep_messages(vhost, &totals, &passed);
         with_runner(&self.node, |runner| runner.run_outbox(outbox));
     }
+}
+
+/// What was delivered, without a copy.
+fn records(deliveries: &[Delivery]) -> Vec<Bytes> {
+    deliveries.iter().map(|it| it.record.clone()).collect()
 }
 
 /// Some when the event is a method that `wanted` likes.

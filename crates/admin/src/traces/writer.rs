@@ -27,7 +27,7 @@ const MESSAGES: u64 = 1024;
 const LOOK_BYTES: u64 = 4 << 20;
 
 /// Free space beyond the node's own limit that traces leave: the node's alarm is not to be raised by them.
-pub(super) const RESERVE: u64 = 64 << 20;
+const RESERVE: u64 = 64 << 20;
 
 /// What the thread gets.
 #[derive(Debug)]
