@@ -12,7 +12,8 @@ use leveret_client::amqp::table::Table;
 use leveret_client::{Connection, Consume, Error, Event, ExchangeDeclare, QueueDeclare};
 
 use crate::auth::request;
-use crate::broker::{Broker, PATIENCE};
+use crate::broker::{Broker, PATIENCE, wait_until};
+use crate::metrics::fetch;
 use crate::shim::Shim;
 
 /// Exit code of a node that ended with an error.
@@ -294,6 +295,11 @@ fn names_on_a_disk_without_a_byte() {
     let before = definitions(&broker);
     let filler = disk.fill();
     broker.log.wait_for("disk resource limit alarm set on node");
+    // The alarm came when the disk was not yet full, and a record may fit into what its file's last page has left.
+    wait_until(PATIENCE, "the broker knows that the disk is full", || {
+        let page = fetch(broker.listens("metrics"), "/metrics").1;
+        page.contains("\nrabbitmq_disk_space_available_bytes 0\n")
+    });
     let puts = [
         POLICY,
         ("operator-policies/%2F/op", r#"{"pattern":"q","definition":{"message-ttl":0}}"#),
