@@ -197,6 +197,21 @@ fn a_backlog_in_many_queues_is_read_once() {
     assert!(most_held < held_before + (8 << 20), "{most_held} bytes held, {held_before} before");
 }
 
+/// A queue whose consumer takes little has little read for it: the more it takes, the more is read at once.
+#[test]
+fn a_queue_asks_for_little_at_first() {
+    let (mut node, queues) = Node::new(1);
+    node.fill(&[queues[0]; 100], 300);
+    let read_before = node.disk.work().read_bytes;
+    node.consume(queues[0], 0);
+    for _ in 0..100 {
+        node.turn(&mut vec![ToShard::LogWoke]);
+    }
+    assert_eq!(node.output.len(), 100, "its prefetch");
+    let read = node.disk.work().read_bytes - read_before;
+    assert!(read < 600_000, "{read} bytes read");
+}
+
 /// Transient messages are written when there are too many, though nobody waits for the disk: what is in memory
 /// stays within what was given to them, what may wait for the disk, and the cache.
 #[test]

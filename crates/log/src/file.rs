@@ -81,7 +81,8 @@ pub struct Options {
     /// Bytes of a file after which the next is begun while little is held: with more, up to
     /// [`SEGMENT_GROWTH`] times as many.
     pub segment_bytes: u64,
-    /// Bytes of written records that stay in memory, at most: a quarter of it while a backlog is on the disk only.
+    /// Bytes of written records that stay in memory, at most: an eighth of it while a backlog is on the disk only, and that less
+    /// what was read of the backlog, but a part of 32 in any case.
     pub cache_bytes: u64,
     /// Bytes of volatile records above which new ones are written to save memory.
     pub spill_bytes: u64,
@@ -446,11 +447,12 @@ impl<D: Disk> FileLog<D> {
     }
 
     /// Bytes of written records that stay in memory. The more is on the disk only, the farther its readers are
-    /// from what was written last, and the less they have of it.
+    /// from what was written last, and the less they have of it. What they have read and not taken counts with it.
     fn cache_bytes(&self) -> u64 {
         let most = self.options.cache_bytes;
         let cold = self.sums.live_bytes.saturating_sub(self.hot.live_bytes());
-        most.saturating_sub(cold / 4).max(most / 4)
+        let left = most.saturating_sub(cold / 4).max(most / 8);
+        left.saturating_sub(self.fetch.kept_bytes()).max(most / 32)
     }
 
     /// Drops written records from memory, oldest first, until the cache is within its limit.

@@ -20,7 +20,16 @@ fn options() -> Options {
 
 /// A log in which so many holders have records in turn, all of them cold, and the offsets of each.
 fn mixed(disk: &SimDisk, holders: u64, each: u64) -> (FileLog<SimDisk>, Vec<Reader>) {
-    let mut log = FileLog::open(disk.clone(), options(), &mut |_| {}).unwrap().0;
+    mixed_with(disk, options(), holders, each)
+}
+
+fn mixed_with(
+    disk: &SimDisk,
+    options: Options,
+    holders: u64,
+    each: u64,
+) -> (FileLog<SimDisk>, Vec<Reader>) {
+    let mut log = FileLog::open(disk.clone(), options, &mut |_| {}).unwrap().0;
     let reader = |number| Reader { holder: Holder::new(number), offsets: VecDeque::new() };
     let mut readers: Vec<_> = (0..holders).map(reader).collect();
     for _ in 0..each {
@@ -246,6 +255,33 @@ fn who_comes_first_is_not_read_for_far_ahead() {
     assert!(log.read(all[0]).is_ok());
     let read = disk.work().read_bytes - read_before;
     assert!(read < 10 * MIB, "{read} bytes read for one reader of a thousand");
+}
+
+/// What was written last stays for those who keep up. While others read a backlog, what they have read takes its place.
+#[test]
+fn what_is_read_takes_the_place_of_what_was_written() {
+    const CACHE: u64 = 16 * MIB;
+    const EACH: u64 = 60;
+    let disk = SimDisk::new(5);
+    let options = Options { cache_bytes: CACHE, warm_bytes: 2 * MIB, ..options() };
+    let (mut log, readers) = mixed_with(&disk, options, 1000, EACH);
+    // Of the newer half, which nobody asks for.
+    let cached = |log: &FileLog<SimDisk>| {
+        let newer = 1000 * EACH / 2..1000 * EACH;
+        newer.filter(|&at| log.read(Offset::new(at)).is_ok()).count() as u64 * BODY as u64
+    };
+    let all = cached(&log);
+    assert!((CACHE / 10..CACHE / 7).contains(&all), "{all} bytes of a long backlog");
+    for reader in &readers {
+        let soon: Vec<_> = reader.offsets.iter().take(4).map(|&at| Offset::new(at)).collect();
+        log.fetch_ahead(&soon);
+    }
+    log.fetch(&[Offset::new(0)]);
+    while !log.disk().is_idle() {
+        log.collect().unwrap();
+    }
+    let left = cached(&log);
+    assert!((CACHE / 40..CACHE / 24).contains(&left), "{left} bytes beside what was read");
 }
 
 /// Those that are few in what was read pin no more than themselves.

@@ -44,7 +44,7 @@ const POOLED_MIN: usize = 64 << 10;
 
 /// Bytes to read into that are kept while somebody reads, those that are in use counted: a little more than a log
 /// keeps of what it read.
-const BUFFERS_KEPT: usize = 5 << 20;
+const BUFFERS_KEPT: usize = 3 << 20;
 
 /// How long a thread has nothing to do before memory is given back.
 const REST: Duration = Duration::from_secs(1);

@@ -166,6 +166,9 @@ const CACHE_BYTES: u64 = 32 << 20;
 /// The least cache that a shard has.
 const CACHE_BYTES_MIN: u64 = 2 << 20;
 
+/// The least that a shard has of what it read from the disk.
+const WARM_BYTES_MIN: u64 = 512 << 10;
+
 impl Memory {
     /// Bytes of transient messages that each of so many shards keeps in memory. A ratio of 1 turns paging off, as
     /// in RabbitMQ: publishers are blocked at the watermark, whatever the shard.
@@ -181,7 +184,7 @@ impl Memory {
         let cache_bytes = (cache / shards as u64).max(CACHE_BYTES_MIN);
         LogOptions {
             cache_bytes,
-            warm_bytes: cache_bytes / 4,
+            warm_bytes: (cache_bytes / 8).max(WARM_BYTES_MIN),
             spill_bytes: self.spill_bytes(shards),
             weigh: leveret_broker::record::weigh,
             ..LogOptions::default()

@@ -461,6 +461,11 @@ impl Fetch {
         self.lent_from.take().unwrap_or(next)
     }
 
+    /// Bytes that were read and not taken.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        self.kept.bytes()
+    }
+
     /// Bytes of memory.
     pub(super) fn held_bytes(&self) -> usize {
         self.kept.held_bytes()

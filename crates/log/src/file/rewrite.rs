@@ -34,7 +34,10 @@ use crate::memory::MemoryLog;
 use crate::{Holder, Offset};
 
 /// Bytes that are read or written at once.
-const PIECE: usize = 1 << 20;
+const PIECE: usize = 512 << 10;
+
+/// Bytes after which a piece is written: what comes next, a batch's index or a record, mostly fits, and its memory need not grow.
+const FULL: usize = PIECE / 8 * 7;
 
 /// Bytes that are read at once where little is left, and most of what is near is not wanted.
 const SMALL_PIECE: usize = 32 << 10;
@@ -349,7 +352,7 @@ impl<D: Disk> FileLog<D> {
     }
 
     fn copy(&mut self, work: &mut Rewrite) -> Next {
-        if work.out.len() >= PIECE {
+        if work.out.len() >= FULL {
             return self.write_out(work);
         }
         let (number, _) = work.sources[work.source];
@@ -369,7 +372,7 @@ impl<D: Disk> FileLog<D> {
             work.out.extend_from_slice(&work.window[skip..skip + bytes]);
             debug_assert_eq!(work.out.len(), start + bytes);
             work.bodies.pop_front();
-            if work.out.len() >= PIECE {
+            if work.out.len() >= FULL {
                 return Next::Go;
             }
         }

@@ -27,6 +27,10 @@ const AHEAD_MESSAGES: usize = 4096;
 const AHEAD_QUEUES: usize = 4;
 const AHEAD_MESSAGES_MIN: usize = 16;
 
+/// What a queue asks for at first; each next time it may be twice as much. Of queues whose consumers come one after the other
+/// the first ones would ask for a piece each of that length, as if they were alone.
+const AHEAD_MESSAGES_FIRST: usize = 64;
+
 /// What a queue waits for, and how much of its front was asked for: nothing for one that never ran into the cold.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Reading {
@@ -109,7 +113,8 @@ impl<L: Log> Store<L> {
     /// Asks for a piece of a queue, without its first messages.
     fn read_from(&mut self, skip: usize, queue: &Queue, reading: &mut Reading) {
         let share = self.cold.queues.len().max(self.cold.crowd).div_ceil(AHEAD_QUEUES).max(1);
-        let soon = soon(queue, skip, share);
+        let most = (2 * reading.asked as usize).max(AHEAD_MESSAGES_FIRST);
+        let soon = soon(queue, skip, share, most);
         (reading.messages, reading.asked) = match soon.len() as u32 {
             0 => (0, 0),
             count => (skip as u32 + count, count),
@@ -167,10 +172,10 @@ fn next(queue: &Queue) -> Option<Offset> {
     next
 }
 
-/// The next messages of a queue that fit one request, of which it has one part in `share`.
-fn soon(queue: &Queue, skip: usize, share: usize) -> Vec<leveret_log::Offset> {
+/// The next messages of a queue that fit one request, of which it has one part in `share`: at most so many.
+fn soon(queue: &Queue, skip: usize, share: usize, most: usize) -> Vec<leveret_log::Offset> {
     let (mut soon, mut bytes) = (Vec::new(), 0);
-    let messages = (AHEAD_MESSAGES / share).max(AHEAD_MESSAGES_MIN);
+    let messages = (AHEAD_MESSAGES / share).max(AHEAD_MESSAGES_MIN).min(most);
     let bytes_max = AHEAD_BYTES / share as u64;
     queue.upcoming(skip, messages, |at, size| {
         if bytes < bytes_max {

@@ -3,7 +3,7 @@
 //! Where most of what was read is wanted, records are parts of it; where little is, they are copied, so
 //! that a record pins its own bytes and not the stretch that it lay in.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -30,9 +30,9 @@ struct Block {
 #[derive(Debug)]
 pub(super) struct Kept {
     records: HashMap<u64, (u64, Bytes), FixedState>,
-    /// By number, from `first_block` on. Its first has records.
-    blocks: VecDeque<Block>,
-    first_block: u64,
+    /// By number. Each has records: one that stays for long keeps none that came after it.
+    blocks: BTreeMap<u64, Block>,
+    next_block: u64,
     /// Of all blocks.
     bytes: u64,
     bytes_max: u64,
@@ -42,8 +42,8 @@ impl Kept {
     pub(super) fn new(bytes_max: u64) -> Self {
         Self {
             records: HashMap::default(),
-            blocks: VecDeque::new(),
-            first_block: 0,
+            blocks: BTreeMap::new(),
+            next_block: 0,
             bytes: 0,
             bytes_max,
         }
@@ -52,6 +52,11 @@ impl Kept {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.records.is_empty()
+    }
+
+    /// Bytes of memory that all of them pin.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     #[inline]
@@ -73,7 +78,7 @@ impl Kept {
         places: &[(Place, usize)],
         mut damaged: impl FnMut(Place),
     ) {
-        let number = self.next_block();
+        let number = self.next_block;
         let wanted: u64 = places.iter().map(|(place, _)| u64::from(place.len)).sum();
         let is_part = wanted >= read.len() as u64 / 2;
         let mut offsets = Vec::with_capacity(places.len());
@@ -98,18 +103,22 @@ impl Kept {
         }
         let bytes = if is_part { read.len() as u64 } else { wanted };
         let left = offsets.len();
-        self.blocks.push_back(Block { bytes, offsets, left });
-        self.bytes += bytes;
+        self.push(Block { bytes, offsets, left });
     }
 
     /// Keeps a record that did not come from this disk.
     pub(super) fn add(&mut self, at: u64, record: Bytes) {
-        let (number, bytes) = (self.next_block(), record.len() as u64);
+        let (number, bytes) = (self.next_block, record.len() as u64);
         if let Some((before, _)) = self.records.insert(at, (number, record)) {
             self.leave(before);
         }
-        self.blocks.push_back(Block { bytes, offsets: vec![at], left: 1 });
-        self.bytes += bytes;
+        self.push(Block { bytes, offsets: vec![at], left: 1 });
+    }
+
+    fn push(&mut self, block: Block) {
+        self.bytes += block.bytes;
+        self.blocks.insert(self.next_block, block);
+        self.next_block += 1;
     }
 
     pub(super) fn remove(&mut self, at: u64) -> Option<Bytes> {
@@ -120,30 +129,26 @@ impl Kept {
 
     /// One record less of a block.
     fn leave(&mut self, number: u64) {
-        let Some(block) = self.blocks.get_mut((number - self.first_block) as usize) else { return };
+        let Some(block) = self.blocks.get_mut(&number) else { return };
         block.left -= 1;
         if block.left == 0 {
             self.bytes -= block.bytes;
-            *block = Block { bytes: 0, offsets: Vec::new(), left: 0 };
-        }
-        while self.blocks.front().is_some_and(|front| front.left == 0) {
-            self.blocks.pop_front();
-            self.first_block += 1;
+            self.blocks.remove(&number);
         }
         if self.records.is_empty() && self.records.capacity() > RECORDS_KEPT {
             self.records = HashMap::default();
-            self.blocks = VecDeque::new();
         }
     }
 
     /// Drops the oldest of what was read before the block `first_kept`, if there is too much of it, but never all.
     /// Tells of each that is dropped.
     pub(super) fn trim(&mut self, first_kept: u64, mut dropped: impl FnMut(u64)) {
-        while self.bytes > self.bytes_max && self.first_block < first_kept && self.blocks.len() > 1
+        while self.bytes > self.bytes_max
+            && self.blocks.len() > 1
+            && let Some(oldest) = self.blocks.first_entry()
+            && *oldest.key() < first_kept
         {
-            let Some(block) = self.blocks.pop_front() else { return };
-            let number = self.first_block;
-            self.first_block += 1;
+            let (number, block) = oldest.remove_entry();
             self.bytes -= block.bytes;
             for at in block.offsets {
                 if self.records.get(&at).is_some_and(|(it, _)| *it == number) {
@@ -156,12 +161,31 @@ impl Kept {
 
     /// The number that the next block gets.
     pub(super) fn next_block(&self) -> u64 {
-        self.first_block + self.blocks.len() as u64
+        self.next_block
     }
 
     pub(super) fn held_bytes(&self) -> usize {
         let offsets = self.records.len() * size_of::<u64>();
-        let blocks = self.blocks.capacity() * size_of::<Block>();
+        let blocks = self.blocks.len() * 2 * size_of::<(u64, Block)>();
         self.bytes as usize + self.records.allocation_size() + offsets + blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_stays_keeps_none_that_came_after_it() {
+        let mut kept = Kept::new(1 << 20);
+        kept.add(0, Bytes::from_static(b"stays"));
+        let held_before = kept.held_bytes();
+        for at in 1..100_000 {
+            kept.add(at, Bytes::from_static(b"goes"));
+            kept.remove(at);
+        }
+        let held = kept.held_bytes();
+        assert!(held < held_before + 1000, "{held} bytes, {held_before} before");
+        assert_eq!(kept.get(0), Some(&Bytes::from_static(b"stays")));
     }
 }
