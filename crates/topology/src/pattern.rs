@@ -2,11 +2,14 @@
 //!
 //! A pattern without look-arounds, back-references and the like is matched in time linear in the name, whatever it is; a large
 //! one may take a step for each of its instructions and each byte of the name, and is counted as if it did. The
-//! others are matched by trying, and may take steps back without end: so many of them are taken for one name and no more. A
-//! name for which a few do not suffice is [dear](Pattern::is_dear); what matching it has cost, and may cost, is an [`Effort`].
+//! others are matched by trying, and may take steps back without end: so many of them are taken for one name and no more. Those
+//! that may take very many [ahead] meanwhile are refused. A name for which a few steps back do not suffice is
+//! [dear](Pattern::is_dear); what matching it has cost, and may cost, is an [`Effort`].
 //!
 //! What is compiled stays in memory, and `\w{150}` is eight megabytes of it. So a pattern has a bound in length and in
 //! [size](Pattern::size), which counts as memory of whoever has it.
+
+mod ahead;
 
 use fancy_regex::{CompileError, Regex, RegexBuilder};
 
@@ -14,6 +17,9 @@ use crate::error::AdminError;
 
 /// Longest pattern, in bytes.
 const LEN_MAX: usize = 2_000;
+
+/// Longest one of those that stand for a whole text, as in RabbitMQ.
+const WHOLE_LEN_MAX: usize = 2_048;
 
 /// Bytes of a program that is matched in linear time. The first bound that it keeps is its size; what keeps none is
 /// refused.
@@ -44,6 +50,22 @@ const BACKTRACK_MAX: usize = 10_000;
 
 /// Steps back that nearly every name does with, some microseconds.
 const BACKTRACK_FEW: usize = 100;
+
+/// Steps ahead that a pattern may take with a name before it takes one back, a tenth of a millisecond.
+const AHEAD_MAX: u64 = 10_000;
+
+/// Those that cost hardly anything.
+const AHEAD_LITTLE: u64 = 2_000;
+
+/// Steps in all, ahead between so many back, for [`BACKTRACK_MAX`] and [`BACKTRACK_FEW`].
+const STEPS_MAX: u64 = 5_000_000;
+const STEPS_FEW: u64 = 200_000;
+
+/// Steps back that a name has at least: one for each of its bytes, as each of them may be where it matches.
+const BACKTRACK_LEAST: usize = 300;
+
+/// Steps ahead that take a microsecond.
+const AHEAD_PER_UNIT: u64 = 100;
 
 /// Instructions of a program that tries: none, for a pattern that is to be matched in linear time.
 const NO_PROGRAM: usize = 0;
@@ -78,10 +100,12 @@ enum Matcher {
 
 #[derive(Clone, Debug)]
 struct Trying {
-    /// Gives up after [`BACKTRACK_FEW`].
+    /// Gives up after [`BACKTRACK_FEW`], or a few less.
     few: Regex,
-    /// Gives up after [`BACKTRACK_MAX`].
+    /// Gives up after [`BACKTRACK_MAX`], or less.
     all: Regex,
+    /// What a name costs with each of them beside the usual, in units of about a microsecond.
+    more: [u64; 2],
 }
 
 /// What it costs to match a name with patterns.
@@ -121,15 +145,34 @@ impl Pattern {
     /// Compiles it. A pattern that takes too long on some name (look-arounds, nested repeats) does not
     /// match that name.
     pub fn new(text: &str) -> Result<Self, AdminError> {
-        if text.len() > LEN_MAX {
-            let start = text.chars().take(100).collect::<String>() + "...";
-            let reason = format!("it has {} bytes, and a pattern may have {LEN_MAX}", text.len());
-            return Err(AdminError::Pattern { pattern: start, reason });
-        }
-        let Some((matcher, size)) = compile(text).map_err(|error| invalid(text, &error))? else {
-            let reason = "it is too large: repeat less, or match a part of the name".to_owned();
-            return Err(AdminError::Pattern { pattern: text.to_owned(), reason });
+        Self::bounded(text, text, LEN_MAX)
+    }
+
+    /// One that matches a whole text, as scopes of tokens have them.
+    pub fn whole(text: &str) -> Result<Self, AdminError> {
+        Self::bounded(text, &format!(r"\A(?:{text})\z"), WHOLE_LEN_MAX)
+    }
+
+    /// Compiles `compiled`, which is shown as `text`.
+    fn bounded(text: &str, compiled: &str, len_max: usize) -> Result<Self, AdminError> {
+        let refuse = |pattern: &str, reason| {
+            Err(AdminError::Pattern { pattern: pattern.to_owned(), reason })
         };
+        if text.len() > len_max {
+            let start = text.chars().take(100).collect::<String>() + "...";
+            let reason = format!("it has {} bytes, and a pattern may have {len_max}", text.len());
+            return refuse(&start, reason);
+        }
+        let Some((matcher, size)) = compile(compiled).map_err(|error| invalid(text, &error))?
+        else {
+            let reason = "it is too large: repeat less, or match a part of the name".to_owned();
+            return refuse(text, reason);
+        };
+        if matches!(matcher, Matcher::Trying(_)) && ahead::steps(compiled) > AHEAD_MAX {
+            let reason = "what is repeated has look-arounds or groups in which more is repeated, and would be \
+                          walked through too often: repeat less in them";
+            return refuse(text, reason.to_owned());
+        }
         Ok(Self { text: text.into(), matcher, size })
     }
 
@@ -172,7 +215,7 @@ impl Pattern {
     }
 
     /// As [`matches`](Self::matches); none if that was given up.
-    pub(crate) fn matches_to_the_end(&self, name: &str) -> Option<bool> {
+    pub fn matches_to_the_end(&self, name: &str) -> Option<bool> {
         match &self.matcher {
             Matcher::Everything => Some(true),
             Matcher::Linear(regex, _) => regex.is_match(name).ok(),
@@ -186,7 +229,7 @@ impl Pattern {
             effort.units += self.large() * name.len() as u64 / PER_UNIT;
             return self.matches(name);
         };
-        effort.units += TRIED;
+        effort.units += TRIED + it.more[0];
         it.few.is_match(name).unwrap_or_else(|_| {
             effort.dear += 1;
             if effort.left == 0 {
@@ -194,7 +237,7 @@ impl Pattern {
                 return false;
             }
             effort.left -= 1;
-            effort.units += DEAR;
+            effort.units += DEAR + it.more[1];
             it.all.is_match(name).unwrap_or(false)
         })
     }
@@ -264,16 +307,27 @@ fn linear(text: &str, size: Option<usize>) -> Result<Regex, fancy_regex::Error> 
 }
 
 fn trying(text: &str, bounds: Option<(usize, usize)>) -> Result<Matcher, fancy_regex::Error> {
-    let build = |steps| {
+    let build = |steps_back| {
         let mut builder = RegexBuilder::new(text);
-        builder.backtrack_limit(steps).delegate_dfa_size_limit(LEARNED_BY_PART);
+        builder.backtrack_limit(steps_back).delegate_dfa_size_limit(LEARNED_BY_PART);
         if let Some((program, part)) = bounds {
             builder.max_prog_size(program).delegate_size_limit(part);
         }
         builder.build()
     };
-    let (few, all) = (build(BACKTRACK_FEW)?, build(BACKTRACK_MAX)?);
-    Ok(Matcher::Trying(Box::new(Trying { few, all })))
+    let few = build(BACKTRACK_FEW)?;
+    // Of what was compiled: its size has a bound by now.
+    let ahead = ahead::steps(text).max(1);
+    let at_most = |steps: u64| usize::try_from(steps / ahead).unwrap_or(usize::MAX);
+    let few_back = at_most(STEPS_FEW).clamp(1, BACKTRACK_FEW);
+    let all_back = at_most(STEPS_MAX).clamp(BACKTRACK_LEAST, BACKTRACK_MAX);
+    let few = if few_back < BACKTRACK_FEW { build(few_back)? } else { few };
+    let all = build(all_back)?;
+    let more = [few_back, all_back].map(|steps_back| match ahead {
+        ..=AHEAD_LITTLE => 0,
+        ahead => ahead.saturating_mul(steps_back as u64) / AHEAD_PER_UNIT,
+    });
+    Ok(Matcher::Trying(Box::new(Trying { few, all, more })))
 }
 
 /// Whether a part in linear time was too large.
@@ -370,6 +424,36 @@ mod tests {
         assert!(!pattern.matches_within(&name, &mut Effort::new(false)));
     }
 
+    /// Takes 80 times 80 times 80 rounds before a step back: some tens of milliseconds.
+    const NESTED: &str = "(?:(?=(?:(?=(?:(?=a)a){80})a){80})a){80}";
+
+    /// One that was set before is matched, and counted as what it may take.
+    #[test]
+    fn steps_ahead_are_counted() {
+        let name = "a".repeat(250);
+        for (pattern, least, most) in [
+            ("(?:(?=a)a){80}", TRIED, TRIED),
+            (r"^(?!amq\.)", TRIED, TRIED),
+            (r"^(?:(?=[a-z]+b?)\w)+$", 100, 10_000),
+            (NESTED, 5_000, 1_000_000),
+        ] {
+            let pattern = Pattern::stored(pattern).unwrap();
+            let mut effort = Effort::new(true);
+            assert!(pattern.matches_within(&name, &mut effort), "{}", pattern.text());
+            assert!((least..=most).contains(&effort.units), "{}: {effort:?}", pattern.text());
+        }
+    }
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn whole_texts() {
+        let matches = |pattern: &str, text: &str| Pattern::whole(pattern).unwrap().matches(text);
+        assert!(matches("a|ab", "ab") && !matches("a|ab", "abc") && !matches("a", "ba") && !matches("a", "a\n"));
+        assert!(matches("(?!b).*", "a") && !matches("(?!b)a", "ab"));
+        assert!(Pattern::whole(&"a".repeat(2_048)).is_ok() && Pattern::whole(&"a".repeat(2_049)).is_err());
+        assert_eq!(Pattern::whole("a").unwrap().text(), "a");
+    }
+
     #[test]
     #[rustfmt::skip] // a table
     fn sizes() {
@@ -390,6 +474,10 @@ mod tests {
         check("(?:(?!a)b){1000}",         Ok(32 << 10));
         check(&"(?!a)".repeat(399),       Err("too large"));
         check(&"q".repeat(2001),          Err("it has 2001 bytes, and a pattern may have 2000"));
+        check("(?:(?=a)a){80}",           Ok(64 << 10));
+        check(NESTED,                     Err("walked through too often: repeat less"));
+        check("(?:(?=(?:(?=a)a)*)a)*",    Err("walked through too often"));
+        check(r"(a(?=b)\g<1>?)",          Err("walked through too often"));
         // One from before there were bounds stays.
         let it = Pattern::stored(r"\w{150}1").unwrap();
         assert!(it.matches(&("x".repeat(150) + "1")) && it.size == UNBOUNDED);
