@@ -110,7 +110,7 @@ fn open(
             tokio::spawn(Arc::clone(&ops.stats).run());
             let mut running = tokio::task::JoinSet::new();
             let (traces, mut at_end) = (Arc::clone(&ops.traces), ended.clone());
-            running.spawn(async move {
+            let of_traces = tokio::spawn(async move {
                 at_end.comes().await;
                 traces.stop_all().await;
             });
@@ -146,6 +146,8 @@ fn open(
                 () = all => {}
                 () = late => tracing::warn!("requests of the management API were cut off"),
             }
+            // In a bounded time: each tells what its disk did not take.
+            let _ = of_traces.await;
         });
         runtime.shutdown_background();
     });

@@ -33,7 +33,7 @@ use leveret_server::locks::{Rank, Ranked};
 use leveret_server::node::Node;
 use leveret_topology::{By, QueueId, TRACE_QUEUES};
 use tokio::sync::mpsc::{self, UnboundedSender};
-use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -63,6 +63,9 @@ const LAST: Duration = Duration::from_millis(500);
 
 /// How long a disk may take for the rest of a trace that is stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the end of a trace takes at most: each of its steps has a bound.
+const END: Duration = Duration::from_secs(6);
 
 /// What traces copy from.
 const TRACE_EXCHANGE: &str = "amq.rabbitmq.trace";
@@ -426,6 +429,14 @@ impl Traces {
         let State { stopped, written, not_written, .. } = trace.state();
         let (vhost, file) = (&*trace.asked.vhost, self.dir.join(&trace.file));
         let file = file.display();
+        let under_way = trace.progress.under_way.load(Ordering::Relaxed);
+        if under_way > 0 {
+            tracing::error!(
+                vhost, %file, written, not_written,
+                "a trace has ended, and its disk does not answer: {under_way} messages may not be in the file"
+            );
+            return;
+        }
         match stopped {
             None => tracing::info!(vhost, %file, written, not_written, "a trace has ended"),
             // That is what somebody wanted.
@@ -576,14 +587,24 @@ impl Taking<'_> {
                 () = sleep_until(until), if last.is_some() => None,
                 () = over(&mut written) => None,
             };
-            let sent = room.map(|room| self.batches.send(Batch::Messages(records, room)).is_ok());
-            if sent != Some(true) {
+            if !room.is_some_and(|room| self.give(records, room)) {
                 self.lose(count);
                 return;
             }
             // However many come, requests have their turns in between.
             yield_now().await;
         }
+    }
+
+    /// Gives records to the thread. False if that has ended.
+    fn give(&self, records: Vec<Bytes>, room: OwnedSemaphorePermit) -> bool {
+        let (count, under_way) = (records.len() as u64, &self.trace.progress.under_way);
+        under_way.fetch_add(count, Ordering::Relaxed);
+        let is_given = self.batches.send(Batch::Messages(records, room)).is_ok();
+        if !is_given {
+            under_way.fetch_sub(count, Ordering::Relaxed);
+        }
+        is_given
     }
 
     /// Has it told in the file that messages are missing.
@@ -609,14 +630,13 @@ impl Taking<'_> {
         let taken = |records: Vec<Bytes>| {
             let (count, room) = (records.len() as u64, Arc::clone(&self.room));
             let room = room.try_acquire_many_owned(kib(&records)).ok();
-            let sent = room.map(|room| self.batches.send(Batch::Messages(records, room)).is_ok());
-            if sent != Some(true) {
+            if !room.is_some_and(|room| self.give(records, room)) {
                 self.lose(count);
             }
         };
         // An error is the end of all messages, too.
         let _ = timeout(PATIENCE, direct.cancel(TAG, taken)).await;
-        if let Some(numbers) = self.numbers().await {
+        if let Ok(Some(numbers)) = timeout(LAST, self.numbers()).await {
             let left = numbers.counts.ready + numbers.counts.unacked;
             self.lose(dropped(&numbers).saturating_sub(self.told) + left);
         }
@@ -654,7 +674,7 @@ fn refused(why: Closed) -> Fault {
 async fn end(trace: &Trace) {
     trace.end.notify_one();
     let mut done = trace.done.subscribe();
-    let _ = timeout(2 * PATIENCE, over(&mut done)).await;
+    let _ = timeout(END, over(&mut done)).await;
 }
 
 /// Waits for what is told once. Whoever is to tell it may be gone, which is the same.

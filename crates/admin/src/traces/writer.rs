@@ -47,8 +47,24 @@ pub(super) struct Progress {
     pub(super) bytes: AtomicU64,
     /// Messages that are not.
     pub(super) lost: AtomicU64,
+    /// Messages on their way to the file.
+    pub(super) under_way: AtomicU64,
     /// Why no more is written.
     pub(super) why: OnceLock<String>,
+}
+
+impl Progress {
+    /// So many of those under way are in the file.
+    fn wrote(&self, count: u64) {
+        self.written.fetch_add(count, Ordering::Relaxed);
+        self.under_way.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// So many of those under way will not be in the file.
+    fn dropped(&self, count: u64) {
+        self.lost.fetch_add(count, Ordering::Relaxed);
+        self.under_way.fetch_sub(count, Ordering::Relaxed);
+    }
 }
 
 /// A file being written.
@@ -103,14 +119,14 @@ impl Writer {
         // What was gathered before a limit was met is written.
         let flushed = self.flush();
         if let Err(why) = ended.and(flushed) {
-            self.progress.lost.fetch_add(self.gathered, Ordering::Relaxed);
+            self.progress.dropped(self.gathered);
             // Once.
             let _ = self.progress.why.set(why);
             // Nothing more comes from here on.
             batches.close();
             while let Ok(batch) = batches.try_recv() {
                 if let Batch::Messages(records, _) = batch {
-                    self.progress.lost.fetch_add(records.len() as u64, Ordering::Relaxed);
+                    self.progress.dropped(records.len() as u64);
                 }
             }
             // What is in the buffer is not tried again when that is dropped.
@@ -154,13 +170,13 @@ impl Writer {
                     Ok(())
                 }),
                 None => {
-                    self.progress.lost.fetch_add(1, Ordering::Relaxed);
+                    self.progress.dropped(1);
                     continue;
                 }
             };
             if let Err(why) = written {
                 let left = records.len() - at;
-                self.progress.lost.fetch_add(left as u64, Ordering::Relaxed);
+                self.progress.dropped(left as u64);
                 return Err(why);
             }
             self.gathered += 1;
@@ -214,8 +230,7 @@ impl Writer {
         let flushed = self.out.flush();
         flushed.map_err(|error| self.torn(&error))?;
         self.whole = self.progress.bytes.load(Ordering::Relaxed);
-        let written = std::mem::take(&mut self.gathered);
-        self.progress.written.fetch_add(written, Ordering::Relaxed);
+        self.progress.wrote(std::mem::take(&mut self.gathered));
         Ok(())
     }
 

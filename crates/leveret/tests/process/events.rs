@@ -3,8 +3,14 @@
 use leveret_client::amqp::content::{Properties, RawProperties};
 use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Consume, QueueDeclare};
+use rustix::process::Signal;
 
+use crate::auth::request;
 use crate::broker::{Broker, PATIENCE, declare, wait_until};
+use crate::shim::Shim;
+
+/// `guest:guest`.
+const GUEST: &str = "Basic Z3Vlc3Q6Z3Vlc3Q=";
 
 /// The next event: its routing key and one of its headers.
 #[track_caller]
@@ -99,6 +105,43 @@ fn copied(client: &mut Connection, channel: u16) -> (String, Table, Vec<u8>) {
     let got = found.unwrap();
     let properties = RawProperties::new(&got.properties).to_owned().unwrap();
     (got.routing_key, properties.headers.unwrap(), got.body)
+}
+
+/// A trace of all that is published, and a thousand messages.
+fn trace(broker: &Broker) {
+    let asked = r#"{"format":"text","pattern":"publish.#"}"#;
+    assert_eq!(request(broker, "PUT", "/api/traces/%2F/t", GUEST, asked).0, 201);
+    let (mut client, channel) = broker.channel();
+    for _ in 0..1_000 {
+        client.publish(channel, "amq.topic", "lost", &[0, 0], b"traced");
+    }
+    // Answered when all before it was done.
+    declare(&mut client, channel, "q");
+}
+
+/// What was traced is in the file after a clean stop.
+#[test]
+fn a_stop_writes_what_was_traced() {
+    let broker = Broker::start();
+    trace(&broker);
+    let down = broker.stop();
+    let file = std::fs::read_to_string(down.dir.path().join("trace/t.log")).unwrap();
+    assert_eq!(file.matches("\ntraced\n").count(), 1_000);
+}
+
+/// A disk that takes nothing of a trace holds the stop up for seconds, and what it may miss is told.
+#[test]
+fn a_stop_tells_what_was_not_traced() {
+    let shim = Shim::new();
+    let mut broker = shim.with(&[]);
+    shim.set("hold_log=1");
+    trace(&broker);
+    broker.signal(Signal::TERM);
+    assert!(broker.ended(PATIENCE).success());
+    let told = broker.log.wait_for("a trace has ended, and its disk does not answer");
+    assert!(told.contains("ERROR") && told.contains("1000 messages may not be"), "{told}");
+    assert!(told.contains("written=0") && told.contains("not_written=0"), "{told}");
+    assert_eq!(broker.log.with("were cut off"), Vec::<String>::new());
 }
 
 /// As RabbitMQ 4.0.5 does it, by the same steps.
