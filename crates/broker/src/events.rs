@@ -2,6 +2,7 @@
 //!
 //! They are published as RabbitMQ publishes them: at most once, with nobody waiting for a confirm.
 
+use bytes::Bytes;
 use leveret_amqp::content::{Properties, RawProperties};
 use leveret_amqp::table::Table;
 use leveret_queue::Time;
@@ -35,19 +36,26 @@ pub fn publish(event: &Event, headers: Table, at: Time, topology: &Topology, out
         timestamp: Some(at.ms() / 1000),
         ..Properties::default()
     };
-    publish_to(exchange, event.name, (&properties, b""), at.ms(), topology, |home, publish| {
-        // Nobody's connection: nobody is told to pause.
-        let letter = ToShard::Publish { from: ConnectionId::NOBODY, messages: vec![publish] };
-        out.shard(home, letter);
-    });
+    publish_to(
+        exchange,
+        event.name,
+        (&properties, Vec::new()),
+        at.ms(),
+        topology,
+        |home, publish| {
+            // Nobody's connection: nobody is told to pause.
+            let letter = ToShard::Publish { from: ConnectionId::NOBODY, messages: vec![publish] };
+            out.shard(home, letter);
+        },
+    );
 }
 
 /// Publishes a message of the node's own to an exchange: `put` is given what goes to each group. `seed` is for exchanges that
-/// route at random.
+/// route at random. The pieces of the body are shared.
 pub fn publish_to(
     exchange: &Exchange,
     key: &str,
-    (properties, body): (&Properties, &[u8]),
+    (properties, body): (&Properties, Vec<Bytes>),
     seed: u64,
     topology: &Topology,
     mut put: impl FnMut(GroupId, Publish),
@@ -64,7 +72,7 @@ pub fn publish_to(
     };
     let mut route = Route::default();
     topology.route(exchange.vhost, exchange.id, &routable, &mut route);
-    let message = Message::from_parts(&join_names(&exchange.name, key), &encoded, body);
+    let message = Message::with_body(&join_names(&exchange.name, key), &encoded, body);
     let mut homed = Homed::new();
     add_by_home(&route.queues, topology, &mut homed);
     for (home, targets) in homed {

@@ -104,6 +104,23 @@ impl Message {
         Self { wire: wire.into(), names, properties, body, more: Vec::new(), more_len: 0 }
     }
 
+    /// A message with its own names and properties and the body of another one, whose memory it shares.
+    /// `names` is the exchange and the routing key as two wire short strings.
+    pub fn with_body(names: &[u8], properties: &[u8], body: Vec<Bytes>) -> Self {
+        let head = Self::from_parts(names, properties, b"");
+        let Self { wire, names, properties, body: nothing, .. } = head;
+        Self::new(wire, names, properties, nothing, body)
+    }
+
+    /// The pieces of the body, in order, which share its memory.
+    pub fn body_pieces(&self) -> Vec<Bytes> {
+        let first = self.wire.slice(self.body.start as usize..self.body.end as usize);
+        let mut pieces = Vec::with_capacity(1 + self.more.len());
+        pieces.push(first);
+        pieces.extend_from_slice(&self.more);
+        pieces
+    }
+
     /// The same message in memory of its own: for keeping, since `wire` is a part of a whole read of a
     /// socket. One that is a record has such memory already.
     pub fn detached(&self) -> Self {

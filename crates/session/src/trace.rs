@@ -6,6 +6,7 @@
 //! Cold: a vhost that is not traced is told apart by a flag of the route on publishing, and by one look a
 //! batch on delivering.
 
+use bytes::Bytes;
 use leveret_amqp::content::{Properties, RawProperties};
 use leveret_amqp::table::{RawValue, Table, Value};
 use leveret_broker::events::publish_to;
@@ -50,11 +51,10 @@ pub(crate) fn published(
     let queues = routed.targets.iter().flat_map(|(_, targets)| targets);
     let queues = queues.filter_map(|&id| cx.topology.queue_by_id(id));
     let queues = Value::Array(queues.map(|queue| (&*queue.name).into()).collect());
-    let whole = message.detached();
-    let copy =
-        Copied { names: message.names(), properties: message.properties(), body: whole.body() };
+    let body = message.body_pieces();
+    let copy = Copied { names: message.names(), properties: message.properties(), body };
     let key = format!("publish.{exchange}");
-    tap(core, channel, &key, &copy, ("routed_queues", queues), cx);
+    tap(core, channel, &key, copy, ("routed_queues", queues), cx);
 }
 
 /// Copies a message that is being delivered.
@@ -70,9 +70,9 @@ pub(crate) fn delivered(
     note(core, channel, What::Delivered { tag, queue: delivery.queue, offset, redelivered }, cx);
     let Some(queue) = cx.topology.queue_by_id(delivery.queue) else { return };
     let key = format!("deliver.{}", queue.name);
-    let copy = Copied { names: view.names, properties: view.properties, body: view.body_bytes() };
+    let copy = Copied { names: view.names, properties: view.properties, body: vec![view.body()] };
     let redelivered = Value::I32(i32::from(delivery.redelivered));
-    tap(core, channel, &key, &copy, ("redelivered", redelivered), cx);
+    tap(core, channel, &key, copy, ("redelivered", redelivered), cx);
 }
 
 /// Notes where a message has come.
@@ -116,18 +116,18 @@ pub(crate) fn note_settled(
     note(core, channel, What::Settled { tag, multiple, how }, cx);
 }
 
-/// What is copied.
+/// What is copied. The log makes the only copy of the body.
 struct Copied<'a> {
     names: &'a [u8],
     properties: &'a [u8],
-    body: &'a [u8],
+    body: Vec<Bytes>,
 }
 
 fn tap(
     core: &mut Core,
     channel: u16,
     key: &str,
-    of: &Copied<'_>,
+    of: Copied<'_>,
     (name, value): (&str, Value),
     cx: &mut Context<'_>,
 ) {

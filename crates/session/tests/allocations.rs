@@ -7,7 +7,7 @@ use leveret_amqp::content::Properties;
 use leveret_amqp::method::*;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::message::*;
-use leveret_counting::{allocations, live_bytes};
+use leveret_counting::{allocated_bytes, allocations, live_bytes};
 use leveret_queue::{ConsumerSpec, Gate, Incoming, Offset, Options, Queue, Time};
 use leveret_session::{Context, Session};
 use leveret_topology::{GroupId, QueueId, Topology};
@@ -193,6 +193,36 @@ fn delivering_and_settling_allocates_once_per_batch() {
 }
 
 /// An idle connection with one channel.
+/// Of a message that is copied for the firehose, the copy's record is the only further copy of the body.
+#[test]
+fn the_firehose_shares_bodies() {
+    const BODY: usize = 8 << 20;
+    let body = "x".repeat(BODY);
+    let bytes_of_two = |is_traced: bool| {
+        let mut node = Node::new();
+        let link = node.client();
+        for name in ["q", "copies"] {
+            node.declare(link, name);
+        }
+        let bind = queue::Bind {
+            queue: "copies",
+            exchange: "amq.rabbitmq.trace",
+            routing_key: "#",
+            ..Default::default()
+        };
+        node.say(link, 1, &bind);
+        node.topology.set_tracing("/", is_traced).unwrap();
+        let get = basic::Get { queue: "q", no_ack: true, ..Default::default() };
+        let before = allocated_bytes();
+        node.publish(link, "", "q", &body);
+        node.say(link, 1, &get);
+        allocated_bytes() - before
+    };
+    let more = bytes_of_two(true) - bytes_of_two(false);
+    let copies = more as f64 / BODY as f64;
+    assert!((1.9..2.3).contains(&copies), "{copies} bodies for two copies");
+}
+
 #[test]
 fn an_idle_session_is_small() {
     let mut node = Node::new();
