@@ -10,6 +10,7 @@ use bytes::Bytes;
 use leveret_broker::message::{Outbox, ToShard};
 use leveret_node::connection::Read as NodeRead;
 use leveret_session::{AwaitedBody, Context, Session};
+use zeroize::Zeroizing;
 
 use crate::buffers::{Buffers, Lent};
 use crate::connection::Io;
@@ -200,9 +201,12 @@ fn read_encrypted(
     })
 }
 
-/// What was decrypted. Few bytes are copied, as in [`taken`]. There is no second copy of what is secret.
+/// What was decrypted. Few bytes are copied, as in [`taken`]. What is secret is wiped when it is dropped.
 fn decrypted(block: Vec<u8>, is_secret: bool) -> Bytes {
-    if block.len() <= FEW && !is_secret {
+    if is_secret {
+        return Bytes::from_owner(Zeroizing::new(block));
+    }
+    if block.len() <= FEW {
         return Bytes::copy_from_slice(&block);
     }
     Bytes::from(block)
@@ -289,18 +293,20 @@ mod tests {
 
     #[test]
     fn a_single_decrypted_message_keeps_no_block() {
-        for (bytes, is_secret, room) in [
-            (100, false, 100),
-            (FEW, false, FEW),
-            (FEW + 1, false, READ_MIN),
-            (100, true, READ_MIN),
-        ] {
+        for (bytes, room) in [(100, 100), (FEW, FEW), (FEW + 1, READ_MIN)] {
             let mut block = Vec::with_capacity(READ_MIN);
             block.resize(bytes, 7);
-            let read = decrypted(block, is_secret);
+            let read = decrypted(block, false);
             assert_eq!(read[..], vec![7; bytes]);
-            let is = read.try_into_mut().unwrap().capacity();
-            assert_eq!(is, room, "{bytes} bytes, secret {is_secret}");
+            assert_eq!(read.try_into_mut().unwrap().capacity(), room, "{bytes} bytes");
         }
+    }
+
+    /// What wipes it has it until it is dropped: nobody gets the memory from the bytes.
+    #[test]
+    fn what_was_decrypted_is_wiped_by_its_owner() {
+        let secret = decrypted(vec![7; 100], true);
+        assert_eq!(secret[..], [7; 100]);
+        secret.try_into_mut().unwrap_err();
     }
 }
