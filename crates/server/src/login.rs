@@ -94,9 +94,19 @@ pub struct Logins {
     elsewhere: Elsewhere,
 }
 
-/// There is no decision on a login, as the node is stopping.
-#[derive(Debug)]
-pub struct Stopping;
+/// Why there is no decision on a login.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Undecided {
+    /// The node ends before there is one.
+    #[error("the node is stopping")]
+    Stopping,
+    /// It would have to wait, and there is no room for it: it was not looked at.
+    #[error("too many logins wait for an answer")]
+    Full,
+}
+
+/// Who was let in, if anybody was.
+type Decided = Result<Option<Admitted>, Undecided>;
 
 /// Who was let in, or why nobody was.
 type Verdict = Result<Admitted, String>;
@@ -292,29 +302,30 @@ impl Logins {
     /// A session asks: it is answered, now or later.
     pub(crate) fn ask(&self, node: &Arc<Node>, login: Login, out: &mut Outbox) {
         let id = login.connection;
-        if let Some((admitted, _)) = self.at_once(node, login, Answer::Connection(id), out) {
+        if let Some(decided) = self.at_once(node, login, Answer::Connection(id), out) {
+            // AMQP has no word for "later": the client is refused, and the log has why.
+            let admitted = decided.unwrap_or(None);
             out.session(id, ToSession::LoggedIn(admitted.map(Box::new)));
         }
     }
 
-    /// Who comes in that asks by another way than AMQP, such as HTTP; none if it may not. An error if the node stops before
-    /// that is decided.
+    /// Who comes in that asks by another way than AMQP, such as HTTP; none if it may not. An error if that is not decided.
     ///
     /// `login.connection` means nothing.
     pub async fn check(
         &self,
         node: &Arc<Node>,
         login: Login,
-    ) -> Result<Option<Admitted>, Stopping> {
+    ) -> Result<Option<Admitted>, Undecided> {
         let (sender, mut answered) = mpsc::channel(1);
         let mut out = Outbox::default();
-        let verdict = self.at_once(node, login, Answer::Request(sender), &mut out);
+        let decided = self.at_once(node, login, Answer::Request(sender), &mut out);
         if !out.is_empty() {
             with_runner(node, |runner| runner.run_outbox(out));
         }
-        match verdict {
-            Some((admitted, _)) => Ok(admitted),
-            None => answered.recv().await.ok_or(Stopping),
+        match decided {
+            Some(decided) => decided,
+            None => answered.recv().await.ok_or(Undecided::Stopping),
         }
     }
 
@@ -334,31 +345,26 @@ impl Logins {
         self.proven(node, Arc::new(login)).await.map(drop)
     }
 
-    /// Decides if that takes no time, else leaves it to a thread. The caller's answer comes back with it.
+    /// Decides if that takes no time, else leaves it to a thread.
     fn at_once(
         &self,
         node: &Arc<Node>,
         login: Login,
         answer: Answer,
         out: &mut Outbox,
-    ) -> Option<(Option<Admitted>, Answer)> {
+    ) -> Option<Decided> {
         let now_ms = now().ms();
         if login.user.len() > NAME_MAX && node.topology().user(&login.user).is_none() {
             let login = Login { user: shortened(&login.user).into(), ..login };
             let verdict = Err(AuthError::InvalidCredentials(login.user.to_string()).to_string());
-            return Some((self.decided(node, &login, verdict, out), answer));
+            return Some(Ok(self.decided(node, &login, verdict, out)));
         }
         let delay_ms =
             address(&login).map_or(0, |from| self.throttle.lock().delay_ms(from, now_ms));
         if delay_ms == 0
             && let Some(verdict) = self.quick_in_order(node, &login)
         {
-            return Some((self.decided(node, &login, verdict, out), answer));
-        }
-        if !self.options.sources.are_internal() {
-            let (login, answer) = self.send_away(node, login, answer, delay_ms)?;
-            let verdict = Err("too many logins wait for an answer".to_owned());
-            return Some((self.decided(node, &login, verdict, out), answer));
+            return Some(Ok(self.decided(node, &login, verdict, out)));
         }
         let mut jobs = self.jobs.lock();
         if jobs.is_closed {
@@ -366,12 +372,17 @@ impl Logins {
         }
         if !jobs.take_room(node, &login, now_ms) {
             drop(jobs);
-            let verdict = Err("too many logins wait for an answer".to_owned());
-            return Some((self.decided(node, &login, verdict, out), answer));
+            // No password was looked at: the address's next login need not wait for it.
+            self.tell(node, &login, &Err(Undecided::Full.to_string()), out);
+            return Some(Err(Undecided::Full));
         }
-        let (login, asker) = (Arc::new(login), Asker::Client(answer));
-        jobs.push(now_ms + delay_ms, login, asker);
-        self.changed.notify_one();
+        if self.options.sources.are_internal() {
+            jobs.push(now_ms + delay_ms, Arc::new(login), Asker::Client(answer));
+            self.changed.notify_one();
+        } else {
+            drop(jobs);
+            self.send_away(node, login, answer, delay_ms);
+        }
         None
     }
 
@@ -440,7 +451,7 @@ impl Logins {
         self.kinds.lock().of(&topology, self.options.hashing)
     }
 
-    /// Counts and tells a decision.
+    /// Counts and tells a decision. A refused one may delay the address's next ones.
     fn decided(
         &self,
         node: &Node,
@@ -448,6 +459,17 @@ impl Logins {
         verdict: Verdict,
         out: &mut Outbox,
     ) -> Option<Admitted> {
+        if verdict.is_err()
+            && let Some(from) = address(login)
+        {
+            self.throttle.lock().failed(from, now().ms());
+        }
+        self.tell(node, login, &verdict, out);
+        verdict.ok()
+    }
+
+    /// Counts and tells what became of a login.
+    fn tell(&self, node: &Node, login: &Login, verdict: &Verdict, out: &mut Outbox) {
         // A token names its user better than the client does.
         let user = verdict.as_ref().map_or(&*login.user, |admitted| &*admitted.user);
         let (mechanism, protocol) = (login.mechanism, login.protocol);
@@ -462,7 +484,7 @@ impl Logins {
         if verdict.is_err() || !login.is_repeated {
             out.events.extend(event(node, login, user, verdict.as_ref().err()));
         }
-        match &verdict {
+        match verdict {
             Ok(_) if login.is_repeated => {}
             Ok(_) => {
                 let from = from.map_or_else(|| peer.to_owned(), |address| address.to_string());
@@ -472,15 +494,11 @@ impl Logins {
                 );
             }
             Err(why) => {
-                if let Some(from) = from {
-                    self.throttle.lock().failed(from, now().ms());
-                }
                 tracing::warn!(
                     target: "audit", peer, user, mechanism, protocol, why, "audit: login refused"
                 );
             }
         }
-        verdict.ok()
     }
 
     /// Works jobs off until [`close`](Self::close): for a thread of its own.
@@ -530,6 +548,7 @@ impl Logins {
         };
         drop(dropped);
         self.changed.notify_all();
+        self.elsewhere.close();
     }
 }
 

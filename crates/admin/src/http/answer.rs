@@ -69,11 +69,16 @@ pub(crate) struct Fault {
     pub(crate) reason: String,
     /// Whether a browser shall ask for name and password.
     pub(crate) asks_password: bool,
+    /// Whether it is of now, and another try may do better.
+    passes: bool,
 }
+
+/// When another try may do better, in seconds.
+const RETRY_S: u16 = 5;
 
 impl Fault {
     fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Self {
-        Self { status, error, reason: reason.into(), asks_password: false }
+        Self { status, error, reason: reason.into(), asks_password: false, passes: false }
     }
 
     /// 400.
@@ -173,6 +178,11 @@ impl Fault {
     /// 405 where a path and a method exist, but not for this object.
     pub(crate) fn not_allowed(reason: impl Into<String>) -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", reason)
+    }
+
+    /// 503, and when to come again.
+    pub(crate) fn busy(reason: impl Into<String>) -> Self {
+        Self { passes: true, ..Self::unavailable(reason) }
     }
 
     /// 503.
@@ -341,6 +351,9 @@ impl IntoResponse for Fault {
         if self.asks_password {
             let realm = HeaderValue::from_static("Basic realm=\"RabbitMQ Management\"");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, realm);
+        }
+        if self.passes {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(RETRY_S));
         }
         response
     }

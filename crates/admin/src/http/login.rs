@@ -19,6 +19,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use leveret_broker::login::{Admitted, Login as AskedLogin, Proof, Question, Rights};
 use leveret_broker::message::ConnectionId;
+use leveret_server::login::Undecided;
 use leveret_server::node::Node;
 use leveret_topology::{ExchangeId, ExchangeKind, Password, Permission, ResourceKind, Topology};
 use zeroize::Zeroizing;
@@ -83,7 +84,10 @@ impl Login {
             is_repeated: true,
         };
         let decided = node.logins.check(node, asked).await;
-        let admitted = decided.map_err(|_| Fault::unavailable("the node is stopping"))?;
+        let admitted = decided.map_err(|why| match why {
+            Undecided::Stopping => Fault::unavailable(why.to_string()),
+            Undecided::Full => Fault::busy(why.to_string()),
+        })?;
         let admitted = admitted.ok_or_else(Fault::wrong_password)?;
         let name = admitted.user.to_string();
         let mut tags = admitted.tags.clone();

@@ -11,9 +11,9 @@ use leveret_auth::{Candidate, Denied, Entry};
 use leveret_broker::login::{Admitted, Asked, Login, Proof};
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
-use super::{Answer, Asker, Logins, Verdict, address, barred, bytes, from, is_wanted};
+use super::{Answer, Asker, Logins, Undecided, Verdict, address, barred, bytes, from, is_wanted};
 use crate::clock::now;
 use crate::connection::Letter;
 use crate::node::{Node, Recipient};
@@ -27,6 +27,34 @@ const RESOLVING_MAX: usize = 8;
 pub(super) struct Elsewhere {
     /// Of the thread; none before it runs.
     runtime: OnceLock<Handle>,
+    /// No login is decided on any more.
+    is_closed: watch::Sender<bool>,
+}
+
+impl Elsewhere {
+    /// Drops all logins that wait, for their delay or for an answer: there is no decision on them.
+    pub(super) fn close(&self) {
+        self.is_closed.send_replace(true);
+    }
+
+    /// Comes to its end, but none if this is closed before.
+    fn unless_closed<W: Future>(
+        &self,
+        work: W,
+    ) -> impl Future<Output = Option<W::Output>> + use<W> {
+        let mut is_closed = self.is_closed.subscribe();
+        async move {
+            let closed = async {
+                // An error is the end of everything.
+                let _ = is_closed.wait_for(|it| *it).await;
+            };
+            tokio::select! {
+                biased;
+                () = closed => None,
+                done = work => Some(done),
+            }
+        }
+    }
 }
 
 impl Logins {
@@ -55,21 +83,13 @@ impl Logins {
         Ok(Some(sender))
     }
 
-    /// Has all sources asked, after a delay. Gives both back if that cannot be.
-    pub(super) fn send_away(
-        &self,
-        node: &Arc<Node>,
-        login: Login,
-        answer: Answer,
-        delay_ms: u64,
-    ) -> Option<(Login, Answer)> {
-        let Some(runtime) = self.elsewhere.runtime.get() else { return Some((login, answer)) };
-        if !self.jobs.lock().take_room(node, &login, now().ms()) {
-            return Some((login, answer));
-        }
+    /// Has all sources asked, after a delay. The login has its room.
+    pub(super) fn send_away(&self, node: &Arc<Node>, login: Login, answer: Answer, delay_ms: u64) {
+        // The thread runs before anybody can come in.
+        let Some(runtime) = self.elsewhere.runtime.get() else { return };
         let node = Arc::clone(node);
         let login = Arc::new(login);
-        runtime.spawn(async move {
+        runtime.spawn(self.elsewhere.unless_closed(async move {
             if delay_ms > 0 {
                 tokio::time::sleep(Duration::from_millis(delay_ms)).await;
             }
@@ -80,8 +100,7 @@ impl Logins {
             let mut out = Outbox::default();
             let admitted = logins.decided(&node, &login, verdict, &mut out);
             answer.give(&node, admitted, out);
-        });
-        None
+        }));
     }
 
     /// A session asks what a user may do who is kept elsewhere.
@@ -104,7 +123,8 @@ impl Logins {
         };
         let node = Arc::clone(node);
         let asking = async move { node.logins.in_order(&node, &login, None).await };
-        runtime.spawn(asking).await.ok().flatten().unwrap_or_else(stopping)
+        let asking = self.elsewhere.unless_closed(asking);
+        runtime.spawn(asking).await.ok().flatten().flatten().unwrap_or_else(stopping)
     }
 
     /// The first source that lets the client in; else what the last one said. None if the client has gone, who costs nobody a
@@ -209,7 +229,7 @@ fn told(denied: Denied, login: &Login) -> String {
 }
 
 fn stopping() -> Verdict {
-    Err("the node is stopping".to_owned())
+    Err(Undecided::Stopping.to_string())
 }
 
 /// Gives a letter to who waits for it, and lets it go on.
