@@ -49,6 +49,7 @@ pub mod watchdog;
 mod writing;
 
 pub use leveret_auth::network_of;
+pub use leveret_topology::COMPATIBLE_VERSION;
 pub use signals::Signals;
-pub use startup::{COMPATIBLE_VERSION, node_name, options, resolve, serve};
+pub use startup::{node_name, options, resolve, serve};
 pub use storage::drop_orphans;

@@ -9,7 +9,9 @@ use leveret_auth::Sources;
 use leveret_broker::Meta;
 use leveret_config::{Config, Listeners, Loaded, PasswordHashing, Product, QueueType, files};
 use leveret_session::{Mechanism, Settings};
-use leveret_topology::{Hashing, Homes, Import, Password, PasswordHash, QueueKind, Topology};
+use leveret_topology::{
+    COMPATIBLE_VERSION, Hashing, Homes, Import, Password, PasswordHash, QueueKind, Topology,
+};
 use rustix::fs::Mode;
 
 use crate::front::{About, OpenFrontEnds};
@@ -22,11 +24,6 @@ use crate::signals::Signals;
 use crate::storage::{DirectoryLock, Files, Memory, NodeLog, Storage, Waker, tell_damage};
 use crate::tls::certificate::LoginFrom;
 use crate::tls::{Shares, Tls};
-
-/// The version of RabbitMQ whose behaviour clients may expect of us.
-///
-/// Clients branch on it: kombu takes `global` prefetch from 3.3 to 3.x, which is what 3.13 does.
-pub const COMPATIBLE_VERSION: &str = "3.13.7";
 
 /// Runs a node with this configuration until it is stopped.
 ///

@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use std::sync::Arc;
 
 use leveret_broker::bodies::BodyRoom;
-use leveret_topology::Password;
+use leveret_topology::{COMPATIBLE_VERSION, Password};
 
 /// How a client may prove who it is, in `connection.start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             product: "RabbitMQ".to_owned(),
-            version: "3.13.7".to_owned(),
+            version: COMPATIBLE_VERSION.to_owned(),
             platform: "Rust".to_owned(),
             copyright: "Copyright (c) the Leveret authors".to_owned(),
             information: "Licensed under the Apache License 2.0".to_owned(),

@@ -63,6 +63,12 @@ mod value;
 mod vhost;
 pub mod weight;
 
+/// The version of RabbitMQ whose behaviour clients and tools may expect of us, wherever one is told: to clients, in the API, in
+/// metrics, in definitions.
+///
+/// Clients branch on it: kombu takes `global` prefetch from 3.3 to 3.x, which is what 3.13 does.
+pub const COMPATIBLE_VERSION: &str = "3.13.7";
+
 pub use access::Bootstrap;
 pub use apply::Applied;
 pub use arguments::permissions_needed;

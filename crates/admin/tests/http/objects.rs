@@ -334,6 +334,9 @@ fn definitions() {
     assert!(all["users"][0]["password_hash"].is_string());
     assert_eq!(all["queues"][0]["name"], "q");
     assert_eq!(node.get("/api/all-configuration"), all);
+    // One version is told, wherever one is.
+    let version = &node.get("/api/overview")["rabbitmq_version"];
+    assert_eq!([&all["rabbit_version"], &all["rabbitmq_version"]], [version, version]);
     let got = node.must("GET", "/api/definitions?download=a.json", "", 200);
     assert_eq!(got.header("content-disposition"), "attachment; filename=a.json");
     node.must(

@@ -2,14 +2,12 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use crate::COMPATIBLE_VERSION;
 use crate::binding::{Binding, Target};
 use crate::id::{ExchangeId, QueueId};
 use crate::queue::Queue;
 use crate::topology::Topology;
 use crate::value::table_to_json;
-
-/// The version of RabbitMQ that the format is of: tools look at it.
-const RABBITMQ_VERSION: &str = "4.3.0";
 
 impl Topology {
     /// All definitions. Left out: predeclared exchanges, exclusive queues, those that the broker gave a name, and bindings of both;
@@ -31,8 +29,8 @@ impl Topology {
     pub fn export_settings(&self) -> Map<String, Json> {
         let globals = self.global_parameters().filter(|(name, _)| !name.starts_with("internal"));
         let entries: [(&str, Json); 13] = [
-            ("rabbit_version", RABBITMQ_VERSION.into()),
-            ("rabbitmq_version", RABBITMQ_VERSION.into()),
+            ("rabbit_version", COMPATIBLE_VERSION.into()),
+            ("rabbitmq_version", COMPATIBLE_VERSION.into()),
             ("product_name", "Leveret".into()),
             ("product_version", env!("CARGO_PKG_VERSION").into()),
             ("rabbitmq_definition_format", "cluster".into()),
