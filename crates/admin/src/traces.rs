@@ -245,6 +245,14 @@ impl Traces {
         if ended.count() + all.files.len() >= TRACES_MAX {
             return Err(Fault::bad(format!("there are {TRACES_MAX} traces, and no more may be")));
         }
+        let writing = all.files.values().flatten().count() as u64;
+        let (each, total) = (self.options.max_waiting.get(), self.options.max_waiting_total.get());
+        if each * (writing + 1) > total {
+            return Err(Fault::bad(format!(
+                "{writing} traces are running, and one more with tracing.max_waiting, {each} bytes, would \
+                 exceed tracing.max_waiting_total, {total} bytes: stop one first"
+            )));
+        }
         all.files.insert(file.clone(), Some(asked.vhost.clone()));
         drop(all);
         Ok(Owned { traces: Arc::clone(self), file })
@@ -259,6 +267,7 @@ impl Traces {
     ) -> Result<(), Fault> {
         let owned = self.own_to_write(&asked)?;
         let peer = format!("trace {}", asked.name);
+        let (user, is_internal) = (admitted.user.to_string(), admitted.rights.is_none());
         let opened = Direct::open(&self.node, admitted, &asked.vhost, peer).await;
         let mut direct = opened.map_err(refused)?;
         let queue = self.consume(&mut direct, &asked.pattern).await.map_err(refused)?;
@@ -296,6 +305,10 @@ impl Traces {
         drop(changing);
         if begun.is_err() {
             self.stop(&trace.asked.vhost, &trace.asked.name).await;
+        }
+        // Whoever deleted the user meanwhile did not see the trace.
+        if is_internal && self.node.topology().user(&user).is_none() {
+            self.stop_of(&user).await;
         }
         begun
     }

@@ -450,8 +450,8 @@ options! {
 
     /// Directory of the files. Not set: `trace` in the data directory. RabbitMQ's default is `/var/tmp/rabbitmq-tracing`.
     ///
-    /// It belongs to the broker's user or to root, and nobody else may write to it. The packaged systemd service
-    /// writes nowhere but to its own directories: another one needs `ReadWritePaths=` in a drop-in of the service.
+    /// It belongs to the broker's user or to root, and nobody else may write to it, nor may its group. The packaged systemd
+    /// service writes nowhere but to its own directories: another one needs `ReadWritePaths=` in a drop-in of the service.
     dir: Option<String> = None, keys = ["tracing.dir"], check = own_path;
 
     /// User in whose name a trace gets its messages, unless it is made with another one.
@@ -471,10 +471,17 @@ options! {
     /// Most bytes of copies that may wait for the file of a trace, by the sizes of their bodies.
     ///
     /// One copy may wait for each 512 of these bytes, however small it is. Older ones than these are left out, counted, and
-    /// told in the file. Each trace has as much for itself: 16 traces hold up to 16 times that. RabbitMQ keeps all; its memory
+    /// told in the file. Each trace has as much for itself, within `tracing.max_waiting_total`. RabbitMQ keeps all; its memory
     /// alarm then blocks publishers.
     max_waiting: ByteSize = ByteSize::mib(32), keys = ["tracing.max_waiting"],
         range = ByteSize::kib(64)..=ByteSize::mib(1024);
+
+    /// Most bytes of copies that may wait for the files of all traces together.
+    ///
+    /// Each trace takes `tracing.max_waiting` of it from its beginning to its end. A trace for which there is not as much left
+    /// is refused.
+    max_waiting_total: ByteSize = ByteSize::mib(512), keys = ["tracing.max_waiting_total"],
+        range = ByteSize::kib(64)..=ByteSize::mib(16 << 10);
 }
 
 options! {

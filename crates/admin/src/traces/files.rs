@@ -3,9 +3,9 @@
 //! Nothing but a plain name of a file leads into the directory, and no link leads out of it.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
 };
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ const DIR_MODE: u32 = 0o750;
 const FILE_MODE: u32 = 0o640;
 
 /// Of a directory that nobody's traces are safe in.
-const OTHERS_WRITE: u32 = 0o002;
+const OTHERS_WRITE: u32 = 0o022;
 
 /// The name of a trace's file. None if the trace's name cannot be a part of it: RabbitMQ takes those with a slash, too.
 pub(crate) fn of_trace(name: &str) -> Option<String> {
@@ -57,8 +57,9 @@ fn path(dir: &Path, file: &str) -> Option<PathBuf> {
 pub(super) fn open_to_append(dir: &Path, file: &str) -> io::Result<File> {
     DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir)?;
     must_be_ours(dir)?;
-    let opened = OpenOptions::new()
+    let mut opened = OpenOptions::new()
         .create(true)
+        .read(true)
         .append(true)
         .mode(FILE_MODE)
         .custom_flags(flags())
@@ -74,6 +75,14 @@ pub(super) fn open_to_append(dir: &Path, file: &str) -> io::Result<File> {
         return Err(unfit("it belongs to another user of the system"));
     }
     opened.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    // A process that was killed leaves half a record: what follows begins with a line of its own.
+    if let Some(last) = told.len().checked_sub(1) {
+        let mut byte = [0];
+        opened.read_exact_at(&mut byte, last)?;
+        if byte != *b"\n" {
+            opened.write_all(b"\n")?;
+        }
+    }
     Ok(opened)
 }
 
@@ -81,7 +90,7 @@ pub(super) fn open_to_append(dir: &Path, file: &str) -> io::Result<File> {
 fn must_be_ours(dir: &Path) -> io::Result<()> {
     let told = dir.metadata()?;
     if told.mode() & OTHERS_WRITE != 0 {
-        return Err(unfit("everybody may write to its directory"));
+        return Err(unfit("others may write to its directory: its mode should be 0750"));
     }
     if told.uid() != own_uid() && told.uid() != 0 {
         return Err(unfit("its directory belongs to another user of the system"));
@@ -186,8 +195,6 @@ mod tests {
 
     #[test]
     fn files_are_made_listed_read_and_deleted() {
-        use std::io::Write as _;
-
         let outer = tempfile::tempdir().unwrap();
         let dir = outer.path().join("deep/er");
         assert_eq!(list(&dir).unwrap(), []);
@@ -219,6 +226,21 @@ mod tests {
     }
 
     #[test]
+    fn half_a_record_at_the_end_keeps_its_line_to_itself() {
+        #[track_caller]
+        fn check(before: &str, want: &str) {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::set_permissions(dir.path(), Permissions::from_mode(DIR_MODE)).unwrap();
+            std::fs::write(dir.path().join("a.log"), before).unwrap();
+            open_to_append(dir.path(), "a.log").unwrap().write_all(b"next\n").unwrap();
+            assert_eq!(std::fs::read_to_string(dir.path().join("a.log")).unwrap(), want);
+        }
+        check("", "next\n");
+        check("{}\n", "{}\nnext\n");
+        check("{}\n{\"type\":\"pub", "{}\n{\"type\":\"pub\nnext\n");
+    }
+
+    #[test]
     fn what_others_have_a_hand_in_is_not_written() {
         let outer = tempfile::tempdir().unwrap();
         let dir = outer.path();
@@ -232,9 +254,10 @@ mod tests {
         assert_eq!(dir.join("a.log").metadata().unwrap().mode() & 0o777, FILE_MODE);
         std::fs::hard_link(dir.join("a.log"), dir.join("b.log")).unwrap();
         assert_eq!(refused("b.log"), "it has other names, too");
-        for everybody in [0o777, 0o1777] {
-            mode(dir, everybody);
-            assert_eq!(refused("c.log"), "everybody may write to its directory");
+        for others in [0o770, 0o775, 0o757, 0o777, 0o1777] {
+            mode(dir, others);
+            let why = refused("c.log");
+            assert!(why.starts_with("others may write to its directory"), "{others:o}: {why}");
         }
         assert!(!dir.join("c.log").exists());
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use leveret_client::{Connection, Options, Uri};
 use leveret_config::{Config, FlagSetting, Inputs};
 use leveret_server::front::Stop;
@@ -145,9 +146,22 @@ impl Node {
     /// Asks for a page for Prometheus and reads no more than that it has begun.
     #[track_caller]
     pub(crate) fn leave_unread(&self, path: &str) -> TcpStream {
-        let mut socket = TcpStream::connect(self.prometheus).unwrap();
+        Self::leave_unread_at(self.prometheus, path, "")
+    }
+
+    /// Asks for what the API has, as guest, and reads no more than that it has begun.
+    #[track_caller]
+    pub(crate) fn leave_api_unread(&self, path: &str) -> TcpStream {
+        let login = STANDARD.encode("guest:guest");
+        Self::leave_unread_at(self.http, path, &format!("Authorization: Basic {login}\r\n"))
+    }
+
+    #[track_caller]
+    fn leave_unread_at(address: SocketAddr, path: &str, headers: &str) -> TcpStream {
+        let mut socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
+        socket.write_all(head.as_bytes()).unwrap();
         let mut begin = [0; 12];
         socket.read_exact(&mut begin).unwrap();
         assert_eq!(&begin, b"HTTP/1.1 200");
@@ -173,7 +187,7 @@ impl Node {
             head.push_str("Host: x\r\n");
         }
         if let Some(user) = user {
-            let encoded = base64::engine::general_purpose::STANDARD.encode(user);
+            let encoded = STANDARD.encode(user);
             head.push_str(&format!("Authorization: Basic {encoded}\r\n"));
         }
         for (name, value) in headers {

@@ -1,5 +1,8 @@
 //! Traces: what is written of messages, and what becomes of traces whose files or queues end.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use leveret_amqp::content::Properties;
@@ -385,4 +388,174 @@ fn small_copies_that_wait_are_bounded() {
     let queue = &node.get(TRACE)["queue"];
     assert_eq!(queue["arguments"]["x-max-length"], 128);
     assert_eq!(queue["arguments"]["x-max-length-bytes"], 65536);
+}
+
+/// Under a flow that does not stop, each message is in the file or counted in it as missing, and both numbers are those told.
+#[test]
+fn each_message_of_a_flow_is_written_or_counted() {
+    const MESSAGES: u64 = 30_000;
+
+    let node = Node::with(&[("tracing.max_waiting", "65536")]);
+    begin(
+        &node,
+        json!({"format": "json", "pattern": "publish.amq.fanout", "max_payload_bytes": 8}),
+    );
+    let (mut client, channel) = node.client();
+    for number in 0..MESSAGES {
+        let body = number.to_string();
+        client.publish(channel, "amq.fanout", "", &[0, 0], body.as_bytes());
+        if number % 100 == 99 {
+            client.flush().unwrap();
+        }
+    }
+    client.flush().unwrap();
+    let sum = || {
+        let row = node.get(TRACE);
+        (row["written"].as_u64().unwrap(), row["not_written"].as_u64().unwrap())
+    };
+    wait_until("each is written or counted", || sum().0 + sum().1 == MESSAGES);
+    let (written, not_written) = sum();
+    let text = end_after(&node, written);
+    let (mut found, mut missing, mut last) = (0, 0, None);
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        if line["type"] == "not_written" {
+            missing += line["messages"].as_u64().unwrap();
+            continue;
+        }
+        found += 1;
+        let body = STANDARD.decode(line["payload"].as_str().unwrap()).unwrap();
+        let number: u64 = std::str::from_utf8(&body).unwrap().parse().unwrap();
+        assert!(last < Some(number), "{number} after {last:?}");
+        last = Some(number);
+    }
+    assert_eq!((found, missing), (written, not_written));
+}
+
+/// A trace ends while messages come: what it had until then is whole and counted, and the next trace goes on with its file.
+#[test]
+fn a_trace_ends_in_the_middle_of_a_flow() {
+    let node = Node::start();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut client, channel) = node.client();
+            while !is_over.load(Ordering::Relaxed) {
+                for _ in 0..100 {
+                    client.publish(channel, "amq.fanout", "", &[0, 0], b"x");
+                }
+                client.flush().unwrap();
+            }
+        });
+        let _over = Over(&is_over);
+        for _ in 0..3 {
+            begin(&node, json!({"format": "json", "pattern": "#"}));
+            let is_flowing = || node.get(TRACE)["written"].as_u64() > Some(1_000);
+            wait_until("messages are written", is_flowing);
+            node.must("DELETE", TRACE, "", 204);
+            let text = node.must("GET", FILE, "", 200).text();
+            assert!(text.ends_with('\n'), "half a record");
+            for line in text.lines() {
+                serde_json::from_str::<Value>(line).unwrap();
+            }
+            // Nothing more comes.
+            assert_eq!(node.get("/api/trace-files")[0]["size"], text.len());
+        }
+    });
+}
+
+/// Told however a scope ends.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Who asks for a file and does not read it holds up neither the trace nor those who delete the file.
+#[test]
+fn a_reader_that_hangs_holds_up_nobody() {
+    let node = Node::start();
+    begin(&node, json!({"format": "text", "pattern": "publish.#"}));
+    let (mut client, channel) = node.client();
+    let mut publish = |count: usize| {
+        for _ in 0..count {
+            client.publish(channel, "amq.fanout", "", &[0, 0], &[b'x'; 1 << 20]);
+        }
+        client.flush().unwrap();
+    };
+    publish(24);
+    wait_until("the messages are written", || node.get(TRACE)["written"] == 24);
+    let hung: Vec<_> = (0..4).map(|_| node.leave_api_unread(FILE)).collect();
+    publish(1);
+    wait_until("one more is written", || node.get(TRACE)["written"] == 25);
+    node.must("DELETE", TRACE, "", 204);
+    node.must("DELETE", FILE, "", 204);
+    begin(&node, json!({"format": "text", "pattern": "publish.#"}));
+    assert_eq!(node.get(TRACE)["file_bytes"], 0);
+    drop(hung);
+}
+
+/// Of many who ask for one trace or one file at once, one gets it, whatever the vhosts.
+#[test]
+fn a_file_has_one_writer() {
+    let node = Node::start();
+    node.must("PUT", "/api/vhosts/v", "{}", 201);
+    let good = r##"{"format": "text", "pattern": "#"}"##;
+    let statuses: Vec<_> = std::thread::scope(|scope| {
+        let ask = |vhost| {
+            let node = &node;
+            scope.spawn(move || node.ask("PUT", &format!("/api/traces/{vhost}/t"), good).status)
+        };
+        let asked: Vec<_> = (0..8).map(|n| ask(["%2F", "v"][n % 2])).collect();
+        asked.into_iter().map(|it| it.join().unwrap()).collect()
+    });
+    let count = |status| statuses.iter().filter(|it| **it == status).count();
+    assert_eq!((count(201), count(400)), (1, 7), "{statuses:?}");
+    assert_eq!(node.get("/api/traces").as_array().unwrap().len(), 1);
+}
+
+/// A trace takes its share of `tracing.max_waiting_total` from its beginning to its end.
+#[test]
+fn what_waits_for_all_traces_is_bounded() {
+    let node =
+        Node::with(&[("tracing.max_waiting", "65536"), ("tracing.max_waiting_total", "150000")]);
+    let good = r##"{"format": "text", "pattern": "#"}"##;
+    let put = |name: &str, status| {
+        node.must("PUT", &format!("/api/traces/%2F/{name}"), good, status).text()
+    };
+    put("a", 201);
+    put("b", 201);
+    let why = put("c", 400);
+    assert!(why.contains("tracing.max_waiting_total, 150000 bytes"), "{why}");
+    node.must("DELETE", "/api/traces/%2F/a", "", 204);
+    put("c", 201);
+}
+
+/// What is wrong with the disk is no fault of the request; what is wrong with the directory is for the operator to mend.
+#[test]
+fn a_directory_that_cannot_be_used_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = r##"{"format": "text", "pattern": "#"}"##;
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let inside = dir.path().join("file/trace").display().to_string();
+    let node = Node::with(&[("tracing.dir", &inside)]);
+    let why = node.must("PUT", TRACE, good, 503).text();
+    assert!(why.contains("cannot be written"), "{why}");
+    node.must("GET", "/api/trace-files", "", 503);
+    // Nothing is left of it.
+    assert_eq!(node.get("/api/traces"), json!([]));
+    assert_eq!(node.get("/api/vhosts/%2F")["tracing"], false);
+    assert_eq!(node.get("/api/queues"), json!([]));
+    drop(node);
+
+    let shared = dir.path().join("shared");
+    std::fs::create_dir(&shared).unwrap();
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o770)).unwrap();
+    let node = Node::with(&[("tracing.dir", &shared.display().to_string())]);
+    let why = node.must("PUT", TRACE, good, 400).text();
+    assert!(why.contains("others may write to its directory"), "{why}");
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o750)).unwrap();
+    node.must("PUT", TRACE, good, 201);
 }
