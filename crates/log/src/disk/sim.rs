@@ -39,6 +39,8 @@ pub struct Faults {
     pub unreadable: Option<(FileName, u64)>,
     /// A write takes long: those behind it wait, and removals. Reads do not, nor what is written in the background.
     pub stall: bool,
+    /// Reads of this file take long.
+    pub slow: Option<FileName>,
 }
 
 /// What a simulated disk did so far.
@@ -585,16 +587,18 @@ impl Disk for SimDisk {
     fn poll(&mut self) -> Option<(Token, Done)> {
         let mut world = self.world();
         let can_write = !world.writes.is_empty() && !world.faults.stall;
-        if !can_write && world.reads.is_empty() || world.waits() {
+        let slow = world.faults.slow;
+        let is_slow = |op: &Op| matches!(op, Op::Read { file, .. } if slow == Some(*file));
+        // Those that are slow are last.
+        world.reads.sort_by_key(|(_, op)| is_slow(op));
+        let quick = world.reads.partition_point(|(_, op)| !is_slow(op));
+        if !can_write && quick == 0 || world.waits() {
             return None;
         }
-        let total = world.reads.len() as u64 + u64::from(can_write);
+        let total = quick as u64 + u64::from(can_write);
         let pick = world.below(total) as usize;
-        let (token, op) = if pick < world.reads.len() {
-            world.reads.swap_remove(pick)
-        } else {
-            world.writes.pop_front()?
-        };
+        let (token, op) =
+            if pick < quick { world.reads.swap_remove(pick) } else { world.writes.pop_front()? };
         let done = match op {
             Op::Write { file, position, head, body, reached, sync, is_last, .. } => {
                 let bytes = joined(&head, &body);

@@ -13,7 +13,8 @@
 //! 3. What was released is left out. The release may be in the same batch as something that was
 //!    appended, and must not outlive it; so the footer is not written before the batches up to then
 //!    are safe.
-//! 4. Only when the footer is synced are the old files removed, and notes about them forgotten.
+//! 4. Only when the footer is synced are the old files removed, and notes about them forgotten. So the new one stays until they
+//!    are gone, though nothing of it be needed: they may still be being read.
 //! 5. Nor is the footer written while a file that is to be removed is there of which the old files have notes: those that
 //!    were not copied yet when it was given up are not in the new one.
 //! 6. What is written in the background does not keep its place among removals. So a file that was given up,

@@ -42,6 +42,8 @@ pub(super) struct Space {
 #[derive(Debug)]
 struct Doomed {
     file: FileName,
+    /// The last segment that it stands for.
+    through: u64,
     /// While it is there notes on its records are needed: without them those were held again after the next start.
     epochs: Vec<Epoch>,
 }
@@ -86,7 +88,7 @@ impl Space {
 
     /// A file is not needed, and another stands for it.
     pub(super) fn doom(&mut self, file: FileName) {
-        self.doomed.push(Doomed { file, epochs: Vec::new() });
+        self.doomed.push(Doomed { file, through: file.segment, epochs: Vec::new() });
     }
 
     /// A rewriting came to nothing, and has left this file.
@@ -100,6 +102,20 @@ impl Space {
         let leaving = self.leaving.iter().map(|(_, it)| it);
         let doomed = self.doomed.iter().chain(leaving).flat_map(|it| &it.epochs);
         doomed.copied().chain(self.stuck())
+    }
+
+    /// Whether a file that this one stands for is still there, as it is being read or removed: a start that found that one
+    /// alone would hold its records again, since notes on them are gone.
+    fn is_needed(&self, newer: &Doomed) -> bool {
+        if newer.file.generation == 0 {
+            return false;
+        }
+        let leaving = self.leaving.iter().map(|(_, it)| it);
+        let mut files = self.doomed.iter().chain(leaving).map(|it| it.file);
+        files.any(|file| {
+            let is_one = (newer.file.segment..=newer.through).contains(&file.segment);
+            is_one && file.generation < newer.file.generation
+        })
     }
 
     /// Those of them that stay there.
@@ -212,7 +228,8 @@ impl<D: Disk> FileLog<D> {
     /// Has the first file removed that may be. False if there is none.
     fn remove_next_doomed(&mut self) -> bool {
         let Self { space, fetch, writer, .. } = self;
-        let may_go = |it: &Doomed| !fetch.reads(it.file) && writer.leaves(it.file);
+        let may_go =
+            |it: &Doomed| !fetch.reads(it.file) && writer.leaves(it.file) && !space.is_needed(it);
         let Some(index) = space.doomed.iter().position(may_go) else { return false };
         let doomed = space.doomed.remove(index);
         let op = Op::Remove { file: doomed.file, next_len: self.segment_len() };
@@ -271,7 +288,8 @@ impl<D: Disk> FileLog<D> {
             self.space.may_remove |= waits;
             let Some(segment) = dead.and_then(|index| segments.remove(index)) else { return };
             fetch.file_gone(segment.file);
-            self.space.doomed.push(Doomed { file: segment.file, epochs: segment.epochs });
+            let (file, through) = (segment.file, segment.through);
+            self.space.doomed.push(Doomed { file, through, epochs: segment.epochs });
         }
     }
 
