@@ -64,32 +64,69 @@ fn nothing_is_cut_of_what_is_agreed_to() {
     assert_eq!(disk.files(), before);
 }
 
+/// A cut is first said, then made in the file that is left, then the files behind it go, the last one first: a crash between
+/// leaves the whole log, or one that ends with that file, or the log that was to be.
 #[test]
 fn a_crash_in_the_middle_of_a_cut_leaves_a_log() {
     let whole = written(COUNT);
-    for count in (0..u64::from(COUNT)).step_by(7) {
-        for changes in 0..8 {
-            cut_in_part(&whole, count, changes);
+    let ends = ends_of_files(&whole);
+    for count in 0..=u64::from(COUNT) {
+        let kept = ends.iter().take_while(|&&(first, _)| first < count).count();
+        let kept_end = kept.checked_sub(1).map_or(0, |last| ends[last].1);
+        // What is left is made safe before anything else.
+        let said = 1 + u32::from(kept > 0);
+        let cut = said + u32::from(kept_end > count);
+        let removed = (ends.len() - kept) as u32;
+        for changes in 0..=cut + removed {
+            let len = match changes {
+                _ if changes < said => COUNT.into(),
+                _ if changes < cut => kept_end,
+                _ => count,
+            };
+            // A file that cannot be removed is no reason not to start.
+            let left = ends.len() - changes.saturating_sub(cut) as usize;
+            let want = (changes >= cut, left, len);
+            assert_eq!(cut_in_part(&whole, count, changes), want, "{count} after {changes}");
         }
     }
 }
 
-/// Cuts a copy on a disk that stops after so many changes. What is left opens with a log that ends where the cut one does
-/// or later, and can be cut again.
-fn cut_in_part(whole: &SimDisk, count: u64, changes: u32) {
+/// The records of each file.
+fn ends_of_files(disk: &SimDisk) -> Vec<(u64, u64)> {
+    let mut listed = disk.listed();
+    listed.sort_by_key(|it| it.file);
+    let firsts = listed.iter().map(|it| it.heading.unwrap().first);
+    firsts.zip(listed.iter().map(|it| it.reached.end)).collect()
+}
+
+/// Cuts a copy on a disk that stops after so many changes. What is left is a log that ends with a batch, goes on there, and
+/// can be cut again. Whether the log was opened, how many files were left, the first ones, and how many records.
+fn cut_in_part(whole: &SimDisk, count: u64, changes: u32) -> (bool, usize, u64) {
     let disk = whole.copy_whole(u64::from(changes));
     let stops = Stops { disk: disk.clone(), left: changes };
-    assert!(cut_off(stops, count).is_err() || changes > 0);
+    let is_open = cut_off(stops, count).is_ok();
     disk.crash();
-    let mut log = open(&disk);
+    let names = |disk: &SimDisk| disk.files().into_iter().map(|(file, _)| file).collect::<Vec<_>>();
+    let files = names(&disk);
+    assert!(names(whole).starts_with(&files), "{files:?}");
+    let left = disk.copy_whole(1);
+    let mut log = open(&left);
     let found = recovered(&mut log);
     let len = found.len() as u64;
     assert_eq!(found, (0..len).collect::<Vec<_>>());
-    assert!((count..=COUNT.into()).contains(&len) && log.end().get() >= len, "{len}");
+    for at in 0..len {
+        assert_eq!(read(&mut log, Offset::new(at)).unwrap()[1..], [at as u8; 100]);
+    }
+    assert_eq!((log.end(), log.next_batch()), (Offset::new(len), len));
+    append(&mut log, b"another").unwrap();
+    drive(&mut log);
     drop(log);
+    left.crash();
+    assert_eq!(recovered(&mut open(&left)), (0..=len).collect::<Vec<_>>());
     let mut log = cut_off(disk, count).unwrap();
     assert_eq!(recovered(&mut log), (0..count).collect::<Vec<_>>());
     assert_eq!((log.end(), log.next_batch()), (Offset::new(count), count));
+    (is_open, files.len(), len)
 }
 
 /// Neither a file that is empty nor one that is nearly empty goes, before others agree to what emptied it.
