@@ -232,7 +232,7 @@ impl<L: Log> Shard<L> {
                 self.dead_lettered(from, target, taken, now, out);
             }
             ToShard::Remember { from, exchange, limit, message } => {
-                self.remember(from, exchange, limit, message, topology);
+                self.remember(from, exchange, limit, message, topology, out);
             }
             ToShard::Replay { from, exchange, queue } => {
                 let mut replay = self.histories.replay(from, exchange, queue);

@@ -173,6 +173,7 @@ impl<L: Log> Shard<L> {
         self.ports.forget(connection);
         self.store.forget(connection);
         self.jobs.forget_pause(connection);
+        self.histories.forget_pause(connection);
         if let Some(reply) = reply {
             out.reply(reply, Reply::Done);
         }

@@ -5,19 +5,21 @@
 //!
 //! A message is remembered at once: putting it into a line would cost as much, and what its publisher has the confirm of
 //! is there for whoever binds a queue then. Its connection pays. A queue gets what is remembered in pieces; meanwhile
-//! nothing of that is dropped, and for no other queue is it more than is to be kept.
+//! nothing of that is dropped, and for no other queue is it more than is to be kept. When much is kept so beyond the limits,
+//! whoever publishes to such an exchange is not read from until it is little: see [`flow`](crate::flow).
 
 use std::collections::{BTreeMap, VecDeque};
 
 use foldhash::fast::FixedState;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use leveret_log::Log;
 use leveret_queue::Time;
 use leveret_topology::{ExchangeId, QueueId, Topology};
 
 use super::Shard;
 use super::jobs::{Job, Line, cost};
-use crate::message::{ConnectionId, Outbox, Publish, ToShard};
+use crate::flow::WAITING_BYTES_MAX;
+use crate::message::{ConnectionId, Outbox, Publish, ToSession, ToShard};
 
 /// The last messages of each recent-history exchange kept here.
 #[derive(Debug, Default)]
@@ -33,6 +35,10 @@ pub(super) struct Histories {
     is_forgetting: bool,
     /// What all of them take.
     bytes: u64,
+    /// What of it is beyond the limits of exchanges that are there.
+    excess: u64,
+    /// Connections that are not read from because of that.
+    paused: HashSet<ConnectionId, FixedState>,
 }
 
 /// The last messages of one exchange.
@@ -45,6 +51,8 @@ struct History {
     /// How many are to be kept.
     limit: usize,
     bytes: u64,
+    /// Bytes of the messages that exceed the limit.
+    excess: u64,
     /// How many replays have come to this number: what they have not come to is kept.
     replays: BTreeMap<u64, usize>,
     /// The exchange is gone, and a replay goes on.
@@ -77,12 +85,42 @@ impl Histories {
     fn remember(&mut self, exchange: ExchangeId, limit: u32, message: Publish) {
         let message = Publish { message: message.message.detached(), ..message };
         let history = self.by_exchange.entry(exchange).or_default();
-        let before = history.bytes;
-        history.limit = limit as usize;
-        history.bytes += taken_by(&message);
-        history.messages.push_back(message);
+        let before = (history.bytes, history.excess);
+        history.add(message, limit as usize);
         history.trim(PUSHED_OUT);
-        self.bytes = self.bytes + history.bytes - before;
+        self.bytes = self.bytes + history.bytes - before.0;
+        self.excess = self.excess + history.excess - before.1;
+    }
+
+    /// Has a connection pause that published to an exchange, while much is kept beyond the limits and some of it there.
+    fn pause_if_much(&mut self, exchange: ExchangeId, from: ConnectionId, out: &mut Outbox) {
+        let is_part = || self.by_exchange.get(&exchange).is_some_and(|it| it.excess > 0);
+        if self.excess > WAITING_BYTES_MAX
+            && from != ConnectionId::NOBODY
+            && is_part()
+            && self.paused.insert(from)
+        {
+            out.session(from, ToSession::Paused(true));
+        }
+    }
+
+    /// Who paused goes on when little is kept beyond the limits.
+    fn resume_if_little(&mut self, out: &mut Outbox) {
+        if self.excess <= WAITING_BYTES_MAX / 2 {
+            self.end_pauses(out);
+        }
+    }
+
+    /// Who paused goes on.
+    pub(super) fn end_pauses(&mut self, out: &mut Outbox) {
+        for who in self.paused.drain() {
+            out.session(who, ToSession::Paused(false));
+        }
+    }
+
+    /// The connection ended.
+    pub(super) fn forget_pause(&mut self, connection: ConnectionId) {
+        self.paused.remove(&connection);
     }
 
     /// What a replay costs, about.
@@ -147,6 +185,7 @@ impl Histories {
 
     fn let_go(&mut self, exchange: ExchangeId) {
         if let Some(history) = self.by_exchange.remove(&exchange) {
+            self.excess -= history.excess;
             self.gone_units += cost::LEFT * (history.messages.len() as u64 + 1);
             self.gone.push_back(history.messages);
         }
@@ -179,6 +218,7 @@ impl Histories {
             before - history.bytes
         });
         self.bytes -= dropped;
+        self.excess -= dropped;
         if dropped == 0 {
             self.excessive.pop_front();
         }
@@ -207,6 +247,20 @@ impl History {
         self.messages.len().min(self.limit)
     }
 
+    /// Adds a message. Of those that are kept, so many are for whoever binds a queue now.
+    fn add(&mut self, message: Publish, limit: usize) {
+        self.bytes += taken_by(&message);
+        self.messages.push_back(message);
+        let beyond = self.messages.len().saturating_sub(limit);
+        if self.limit == limit {
+            let next = beyond.checked_sub(1).and_then(|at| self.messages.get(at));
+            self.excess += next.map_or(0, taken_by);
+        } else {
+            self.limit = limit;
+            self.excess = self.messages.iter().take(beyond).map(taken_by).sum();
+        }
+    }
+
     /// Whether the first message is neither to be kept nor needed by a replay.
     fn has_excess(&self) -> bool {
         let is_needed = self.replays.first_key_value().is_some_and(|it| *it.0 <= self.first);
@@ -219,7 +273,9 @@ impl History {
             if !self.has_excess() {
                 break;
             }
-            self.bytes -= self.messages.pop_front().map_or(0, |message| taken_by(&message));
+            let dropped = self.messages.pop_front().map_or(0, |message| taken_by(&message));
+            self.bytes -= dropped;
+            self.excess -= dropped;
             self.first += 1;
         }
     }
@@ -239,6 +295,7 @@ impl<L: Log> Shard<L> {
         limit: u32,
         message: Publish,
         topology: &Topology,
+        out: &mut Outbox,
     ) {
         // One that is a record is not copied.
         let is_copied = message.message.record().is_none();
@@ -246,6 +303,7 @@ impl<L: Log> Shard<L> {
         self.jobs.charge(Line::Connection(from), cost::APPEND + copied);
         if topology.exchange_by_id(exchange).is_some() {
             self.histories.remember(exchange, limit, message);
+            self.histories.pause_if_much(exchange, from, out);
         }
     }
 
@@ -296,6 +354,11 @@ impl<L: Log> Shard<L> {
 
     /// Lets go of what is remembered for nobody any more, now or in pieces.
     fn let_forgotten_go(&mut self, out: &mut Outbox) {
+        self.let_go_or_wait(out);
+        self.histories.resume_if_little(out);
+    }
+
+    fn let_go_or_wait(&mut self, out: &mut Outbox) {
         let units = self.histories.price_of_rest();
         if units == 0 || self.histories.is_forgetting {
             return;
@@ -311,8 +374,9 @@ impl<L: Log> Shard<L> {
     }
 
     /// Lets go of some of it. What the rest will cost.
-    pub(super) fn forget_some(&mut self, allowed: u64) -> u64 {
+    pub(super) fn forget_some(&mut self, allowed: u64, out: &mut Outbox) -> u64 {
         let used = self.histories.let_go_of(allowed);
+        self.histories.resume_if_little(out);
         self.jobs.pay(used);
         let units = self.histories.price_of_rest();
         self.histories.is_forgetting = units > 0;

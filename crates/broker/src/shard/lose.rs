@@ -61,6 +61,7 @@ impl<L: Log> Shard<L> {
         self.give_up_waiters(end, out);
         self.store.resume_publishers(out);
         self.jobs.end_pauses(out);
+        self.histories.end_pauses(out);
         for reply in self.exits.give_up_moves() {
             refuse(reply, out);
         }

@@ -196,7 +196,7 @@ impl<L: Log> Shard<L> {
                 (units > 0).then_some((Job::Replay(replay), units))
             }
             Job::Forget => {
-                let units = self.forget_some(allowed);
+                let units = self.forget_some(allowed, out);
                 (units > 0).then_some((Job::Forget, units))
             }
             Job::List(list) => {

@@ -62,6 +62,7 @@ impl<L: Log> Shard<L> {
         }
         self.store.resume_publishers(out);
         self.jobs.end_pauses(out);
+        self.histories.end_pauses(out);
         out.failed = Some(error.to_string());
     }
 

@@ -1,5 +1,8 @@
 //! What recent-history exchanges remember: replayed, forgotten and paid for.
 
+use leveret_broker::flow::WAITING_BYTES_MAX;
+use leveret_broker::work::Limits;
+
 use crate::*;
 
 fn history_exchange(node: &mut Node) -> ExchangeId {
@@ -143,6 +146,51 @@ fn a_replay_keeps_nothing_for_those_who_bind_later() {
         assert!(got == want, "{} from {:?} on", got.len(), got.first());
     }
     assert_eq!(node.queue_bytes(), before);
+}
+
+/// What passes an exchange while a replay has not come so far is kept beyond the limit, up to a bound: then whoever publishes
+/// pauses until little of it is left.
+#[test]
+fn who_publishes_past_a_slow_replay_pauses() {
+    const LIMIT: u32 = 5000;
+    let mut node = Node::new();
+    let exchange = history_exchange(&mut node);
+    let home = node.topology.history_home(exchange);
+    let body = "x".repeat(4000);
+    remember_some(&mut node, exchange, LIMIT, &vec![&*body; LIMIT as usize], 0);
+    let kept = node.queue_bytes();
+    let queues = ["q", "r", "s"].map(|name| node.declare(name, Table::default()));
+    let queue = queues[usize::from(node.topology.home(queues[0]) != home)];
+    assert_eq!(node.topology.home(queue), home);
+
+    let shard = home.index();
+    node.shards[shard].set_limits(Limits { turn: 64, share: 64 });
+    let publisher = NodeId::ALONE.connection(2);
+    let remember = |_| {
+        let nowhere = message(QueueId::new(0), "k", &body, 0);
+        let message = Publish { targets: Targets::new(), ..nowhere };
+        ToShard::Remember { from: publisher, exchange, limit: LIMIT, message }
+    };
+    let mut letters = vec![ToShard::Replay { from: ME, exchange, queue }];
+    let (mut is_paused, mut pauses, mut most) = (false, 0, 0);
+    loop {
+        let mut out = Outbox::default();
+        let goes_on = node.shards[shard].turn(&mut letters, &node.topology, node.now, &mut out);
+        for (who, letter) in out.sessions.drain(..) {
+            let ToSession::Paused(paused) = letter else { continue };
+            assert_eq!((who, paused), (publisher, !is_paused));
+            is_paused = paused;
+            pauses += usize::from(paused);
+        }
+        most = most.max(node.queue_bytes() - kept);
+        if !goes_on {
+            break;
+        }
+        letters = if is_paused { Vec::new() } else { (0..50).map(remember).collect() };
+    }
+    assert!(pauses > 0 && !is_paused, "{pauses} pauses");
+    assert!((WAITING_BYTES_MAX..WAITING_BYTES_MAX + (1 << 20)).contains(&most), "{most}");
+    assert!(node.queue_bytes() < kept + (1 << 20), "{}", node.queue_bytes());
 }
 
 /// Exchanges that go all at once are let go of for what that costs, and what waits says so once.
