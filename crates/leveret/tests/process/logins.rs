@@ -142,6 +142,28 @@ fn a_stop_drops_logins_that_wait() {
     drop(crowd);
 }
 
+/// Nor do those that wait because of refused ones before them, where other sources are asked.
+#[test]
+fn a_stop_drops_logins_that_are_delayed() {
+    let service = Web::start(None, |_| (200, "deny".to_owned()));
+    let mut broker = Broker::with(&[
+        "login_throttle.threshold=1",
+        "login_throttle.delay_max=60000",
+        "auth_backends.1=internal",
+        "auth_backends.2=http",
+        &format!("auth_http.user_path=http://{}/user", service.address),
+    ]);
+    // The delay of the next one is 16 s then.
+    let refused: Vec<_> = (0..12).map(|_| ask(&broker, "u")).collect();
+    wait_until(PATIENCE, "eight are refused", || refused_logins(&broker) >= 8);
+    let requests: Vec<_> = (0..50).map(|_| ask(&broker, "u")).collect();
+    // Who came before it has been heard.
+    assert_eq!(api(&broker, "/api/whoami", "nothing").0, 401);
+    broker.signal(Signal::TERM);
+    assert_told_of_the_stop(&mut broker, requests);
+    drop(refused);
+}
+
 /// A request of nobody with this password.
 fn ask(broker: &Broker, password: &str) -> TcpStream {
     let pair = format!("nobody:{password}");
