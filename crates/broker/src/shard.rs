@@ -411,6 +411,12 @@ impl<L: Log> Shard<L> {
         self.outside.is_pressed = is_pressed;
     }
 
+    /// What recent-history exchanges may remember here, in bytes, all together: what is more is forgotten, the oldest first.
+    /// There is no bound before.
+    pub fn set_history_bytes_max(&mut self, bytes: u64) {
+        self.histories.set_bytes_max(bytes);
+    }
+
     /// Memory and records of the log.
     pub fn usage(&self) -> Usage {
         self.store.usage()

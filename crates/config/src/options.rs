@@ -90,7 +90,7 @@ options! {
     proxy_protocol: bool = false, keys = ["proxy_protocol"];
 
     /// Connections that may wait to be accepted.
-    backlog: u32 = 128, keys = ["tcp_listen_options.backlog"], range = 1..=65_535;
+    backlog: u32 = 4096, keys = ["tcp_listen_options.backlog"], range = 1..=65_535;
 
     /// Send small packets at once (TCP_NODELAY).
     nodelay: bool = true, keys = ["tcp_listen_options.nodelay"];

@@ -50,7 +50,7 @@ pub struct SocketOptions {
 impl Default for SocketOptions {
     fn default() -> Self {
         Self {
-            backlog: 128,
+            backlog: 4096,
             nodelay: true,
             keepalive: false,
             send_buffer: None,

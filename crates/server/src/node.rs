@@ -182,7 +182,7 @@ impl Node {
     pub(crate) fn is_filled_now(&self) {
         self.filled.store(true, Ordering::SeqCst);
         // A limit that was moved meanwhile, too.
-        self.limit_spills();
+        self.limit_shards();
     }
 
     /// Closes the listeners for clients, or opens them again. Connections stay.
@@ -325,17 +325,19 @@ impl Node {
         self.requests.set_watermark(limit / 3);
         self.topology_mut().set_weight_max(limit.max(NAMES_LEAST));
         if self.is_filled() {
-            self.limit_spills();
+            self.limit_shards();
         }
         self.alarms.update_memory(|| self.used_bytes(), now())
     }
 
-    /// Tells the shards how much memory transient messages may take.
-    fn limit_spills(&self) {
+    /// Tells the shards how much memory transient messages and histories may take.
+    fn limit_shards(&self) {
         let memory = Memory { limit: self.alarms.memory_limit(), paging_ratio: self.paging_ratio };
-        let spill_bytes = memory.spill_bytes(self.shards.len());
+        let shards = self.shards.len();
         for shard in &self.shards {
-            shard.actor.state().log_mut().set_spill_bytes(spill_bytes);
+            let mut state = shard.actor.state();
+            state.log_mut().set_spill_bytes(memory.spill_bytes(shards));
+            state.set_history_bytes_max(memory.history_bytes(shards));
         }
     }
 

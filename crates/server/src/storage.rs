@@ -179,6 +179,11 @@ impl Memory {
         (self.limit as f64 * self.paging_ratio) as u64 / shards as u64
     }
 
+    /// Bytes that recent-history exchanges remember in each of so many shards: an eighth of the watermark in all.
+    pub(crate) fn history_bytes(self, shards: usize) -> u64 {
+        self.limit / 8 / shards as u64
+    }
+
     fn options(self, shards: usize) -> LogOptions {
         let cache = CACHE_BYTES.min(self.limit / 4);
         let cache_bytes = (cache / shards as u64).max(CACHE_BYTES_MIN);

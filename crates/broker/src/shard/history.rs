@@ -7,6 +7,9 @@
 //! is there for whoever binds a queue then. Its connection pays. A queue gets what is remembered in pieces; meanwhile
 //! nothing of that is dropped, and for no other queue is it more than is to be kept. When much is kept so beyond the limits,
 //! whoever publishes to such an exchange is not read from until it is little: see [`flow`](crate::flow).
+//!
+//! Nobody is promised a history, and no consumer lets go of one: all of them together have a bound in bytes. What does not
+//! fit is taken from the one with the most bytes, the oldest messages first, even from under a replay.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,7 +25,7 @@ use crate::flow::WAITING_BYTES_MAX;
 use crate::message::{ConnectionId, Outbox, Publish, ToSession, ToShard};
 
 /// The last messages of each recent-history exchange kept here.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Histories {
     by_exchange: HashMap<ExchangeId, History, FixedState>,
     /// Of exchanges that are gone, to be let go of.
@@ -35,6 +38,12 @@ pub(super) struct Histories {
     is_forgetting: bool,
     /// What all of them take.
     bytes: u64,
+    /// What of it is of `gone`.
+    gone_bytes: u64,
+    /// What those of exchanges that are there may take.
+    bytes_max: u64,
+    /// That they took more was told.
+    is_told: bool,
     /// What of it is beyond the limits of exchanges that are there.
     excess: u64,
     /// Connections that are not read from because of that.
@@ -80,7 +89,71 @@ fn price_of_one(message: &Publish) -> u64 {
     cost::APPEND + cost::PLACE + cost::carried(message)
 }
 
+impl Default for Histories {
+    fn default() -> Self {
+        Self {
+            by_exchange: HashMap::default(),
+            gone: VecDeque::new(),
+            gone_units: 0,
+            excessive: VecDeque::new(),
+            is_forgetting: false,
+            bytes: 0,
+            gone_bytes: 0,
+            bytes_max: u64::MAX,
+            is_told: false,
+            excess: 0,
+            paused: HashSet::default(),
+        }
+    }
+}
+
 impl Histories {
+    /// What all of them may take, from the next message on.
+    pub(super) fn set_bytes_max(&mut self, bytes: u64) {
+        self.bytes_max = bytes;
+    }
+
+    /// Takes what does not fit from those with the most bytes, to be let go of. `exchange` has got a message.
+    fn make_room(&mut self, exchange: ExchangeId) {
+        loop {
+            let over = (self.bytes - self.gone_bytes).saturating_sub(self.bytes_max);
+            if over == 0 {
+                break;
+            }
+            let victim = self.victim(exchange);
+            let Some(history) = self.by_exchange.get_mut(&victim) else { break };
+            let before = (history.bytes, history.excess);
+            let old = history.give_up(over);
+            let (bytes, excess) = (before.0 - history.bytes, before.1 - history.excess);
+            self.excess -= excess;
+            self.leave(old, bytes);
+            if !std::mem::replace(&mut self.is_told, true) {
+                let most = self.bytes_max;
+                tracing::warn!(
+                    "recent-history exchanges remember no more than {most} bytes in a shard: \
+                     the oldest messages of the longest histories are forgotten"
+                );
+            }
+        }
+    }
+
+    /// The one with the most bytes; or this one, if it has its share of them: nothing is looked for then.
+    fn victim(&self, exchange: ExchangeId) -> ExchangeId {
+        let own = self.by_exchange.get(&exchange).map_or(0, |it| it.bytes);
+        if own * self.by_exchange.len() as u64 >= self.bytes - self.gone_bytes {
+            return exchange;
+        }
+        let most = self.by_exchange.iter().max_by_key(|(_, history)| history.bytes);
+        most.map_or(exchange, |(id, _)| *id)
+    }
+
+    /// Nobody is to get these any more.
+    fn leave(&mut self, messages: VecDeque<Publish>, bytes: u64) {
+        self.gone_units += cost::LEFT * (messages.len() as u64 + 1);
+        self.gone_bytes += bytes;
+        self.gone.push_back(messages);
+    }
+
     /// Adds a message and drops what exceeds `limit`.
     fn remember(&mut self, exchange: ExchangeId, limit: u32, message: Publish) {
         let message = Publish { message: message.message.detached(), ..message };
@@ -90,6 +163,7 @@ impl Histories {
         history.trim(PUSHED_OUT);
         self.bytes = self.bytes + history.bytes - before.0;
         self.excess = self.excess + history.excess - before.1;
+        self.make_room(exchange);
     }
 
     /// Has a connection pause that published to an exchange, while much is kept beyond the limits and some of it there.
@@ -147,6 +221,11 @@ impl Histories {
         Replay { from, exchange, queue, next, end }
     }
 
+    /// The number of the first message there is.
+    fn first(&self, exchange: ExchangeId) -> u64 {
+        self.by_exchange.get(&exchange).map_or(0, |it| it.first)
+    }
+
     /// Messages from `next` on.
     fn from(&self, exchange: ExchangeId, next: u64) -> impl Iterator<Item = &Publish> {
         let history = self.by_exchange.get(&exchange);
@@ -186,8 +265,7 @@ impl Histories {
     fn let_go(&mut self, exchange: ExchangeId) {
         if let Some(history) = self.by_exchange.remove(&exchange) {
             self.excess -= history.excess;
-            self.gone_units += cost::LEFT * (history.messages.len() as u64 + 1);
-            self.gone.push_back(history.messages);
+            self.leave(history.messages, history.bytes);
         }
     }
 
@@ -205,7 +283,10 @@ impl Histories {
         if let Some(messages) = self.gone.front_mut() {
             self.gone_units -= cost::LEFT;
             match messages.pop_front() {
-                Some(message) => self.bytes -= taken_by(&message),
+                Some(message) => {
+                    self.bytes -= taken_by(&message);
+                    self.gone_bytes -= taken_by(&message);
+                }
                 None => drop(self.gone.pop_front()),
             }
             return true;
@@ -261,6 +342,24 @@ impl History {
         }
     }
 
+    /// Gives up the oldest messages: so many bytes, or all.
+    fn give_up(&mut self, bytes: u64) -> VecDeque<Publish> {
+        let (mut count, mut given) = (0, 0);
+        for message in &self.messages {
+            if given >= bytes {
+                break;
+            }
+            given += taken_by(message);
+            if self.messages.len() - count > self.limit {
+                self.excess -= taken_by(message);
+            }
+            count += 1;
+        }
+        self.bytes -= given;
+        self.first += count as u64;
+        self.messages.drain(..count).collect()
+    }
+
     /// Whether the first message is neither to be kept nor needed by a replay.
     fn has_excess(&self) -> bool {
         let is_needed = self.replays.first_key_value().is_some_and(|it| *it.0 <= self.first);
@@ -304,6 +403,7 @@ impl<L: Log> Shard<L> {
         if topology.exchange_by_id(exchange).is_some() {
             self.histories.remember(exchange, limit, message);
             self.histories.pause_if_much(exchange, from, out);
+            self.let_go_or_wait(out);
         }
     }
 
@@ -318,16 +418,18 @@ impl<L: Log> Shard<L> {
     ) -> u64 {
         let Replay { from, exchange, queue, next, end } = *replay;
         let is_there = topology.queue_by_id(queue).is_some();
-        let count = if is_there { usize::try_from(end - next).unwrap_or(usize::MAX) } else { 0 };
+        // What was given up meanwhile is passed.
+        let at = next.max(self.histories.first(exchange)).min(end);
+        let count = if is_there { usize::try_from(end - at).unwrap_or(usize::MAX) } else { 0 };
         let (mut used, mut messages) = (0, Vec::new());
-        for message in self.histories.from(exchange, next).take(count) {
+        for message in self.histories.from(exchange, at).take(count) {
             if used >= allowed {
                 break;
             }
             used += price_of_one(message);
             messages.push(Publish { targets: [queue].into_iter().collect(), ..message.clone() });
         }
-        replay.next += messages.len() as u64;
+        replay.next = at + messages.len() as u64;
         let is_done = !is_there || replay.next >= end;
         if next < end {
             self.histories.came(exchange, next, (!is_done).then_some(replay.next));

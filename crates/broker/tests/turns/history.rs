@@ -276,3 +276,39 @@ fn a_recent_history_ends_with_its_exchange() {
         assert_eq!(node.queue_bytes(), 0, "too late");
     }
 }
+
+/// All histories of a shard together have a bound in bytes. What does not fit is taken from the longest one, and a replay of
+/// that goes on with what is left.
+#[test]
+fn histories_have_a_bound_in_bytes() {
+    let mut node = Node::new();
+    let exchanges = ["a", "b", "c"].map(|name| history_exchange_named(&mut node, name));
+    let long = exchanges[0];
+    let home = node.topology.history_home(long);
+    let mut others = exchanges[1..].iter();
+    let short = *others.find(|it| node.topology.history_home(**it) == home).unwrap();
+    let index = home.index();
+    const MAX: u64 = 64 << 10;
+    node.shards[index].set_history_bytes_max(MAX);
+    let body = "x".repeat(1000);
+    let before = node.shards[index].held_bytes();
+    remember_some(&mut node, short, 100, &["first", "second"], 0);
+    for _ in 0..10 {
+        remember_some(&mut node, long, 1_000_000, &[&*body; 50], 0);
+        let taken = node.shards[index].held_bytes() - before;
+        assert!(taken < 2 * MAX, "{taken} bytes");
+    }
+    // A message that does not fit is not remembered, and nothing else is for its sake but what is larger than the rest.
+    remember_some(&mut node, long, 1_000_000, &[&*"y".repeat(2 * MAX as usize)], 0);
+    remember_some(&mut node, long, 1_000_000, &["last"], 0);
+    let [of_short, of_long] = [short, long].map(|exchange| {
+        let queue = node.declare(&format!("q-{}", exchange.get()), Table::default());
+        let mut out = Outbox::default();
+        out.shard(home, ToShard::Replay { from: ME, exchange, queue });
+        node.run(out);
+        node.consume(queue, 0, true);
+        node.bodies()
+    });
+    assert_eq!(of_short, ["first", "second"]);
+    assert_eq!(of_long, ["last"]);
+}
