@@ -9,7 +9,8 @@
 //! whoever publishes to such an exchange is not read from until it is little: see [`flow`](crate::flow).
 //!
 //! Nobody is promised a history, and no consumer lets go of one: all of them together have a bound in bytes. What does not
-//! fit is taken from the one with the most bytes, the oldest messages first, even from under a replay.
+//! fit is taken from the exchange that got the message, if it has its share of all, or else from the one with the most bytes: the
+//! oldest messages first, even from under a replay.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -84,6 +85,9 @@ pub(super) struct Replay {
 /// Messages that one message may push out: two, so that what was kept for a replay goes, too.
 const PUSHED_OUT: usize = 2;
 
+/// So many exchanges that are looked at cost a unit.
+const LOOKED: u64 = 16;
+
 /// Units that a message costs that is sent to a queue.
 fn price_of_one(message: &Publish) -> u64 {
     cost::APPEND + cost::PLACE + cost::carried(message)
@@ -113,14 +117,16 @@ impl Histories {
         self.bytes_max = bytes;
     }
 
-    /// Takes what does not fit from those with the most bytes, to be let go of. `exchange` has got a message.
-    fn make_room(&mut self, exchange: ExchangeId) {
+    /// Takes what does not fit from those with the most bytes, to be let go of. `exchange` has got a message. How many
+    /// exchanges were looked at.
+    fn make_room(&mut self, exchange: ExchangeId) -> usize {
+        let mut looked = 0;
         loop {
             let over = (self.bytes - self.gone_bytes).saturating_sub(self.bytes_max);
             if over == 0 {
                 break;
             }
-            let victim = self.victim(exchange);
+            let victim = self.victim(exchange, &mut looked);
             let Some(history) = self.by_exchange.get_mut(&victim) else { break };
             let before = (history.bytes, history.excess);
             let old = history.give_up(over);
@@ -135,14 +141,16 @@ impl Histories {
                 );
             }
         }
+        looked
     }
 
     /// The one with the most bytes; or this one, if it has its share of them: nothing is looked for then.
-    fn victim(&self, exchange: ExchangeId) -> ExchangeId {
+    fn victim(&self, exchange: ExchangeId, looked: &mut usize) -> ExchangeId {
         let own = self.by_exchange.get(&exchange).map_or(0, |it| it.bytes);
         if own * self.by_exchange.len() as u64 >= self.bytes - self.gone_bytes {
             return exchange;
         }
+        *looked += self.by_exchange.len();
         let most = self.by_exchange.iter().max_by_key(|(_, history)| history.bytes);
         most.map_or(exchange, |(id, _)| *id)
     }
@@ -154,8 +162,8 @@ impl Histories {
         self.gone.push_back(messages);
     }
 
-    /// Adds a message and drops what exceeds `limit`.
-    fn remember(&mut self, exchange: ExchangeId, limit: u32, message: Publish) {
+    /// Adds a message and drops what exceeds `limit`. How many exchanges were looked at for that.
+    fn remember(&mut self, exchange: ExchangeId, limit: u32, message: Publish) -> usize {
         let message = Publish { message: message.message.detached(), ..message };
         let history = self.by_exchange.entry(exchange).or_default();
         let before = (history.bytes, history.excess);
@@ -163,7 +171,7 @@ impl Histories {
         history.trim(PUSHED_OUT);
         self.bytes = self.bytes + history.bytes - before.0;
         self.excess = self.excess + history.excess - before.1;
-        self.make_room(exchange);
+        self.make_room(exchange)
     }
 
     /// Has a connection pause that published to an exchange, while much is kept beyond the limits and some of it there.
@@ -401,9 +409,10 @@ impl<L: Log> Shard<L> {
         let copied = if is_copied { cost::carried(&message) } else { 0 };
         self.jobs.charge(Line::Connection(from), cost::APPEND + copied);
         if topology.exchange_by_id(exchange).is_some() {
-            self.histories.remember(exchange, limit, message);
+            let looked = self.histories.remember(exchange, limit, message);
+            self.jobs.charge(Line::Connection(from), looked as u64 / LOOKED);
             self.histories.pause_if_much(exchange, from, out);
-            self.let_go_or_wait(out);
+            self.let_forgotten_go(out);
         }
     }
 
