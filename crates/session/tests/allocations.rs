@@ -192,7 +192,6 @@ fn delivering_and_settling_allocates_once_per_batch() {
     assert_eq!(alone.session.facts().channels[0].unacked, 0);
 }
 
-/// An idle connection with one channel.
 /// Of a message that is copied for the firehose, the copy's record is the only further copy of the body.
 #[test]
 fn the_firehose_shares_bodies() {
@@ -223,6 +222,7 @@ fn the_firehose_shares_bodies() {
     assert!((1.9..2.3).contains(&copies), "{copies} bodies for two copies");
 }
 
+/// An idle connection with one channel.
 #[test]
 fn an_idle_session_is_small() {
     let mut node = Node::new();

@@ -64,6 +64,9 @@ const STEPS_FEW: u64 = 200_000;
 /// Steps back that a name has at least: one for each of its bytes, as each of them may be where it matches.
 const BACKTRACK_LEAST: usize = 300;
 
+/// Units that a name costs at most: one that may take for ever, set before there was a bound.
+const UNITS_MAX: u64 = 1 << 40;
+
 /// Steps ahead that take a microsecond.
 const AHEAD_PER_UNIT: u64 = 100;
 
@@ -325,7 +328,8 @@ fn trying(text: &str, bounds: Option<(usize, usize)>) -> Result<Matcher, fancy_r
     let all = build(all_back)?;
     let more = [few_back, all_back].map(|steps_back| match ahead {
         ..=AHEAD_LITTLE => 0,
-        ahead => ahead.saturating_mul(steps_back as u64) / AHEAD_PER_UNIT,
+        // So little that the sum for all names there are has room.
+        ahead => (ahead.saturating_mul(steps_back as u64) / AHEAD_PER_UNIT).min(UNITS_MAX),
     });
     Ok(Matcher::Trying(Box::new(Trying { few, all, more })))
 }

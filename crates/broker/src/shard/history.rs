@@ -85,6 +85,9 @@ pub(super) struct Replay {
 /// Messages that one message may push out: two, so that what was kept for a replay goes, too.
 const PUSHED_OUT: usize = 2;
 
+/// A message takes room from so many exchanges at most.
+const VICTIMS_MAX: usize = 16;
+
 /// So many exchanges that are looked at cost a unit.
 const LOOKED: u64 = 16;
 
@@ -121,7 +124,8 @@ impl Histories {
     /// exchanges were looked at.
     fn make_room(&mut self, exchange: ExchangeId) -> usize {
         let mut looked = 0;
-        loop {
+        // More than a message pushes out where the bound has just fallen is for the next messages.
+        for _ in 0..VICTIMS_MAX {
             let over = (self.bytes - self.gone_bytes).saturating_sub(self.bytes_max);
             if over == 0 {
                 break;

@@ -160,7 +160,10 @@ fn clients_take_all_files() {
     // One line for all of them, and a count.
     broker.log.once("open files is reached");
     drop(crowd);
-    wait_until(PATIENCE, "their files are given back", || open_files(&broker) <= before + 4);
+    // A thread that works keeps one that tells what it ran.
+    let threads = std::fs::read_dir(format!("/proc/{}/task", broker.pid())).unwrap().count();
+    let kept = before + threads + 4;
+    wait_until(PATIENCE, "their files are given back", || open_files(&broker) <= kept);
     let (_, node) = api(&broker, "/api/nodes", "Basic Z3Vlc3Q6Z3Vlc3Q=");
     let (_, refused) = node.split_once("\"fd_refused\":").unwrap();
     let count: u64 = refused.split_once(',').unwrap().0.parse().unwrap();

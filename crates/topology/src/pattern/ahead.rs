@@ -13,6 +13,10 @@ use fancy_regex::{Absent, BacktrackingControlVerb, Expr, LookAround};
 /// Bytes of a name, at most.
 const NAME_LEN: u64 = 255;
 
+/// So many parts are read, those of a group once more for each call. A program has no room for so many, but for what is
+/// repeated no time at all, which is no part of it.
+const PARTS_MAX: usize = 100_000;
+
 /// What a part costs, at most, between two steps back.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
@@ -36,6 +40,9 @@ impl Cost {
     fn most(self) -> u64 {
         self.fixed.saturating_add(self.by_byte.saturating_mul(NAME_LEN))
     }
+
+    /// No bound is known.
+    const UNBOUNDED: Self = Self { by_byte: u64::MAX, ..Self::TRY };
 
     /// One of two ways.
     fn or(self, other: Self) -> Self {
@@ -105,6 +112,8 @@ struct Reader<'a> {
     groups: Vec<&'a Expr>,
     /// Those that are being called.
     called: Vec<usize>,
+    /// Parts that were read.
+    parts: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -116,7 +125,12 @@ impl<'a> Reader<'a> {
     }
 
     fn cost(&mut self, expr: &'a Expr) -> Cost {
+        self.parts += 1;
+        if self.parts > PARTS_MAX {
+            return Cost::UNBOUNDED;
+        }
         match expr {
+            Expr::Repeat { hi: 0, .. } => Cost::ONE,
             Expr::Any { .. }
             | Expr::GeneralNewline { .. }
             | Expr::LiteralBytes { .. }
@@ -164,7 +178,7 @@ impl<'a> Reader<'a> {
     fn call(&mut self, group: usize) -> Cost {
         let inner = group.checked_sub(1).and_then(|at| self.groups.get(at).copied());
         let Some(inner) = inner.filter(|_| !self.called.contains(&group)) else {
-            return Cost { by_byte: u64::MAX, ..Cost::TRY };
+            return Cost::UNBOUNDED;
         };
         self.called.push(group);
         let cost = self.cost(inner);
@@ -199,6 +213,16 @@ mod tests {
         check("((?:(?=a)a){80})(?:(?=\\g<1>)a){80}",               15_000, 40_000);
         check("(a(?=b)\\g<1>?)",                                   u64::MAX, u64::MAX);
         check("(?>(?:(?=(?>(?:(?=a)a)+))a)+)",                     100_000, 1_000_000);
+    }
+
+    /// Each group calls the one before twice.
+    #[test]
+    fn groups_that_call_groups_are_read_in_bounds() {
+        let calls = |count: usize| {
+            (1..count).map(|group| format!(r"(\g<{group}>\g<{group}>)")).collect::<String>()
+        };
+        check(&format!("(?:(?=a)a)(a){}(?=x)x", calls(40)), u64::MAX, u64::MAX);
+        check(&format!("(?:(a){}){{0}}(?=x)x", calls(40)), 0, 100);
     }
 
     #[track_caller]
