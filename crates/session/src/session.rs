@@ -26,10 +26,6 @@ use crate::totals::ConfirmTimes;
 use crate::waiting::Awaited;
 use crate::{consume, declare, deliver, direct, publish, settle, trace, tx};
 
-/// Queues that messages of one turn go to, about, since the last message is taken whole; messages that methods for many
-/// settle in it count like these.
-pub(crate) const TURN_SPENT_MAX: usize = 32 << 10;
-
 /// Class and method of `basic.publish`.
 const PUBLISH: (u16, u16) = (60, 40);
 
@@ -683,7 +679,7 @@ impl Session {
     /// Whether the last input led to so much that the rest of it is for another turn, after what this one led to: a
     /// block of small messages for very many queues is gigabytes in these.
     pub fn leaves_some(&self) -> bool {
-        self.core.turn_spent >= TURN_SPENT_MAX
+        self.core.turn_spent >= self.core.settings.turn_spent_max
     }
 
     /// Whether it reads on: not while a reply is awaited, publishers are blocked and its next frame is a publish, a disk is

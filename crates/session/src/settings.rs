@@ -77,6 +77,9 @@ pub struct Settings {
     pub consumer_max_per_channel: Option<u32>,
     /// `basic.qos` of a new channel.
     pub default_prefetch: u16,
+    /// Queues that messages of one turn go to, about, since the last message is taken whole; messages that methods for many
+    /// settle in it count like these.
+    pub turn_spent_max: usize,
     /// Bytes waiting for one socket above which nothing more is dispatched to it.
     pub output_bytes_max: u64,
     /// The vhost made at the first start. AMQP clients always name theirs: only other protocols need it.
@@ -107,6 +110,7 @@ impl Default for Settings {
             consumer_timeout_ms: Some(1_800_000),
             consumer_max_per_channel: None,
             default_prefetch: 0,
+            turn_spent_max: 32 << 10,
             output_bytes_max: 1 << 20,
             default_vhost: "/".to_owned(),
         }

@@ -11,7 +11,6 @@ use leveret_broker::message::Settle;
 use crate::channel::{Channel, Mode};
 use crate::core::{Context, Core, HalfSettled};
 use crate::reply::{self, Fault};
-use crate::session::TURN_SPENT_MAX;
 use crate::trace;
 use crate::unacked::{Entry, GOT, Settled, Which};
 
@@ -65,7 +64,8 @@ fn through(core: &Core, channel: &Channel, tag: u64) -> Which {
         },
         (tag, _) => tag,
     };
-    Which::Through { tag: through, max: TURN_SPENT_MAX.saturating_sub(core.turn_spent).max(1) }
+    let max = core.settings.turn_spent_max.saturating_sub(core.turn_spent).max(1);
+    Which::Through { tag: through, max }
 }
 
 /// Takes messages of a channel, and has them settled. None if the tag is not there.
@@ -98,7 +98,7 @@ fn note_left(core: &mut Core, channel: u16, which: Which, taken: Settled, how: O
     core.turn_spent += taken.count;
     core.half_settled = match which {
         Which::Through { tag: through, .. } if taken.is_some_left => {
-            core.turn_spent = TURN_SPENT_MAX;
+            core.turn_spent = core.settings.turn_spent_max;
             Some(Box::new(HalfSettled { channel, through, how }))
         }
         _ => None,

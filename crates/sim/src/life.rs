@@ -55,7 +55,7 @@ pub(crate) fn start(
     });
     let mut actors = host(stores, &topology, false, now);
     actors.iter_mut().for_each(|shard| shard.set_limits(limits(random)));
-    let mut node = Node::with(checks::settings(), topology, meta, actors);
+    let mut node = Node::with(checks::settings(seed), topology, meta, actors);
     node.begin_to_follow().map_err(|error| format!("names by changes alone: {error}"))?;
     node.is_followed()?;
     node.hold_shards();

@@ -138,7 +138,13 @@ impl Link {
         }
     }
 
-    /// Changes whenever a turn does something.
+    /// A turn has left some of what it read to the next.
+    fn goes_on(&self) -> bool {
+        let is_left = !self.is_gone && !self.left.is_empty();
+        is_left && self.session.leaves_some() && self.session.wants_input()
+    }
+
+    /// Changes whenever a turn does something, but for a method for many that settles some more.
     fn waiting(&self) -> [usize; 4] {
         [self.inbox.len(), self.left.len(), self.sent.len(), self.out.len()]
     }
@@ -305,6 +311,12 @@ impl Node {
         self.read(link)
     }
 
+    /// The client sends bytes, and its session has one turn.
+    pub(crate) fn begin(&mut self, link: usize, bytes: &[u8]) {
+        self.links[link].sent.extend_from_slice(bytes);
+        self.run_link(link);
+    }
+
     /// What the client was sent since it last read.
     pub(crate) fn read(&mut self, link: usize) -> String {
         let link = &mut self.links[link];
@@ -465,7 +477,7 @@ impl Node {
             link.write(&mut out, &mut context(topology, *now, *us, &mut none, &mut outbox));
             link.out = out;
         }
-        moves |= !outbox.is_empty() || link.waiting() != before;
+        moves |= !outbox.is_empty() || link.waiting() != before || link.goes_on();
         self.post(outbox);
         moves
     }

@@ -1,0 +1,137 @@
+//! Methods that settle very many messages are done in pieces, and nobody sees where they are cut.
+
+mod node;
+
+use leveret_amqp::method::*;
+use leveret_amqp::outbuf::OutBuf;
+use leveret_amqp::reply::ReplyCode;
+use leveret_broker::message::ToSession;
+use node::Node;
+
+/// A client with some messages of `q` unacked on a channel, and a node whose turns settle so many.
+fn with_unacked(count: u64, turn_spent_max: usize) -> (Node, usize) {
+    let mut node = Node::new();
+    node.settings.turn_spent_max = turn_spent_max;
+    let link = node.client();
+    node.declare(link, "q");
+    get_some(&mut node, link, 1, count);
+    (node, link)
+}
+
+/// Messages are published and got by this channel.
+fn get_some(node: &mut Node, link: usize, channel: u16, count: u64) {
+    for number in 0..count {
+        node.publish(link, "", "q", &format!("{channel}-{number}"));
+    }
+    let get = basic::Get { queue: "q", ..Default::default() };
+    for _ in 0..count {
+        assert!(node.say(link, channel, &get).contains("basic.get-ok"));
+    }
+}
+
+fn ready(node: &mut Node, link: usize) -> u64 {
+    let passive = queue::Declare { queue: "q", passive: true, ..Default::default() };
+    let said = node.say(link, 1, &passive);
+    let counts = said.strip_prefix("1 queue.declare-ok q ").unwrap_or_else(|| panic!("{said}"));
+    counts.split(' ').next().unwrap().parse().unwrap()
+}
+
+fn nack(delivery_tag: u64) -> basic::Nack {
+    basic::Nack { delivery_tag, multiple: true, requeue: true }
+}
+
+/// What is nacked is so at the commit and not before, and is unacked again after a rollback.
+#[test]
+fn a_nack_in_a_transaction() {
+    for turn_spent_max in [1, 2, 3, 7, 10, 100] {
+        let (mut node, link) = with_unacked(10, turn_spent_max);
+        node.say(link, 1, &tx::Select);
+        for tag in [0, 8] {
+            assert_eq!(node.say(link, 1, &nack(tag)), "");
+            assert_eq!(ready(&mut node, link), 0);
+            assert_eq!(node.say(link, 1, &tx::Rollback), "1 tx.rollback-ok");
+        }
+        assert_eq!(node.say(link, 1, &nack(8)), "");
+        assert_eq!(node.say(link, 1, &tx::Commit), "1 tx.commit-ok");
+        assert_eq!(ready(&mut node, link), 8);
+        let said = node.say(link, 1, &nack(8));
+        assert!(said.starts_with("1 channel.close 406"), "{said}");
+        node.say(link, 1, &channel::CloseOk);
+        node.open(link, 1);
+        assert_eq!(ready(&mut node, link), 10);
+    }
+}
+
+/// The rest of a recover that an operator cuts off goes back like the rest of what is unacked: once.
+#[test]
+fn an_operator_closes_in_the_middle_of_a_recover() {
+    for turn_spent_max in 1..12 {
+        let (mut node, link) = with_unacked(10, turn_spent_max);
+        let other = node.client();
+        let mut out = OutBuf::new();
+        out.put_method(1, &basic::Recover { requeue: true });
+        node.begin(link, &out.take_rest());
+        assert_eq!(node.links[link].session.leaves_some(), turn_spent_max < 10);
+        let (code, text) = (ReplyCode::ConnectionForced, "enough".to_owned());
+        node.letter(link, ToSession::Close { code, text });
+        let said = node.read(link);
+        let want = "0 connection.close 320 CONNECTION_FORCED - enough (0.0)";
+        let is_done = turn_spent_max >= 10;
+        let lines = if is_done { vec!["1 basic.recover-ok", want] } else { vec![want] };
+        assert_eq!(said.lines().collect::<Vec<_>>(), lines);
+        assert_eq!(ready(&mut node, other), 10);
+        let got = node.say(other, 1, &basic::Get { queue: "q", ..Default::default() });
+        assert!(got.starts_with("1 basic.get-ok 1 redelivered"), "{got}");
+    }
+}
+
+/// What comes behind a method for many on another channel waits; what each settles is its own.
+#[test]
+fn two_channels() {
+    for turn_spent_max in [1, 2, 3, 5, 100] {
+        let (mut node, link) = with_unacked(10, turn_spent_max);
+        node.open(link, 2);
+        get_some(&mut node, link, 2, 10);
+        let mut out = OutBuf::new();
+        out.put_method(1, &basic::Ack { delivery_tag: 7, multiple: true });
+        out.put_method(2, &nack(4));
+        out.put_method(1, &nack(0));
+        out.put_method(2, &basic::Recover { requeue: true });
+        out.put_method(1, &basic::Ack { delivery_tag: 10, multiple: true });
+        let said = node.bytes(link, &out.take_rest());
+        let mut lines = said.lines();
+        assert_eq!(lines.next(), Some("2 basic.recover-ok"));
+        assert!(lines.next().unwrap().starts_with("1 channel.close 406"), "{said}");
+        node.say(link, 1, &channel::CloseOk);
+        node.open(link, 1);
+        assert_eq!(ready(&mut node, link), 13);
+    }
+}
+
+/// A limit of the whole channel has room for as many as were settled, after each piece, and never for more.
+#[test]
+fn a_limit_of_the_channel() {
+    for turn_spent_max in [1, 2, 3, 7, 100] {
+        let mut node = Node::new();
+        node.settings.turn_spent_max = turn_spent_max;
+        let link = node.client();
+        node.declare(link, "q");
+        for number in 0..40 {
+            node.publish(link, "", "q", &number.to_string());
+        }
+        let qos = basic::Qos { prefetch_count: 10, global: true, ..Default::default() };
+        assert_eq!(node.say(link, 1, &qos), "1 basic.qos-ok");
+        let consume = basic::Consume { queue: "q", consumer_tag: "c", ..Default::default() };
+        let said = node.say(link, 1, &consume);
+        assert_eq!(said.lines().filter(|it| it.contains("basic.deliver")).count(), 10);
+        let ack = |delivery_tag| basic::Ack { delivery_tag, multiple: true };
+        let said = node.say(link, 1, &ack(8));
+        let numbers: Vec<_> = said.lines().filter_map(|it| it.split('=').nth(1)).collect();
+        assert_eq!(numbers, (10..18).map(|it| it.to_string()).collect::<Vec<_>>());
+        // All that there are when it is read, though others come meanwhile.
+        let said = node.say(link, 1, &ack(0));
+        assert_eq!(said.lines().count(), 10, "{said}");
+        assert_eq!(node.say(link, 1, &ack(28)).lines().count(), 10);
+        assert_eq!(ready(&mut node, link), 2);
+    }
+}
