@@ -62,6 +62,22 @@ fn a_nack_in_a_transaction() {
     }
 }
 
+/// What a recover gives back is delivered again behind the answer: a client may forget then all that it was given before.
+#[test]
+fn a_recover_is_answered_first() {
+    for turn_spent_max in [1, 2, 3, 7, 10, 100] {
+        let (mut node, link) = with_unacked(10, turn_spent_max);
+        let consume = basic::Consume { queue: "q", consumer_tag: "c", ..Default::default() };
+        assert_eq!(node.say(link, 1, &consume), "1 basic.consume-ok c");
+        let said = node.say(link, 1, &basic::Recover { requeue: true });
+        let again =
+            |number| format!("1 basic.deliver c {} redelivered '' q =1-{number}", 11 + number);
+        let want: Vec<_> =
+            ["1 basic.recover-ok".to_owned()].into_iter().chain((0..10).map(again)).collect();
+        assert_eq!(said.lines().collect::<Vec<_>>(), want);
+    }
+}
+
 /// The rest of a recover that an operator cuts off goes back like the rest of what is unacked: once.
 #[test]
 fn an_operator_closes_in_the_middle_of_a_recover() {
@@ -75,10 +91,8 @@ fn an_operator_closes_in_the_middle_of_a_recover() {
         let (code, text) = (ReplyCode::ConnectionForced, "enough".to_owned());
         node.letter(link, ToSession::Close { code, text });
         let said = node.read(link);
-        let want = "0 connection.close 320 CONNECTION_FORCED - enough (0.0)";
-        let is_done = turn_spent_max >= 10;
-        let lines = if is_done { vec!["1 basic.recover-ok", want] } else { vec![want] };
-        assert_eq!(said.lines().collect::<Vec<_>>(), lines);
+        let close = "0 connection.close 320 CONNECTION_FORCED - enough (0.0)";
+        assert_eq!(said.lines().collect::<Vec<_>>(), ["1 basic.recover-ok", close]);
         assert_eq!(ready(&mut node, other), 10);
         let got = node.say(other, 1, &basic::Get { queue: "q", ..Default::default() });
         assert!(got.starts_with("1 basic.get-ok 1 redelivered"), "{got}");
