@@ -10,7 +10,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use leveret_log::disk::{Disk, DiskError, Done, FileName, Lines, Op, Roster, SimDisk, Token};
+use leveret_log::disk::{
+    Disk, DiskError, Done, FileName, Lines, Op, Reached, Roster, SimDisk, Token,
+};
 use leveret_log::file::{OnDamage, Options as LogOptions, Report};
 use leveret_log::{
     AppendError, Errand, FileLog, HoldError, Holder, Keep, Log, LogNumber, MemoryLog, Moment,
@@ -206,22 +208,53 @@ impl Disks {
         self.slow_until.fill(Time::from_ms(0));
     }
 
-    /// What a log has that was not agreed upon is lost: a shard's, or that of names.
-    pub(crate) fn cut(&mut self, index: usize, agreed: SimDisk) {
+    /// A crash loses what a log has that was not agreed upon: a shard's, or that of names.
+    pub(crate) fn put_back(&mut self, index: usize, agreed: SimDisk) {
         let disk = self.shards.get_mut(index).unwrap_or(&mut self.names);
         *disk = StepDisk { disk: agreed, done: Rc::default() };
     }
 
-    /// Opens one log, with options that make small runs visit what large ones do.
+    /// Opens the log of a shard, which is in use, without what was not agreed upon. It has then what its disk had when that was
+    /// all.
+    pub(crate) fn cut(
+        &self,
+        index: usize,
+        agreed: &SimDisk,
+        random: &mut Random,
+    ) -> Result<FileLog<StepDisk>, String> {
+        let disk = self.disk(index);
+        disk.end(Ending::Killed);
+        let usual = LogOptions { on_damage: OnDamage::Aside, ..LogOptions::default() };
+        let want = Found::of(agreed, &usual)?;
+        let until = Some(want.reached);
+        let found = Found::of(disk.sim(), &LogOptions { until, ..usual })?;
+        if found != want {
+            return Err(format!("log {index} has {found:?} when it is cut, and had {want:?}"));
+        }
+        self.open_until(index, until, random)
+    }
+
+    /// Opens one log.
     pub(crate) fn open(
         &self,
         index: usize,
+        random: &mut Random,
+    ) -> Result<FileLog<StepDisk>, String> {
+        self.open_until(index, None, random)
+    }
+
+    /// Opens one log, with options that make small runs visit what large ones do.
+    fn open_until(
+        &self,
+        index: usize,
+        until: Option<Reached>,
         random: &mut Random,
     ) -> Result<FileLog<StepDisk>, String> {
         let kib = |random: &mut Random, most: usize| (1 + random.below(most) as u64) << 10;
         let seed = random.next();
         let options = LogOptions {
             seed,
+            until,
             digests: seed.is_multiple_of(2),
             on_damage: OnDamage::Aside,
             number: LogNumber::at(index),
@@ -246,18 +279,53 @@ impl Disks {
 fn agree(disk: &SimDisk, options: &LogOptions) -> Result<(), String> {
     let found = |digests| {
         let options = LogOptions { digests, ..options.clone() };
-        let (mut log, report) = FileLog::open(disk.copy_whole(options.seed), options, &mut |_| ())
-            .map_err(|error| error.to_string())?;
-        let mut all = Vec::new();
-        log.recover(&mut |it| all.push((it.at, it.head.to_vec(), it.holders.to_vec())));
+        let (found, log, report) = Found::open(disk, &options)?;
         let usage = log.usage();
-        let facts = (log.end(), log.next_batch(), usage.live_bytes, usage.disk_bytes);
-        Ok::<_, String>((all, facts, Report { digests: 0, ..report }))
+        let bytes = (usage.live_bytes, usage.disk_bytes);
+        Ok::<_, String>((found, bytes, Report { digests: 0, ..report }))
     };
     if found(true)? == found(false)? {
         Ok(())
     } else {
         Err("a digest says other than its file".to_owned())
+    }
+}
+
+/// What a log has when it is opened.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    reached: Reached,
+    records: Vec<FoundRecord>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct FoundRecord {
+    at: Offset,
+    head: Vec<u8>,
+    /// Each with its mark.
+    holders: Vec<(Holder, u8)>,
+}
+
+impl Found {
+    /// Opens a copy of a disk.
+    fn open(
+        disk: &SimDisk,
+        options: &LogOptions,
+    ) -> Result<(Self, FileLog<SimDisk>, Report), String> {
+        let (mut log, report) =
+            FileLog::open(disk.copy_whole(options.seed), options.clone(), &mut |_| ())
+                .map_err(|error| error.to_string())?;
+        let mut records = Vec::new();
+        log.recover(&mut |it| {
+            let (head, holders) = (it.head.to_vec(), it.holders.to_vec());
+            records.push(FoundRecord { at: it.at, head, holders });
+        });
+        let reached = Reached { end: log.end().get(), sequence: log.next_batch() };
+        Ok((Self { reached, records }, log, report))
+    }
+
+    fn of(disk: &SimDisk, options: &LogOptions) -> Result<Self, String> {
+        Self::open(disk, options).map(|(found, ..)| found)
     }
 }
 
@@ -310,6 +378,8 @@ pub(crate) enum Mistake {
 struct Stage {
     moment: Moment,
     durable: Offset,
+    /// The number of the next batch, of a log in files.
+    batch: u64,
     /// What the disk had.
     image: Option<SimDisk>,
 }
@@ -357,6 +427,7 @@ impl Store {
     /// From now on what is appended is readable when [`agree`](Self::agree) says so; what is there is.
     pub(crate) fn agree_later(&mut self, mistake: Mistake, is_cut: bool) {
         let agreed = self.stage(both!(self, log => log.moment()), is_cut);
+        self.tell_agreed(agreed.batch, is_cut);
         self.agreement = Some(Agreement {
             agreed,
             proposed: VecDeque::new(),
@@ -375,10 +446,17 @@ impl Store {
 
     /// The first of the stages that are proposed are agreed upon. The log's owner is to be woken.
     pub(crate) fn agree(&mut self, count: usize) {
-        if let Some(agreement) = &mut self.agreement
-            && let Some(last) = agreement.proposed.drain(..count).next_back()
-        {
-            agreement.agreed = last;
+        let Some(agreement) = &mut self.agreement else { return };
+        let Some(last) = agreement.proposed.drain(..count).next_back() else { return };
+        let (batch, is_cut) = (last.batch, agreement.is_cut);
+        agreement.agreed = last;
+        self.tell_agreed(batch, is_cut);
+    }
+
+    /// A log whose end may be cut off keeps what it needs then.
+    fn tell_agreed(&mut self, batch: u64, is_cut: bool) {
+        if is_cut && let Records::File(log) = &mut self.records {
+            log.set_agreed(batch);
         }
     }
 
@@ -393,7 +471,11 @@ impl Store {
             Records::File(log) if has_image => Some(log.disk().sim().copy_whole(durable.get())),
             _ => None,
         };
-        Stage { moment, durable, image }
+        let batch = match &self.records {
+            Records::File(log) => log.next_batch(),
+            Records::Memory(_) => 0,
+        };
+        Stage { moment, durable, batch, image }
     }
 
     /// What was done until a moment is on the disk.

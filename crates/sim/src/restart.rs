@@ -101,9 +101,8 @@ impl Sim {
             if self.faults.one_in(2) {
                 continue;
             }
-            let (Some(disks), Some(image)) = (&mut self.disks, image) else { return Ok(()) };
-            disks.cut(index, image);
-            let mut logs = vec![disks.open(index, &mut self.storage)?];
+            let (Some(disks), Some(image)) = (&self.disks, image) else { return Ok(()) };
+            let mut logs = vec![disks.cut(index, &image, &mut self.storage)?];
             match_up(&mut logs, &[]);
             let Some(log) = logs.pop() else { return Ok(()) };
             let mut log = Store::on_disk(log);
@@ -336,7 +335,7 @@ impl Sim {
                 self.shadow.totals.cuts += u64::from(proposed.sum::<usize>() > 0);
             }
             for (index, image) in self.node.agreed_images().into_iter().enumerate() {
-                image.into_iter().for_each(|image| disks.cut(index, image));
+                image.into_iter().for_each(|image| disks.put_back(index, image));
             }
         }
         self.peers.clear();
