@@ -129,6 +129,38 @@ fn cut_in_part(whole: &SimDisk, count: u64, changes: u32) -> (bool, usize, u64) 
     (is_open, files.len(), len)
 }
 
+/// A file is sealed by the first batch of the next one, and says where that one begins. Without that batch it is not sealed, and
+/// offsets between are free.
+#[test]
+fn what_sealed_a_file_is_cut_with_it() {
+    let whole = SimDisk::new(3);
+    let mut log = open(&whole);
+    for number in 0..COUNT {
+        // A record that no batch has.
+        let at = append(&mut log, &[number; 100]).unwrap();
+        log.release(at, batches::ONE[0]).unwrap();
+        drive(&mut log);
+        append(&mut log, &[number; 100]).unwrap();
+        drive(&mut log);
+    }
+    for count in 1..=u64::from(COUNT) {
+        let disk = whole.copy_whole(count);
+        let end = 2 * count;
+        let until = Some(Reached { end, sequence: count });
+        let mut log =
+            FileLog::open(disk.clone(), Options { until, ..options() }, &mut |_| {}).unwrap().0;
+        let mut want: Vec<_> = (0..count).map(|number| 2 * number + 1).collect();
+        assert_eq!(recovered(&mut log), want);
+        assert_eq!((log.end(), log.next_batch()), (Offset::new(end), count));
+        assert_eq!(append(&mut log, b"another"), Ok(Offset::new(end)));
+        drive(&mut log);
+        drop(log);
+        disk.crash();
+        want.push(end);
+        assert_eq!(recovered(&mut open(&disk)), want);
+    }
+}
+
 /// Neither a file that is empty nor one that is nearly empty goes, before others agree to what emptied it.
 #[test]
 fn what_is_released_behind_the_cut_is_back() {

@@ -102,6 +102,14 @@ impl Recovery<'_> {
             let shown = on(name, window.show(position, need))?;
             match walk.step(shown) {
                 Step::Need(bytes) => need = bytes,
+                Step::Batch(batch) if is_tail && self.is_unagreed(&batch.header) => {
+                    self.end_segment(position, false);
+                    self.cut = Some((name, position));
+                    let report = &mut self.found.report;
+                    let behind = file.len.saturating_sub(position);
+                    report.unagreed_bytes = report.unagreed_bytes.saturating_add(behind);
+                    return Ok(Some((name, len)));
+                }
                 Step::Batch(batch) if batch.header.is_sealed => {
                     let end = batch.end();
                     if end != len {
@@ -111,17 +119,6 @@ impl Recovery<'_> {
                     self.found.end = self.found.end.max(batch.header.end);
                     self.end_segment(end, true);
                     return Ok(is_tail.then_some((name, end)));
-                }
-                Step::Batch(batch)
-                    if is_tail
-                        && self.until.is_some_and(|it| batch.header.sequence >= it.sequence) =>
-                {
-                    self.end_segment(position, false);
-                    self.cut = Some((name, position));
-                    let report = &mut self.found.report;
-                    let behind = file.len.saturating_sub(position);
-                    report.unagreed_bytes = report.unagreed_bytes.saturating_add(behind);
-                    return Ok(Some((name, len)));
                 }
                 Step::Batch(batch) if is_first_generation && batch.header.sequence < expected => {
                     return Err(damaged(name, position, "a batch is out of its order"));
@@ -151,6 +148,14 @@ impl Recovery<'_> {
                 Step::Bad => return Err(damaged(name, position, "this is not a whole batch")),
             }
         }
+    }
+
+    /// Whether others have not agreed to a batch, or to the one whose beginning the end of a segment tells.
+    fn is_unagreed(&self, header: &BatchHeader) -> bool {
+        self.until.is_some_and(|until| match header.is_sealed {
+            true => header.end > until.end,
+            false => header.sequence >= until.sequence,
+        })
     }
 
     fn begin(&mut self, file: &File) -> Result<(), OpenError> {
