@@ -337,7 +337,6 @@ impl Logins {
             user: user.into(),
             proof: Proof::Password(Password::new(password)),
             peer: String::new(),
-            connection_name: None,
             mechanism: "PLAIN",
             protocol: "ctl",
             barred: None,
@@ -476,7 +475,7 @@ impl Logins {
         let (mechanism, protocol) = (login.mechanism, login.protocol);
         let from = address(login);
         self.attempts.lock().count(from, user, protocol, verdict.is_ok());
-        let (peer, connection_name) = (login.peer.as_str(), login.connection_name.as_deref());
+        let peer = login.peer.as_str();
         if verdict.is_ok()
             && let Some(Recipient::Connection(connection)) = node.recipient(login.connection)
         {
@@ -491,14 +490,12 @@ impl Logins {
                 let from = from.map_or_else(|| peer.to_owned(), |address| address.to_string());
                 let from = format!("{user}@{from}");
                 tracing::info!(
-                    target: "audit", from, peer, connection = connection_name, user, mechanism, protocol,
-                    "audit: login accepted"
+                    target: "audit", from, peer, user, mechanism, protocol, "audit: login accepted"
                 );
             }
             Err(why) => {
                 tracing::warn!(
-                    target: "audit", peer, connection = connection_name, user, mechanism, protocol, why,
-                    "audit: login refused"
+                    target: "audit", peer, user, mechanism, protocol, why, "audit: login refused"
                 );
             }
         }
