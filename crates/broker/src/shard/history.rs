@@ -26,7 +26,7 @@ use crate::flow::WAITING_BYTES_MAX;
 use crate::message::{ConnectionId, Outbox, Publish, ToSession, ToShard};
 
 /// The last messages of each recent-history exchange kept here.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Histories {
     by_exchange: HashMap<ExchangeId, History, FixedState>,
     /// Of exchanges that are gone, to be let go of.
@@ -41,8 +41,8 @@ pub(super) struct Histories {
     bytes: u64,
     /// What of it is of `gone`.
     gone_bytes: u64,
-    /// What those of exchanges that are there may take.
-    bytes_max: u64,
+    /// What those of exchanges that are there may take. None before it was set: there is no bound then.
+    bytes_max: Option<u64>,
     /// That they took more was told.
     is_told: bool,
     /// What of it is beyond the limits of exchanges that are there.
@@ -96,37 +96,20 @@ fn price_of_one(message: &Publish) -> u64 {
     cost::APPEND + cost::PLACE + cost::carried(message)
 }
 
-impl Default for Histories {
-    fn default() -> Self {
-        Self {
-            by_exchange: HashMap::default(),
-            gone: VecDeque::new(),
-            gone_units: 0,
-            excessive: VecDeque::new(),
-            is_forgetting: false,
-            bytes: 0,
-            gone_bytes: 0,
-            bytes_max: u64::MAX,
-            is_told: false,
-            excess: 0,
-            paused: HashSet::default(),
-        }
-    }
-}
-
 impl Histories {
     /// What all of them may take, from the next message on.
     pub(super) fn set_bytes_max(&mut self, bytes: u64) {
-        self.bytes_max = bytes;
+        self.bytes_max = Some(bytes);
     }
 
     /// Takes what does not fit from those with the most bytes, to be let go of. `exchange` has got a message. How many
     /// exchanges were looked at.
     fn make_room(&mut self, exchange: ExchangeId) -> usize {
+        let Some(most) = self.bytes_max else { return 0 };
         let mut looked = 0;
         // More than a message pushes out where the bound has just fallen is for the next messages.
         for _ in 0..VICTIMS_MAX {
-            let over = (self.bytes - self.gone_bytes).saturating_sub(self.bytes_max);
+            let over = (self.bytes - self.gone_bytes).saturating_sub(most);
             if over == 0 {
                 break;
             }
@@ -138,7 +121,6 @@ impl Histories {
             self.excess -= excess;
             self.leave(old, bytes);
             if !std::mem::replace(&mut self.is_told, true) {
-                let most = self.bytes_max;
                 tracing::warn!(
                     "recent-history exchanges remember no more than {most} bytes in a shard: \
                      the oldest messages of the longest histories are forgotten"
