@@ -207,6 +207,8 @@ fn a_log_that_loses_its_end() {
         panic!("{told:?}");
     };
     world.log = kept;
+    let told = world.turn(get(ME));
+    assert!(matches!(told[..], [Reply::Refused { .. }]), "whoever waits is told: {told:?}");
     let other = ReplyTo { connection: NodeId::ALONE.connection(2), channel: 1 };
     let [first_again, second_again] = [&first, &second].map(|before| {
         let again = got(world.turn(get(other)));

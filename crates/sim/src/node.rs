@@ -504,6 +504,11 @@ impl<L: Log> Node<L> {
             && self.connections.values().all(|connection| connection.inbox.is_empty())
     }
 
+    /// Nobody is connected, and no session waits for an answer that its client will not see.
+    pub fn all_have_left(&self) -> bool {
+        self.connections.values().all(|connection| connection.is_over)
+    }
+
     /// Bytes of messages that shards sent to a session and that it has not seen yet.
     pub fn coming(&self, id: ConnectionId) -> usize {
         let connection = self.connections.get(&id).filter(|connection| !connection.is_over);

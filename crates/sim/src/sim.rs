@@ -598,7 +598,9 @@ impl Sim {
         let steady = self.shadow.queues.iter().filter(|kind| kind.is_steady).count();
         let (mut idle_times, mut drained_times) = (0, 0);
         for _ in 0..CALM_STEPS_MAX {
-            let all_left = self.peers.is_empty() && self.silent.is_empty();
+            // A session whose client has left may still wait for an answer, and then do what it had read.
+            let all_left =
+                self.peers.is_empty() && self.silent.is_empty() && self.node.all_have_left();
             // A shard may still have in its lines what they wrote last, the ends of exclusive consumers among it.
             if self.mood == Mood::Leave && all_left && self.node.is_idle() {
                 self.mood = Mood::Drain;

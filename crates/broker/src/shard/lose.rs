@@ -118,7 +118,8 @@ impl<L: Log> Shard<L> {
     }
 
     /// A letter, unless it is about what a connection that was cut off had here, or is to have. What it was given it has no
-    /// more, and a transaction is done as a whole or not at all.
+    /// more, and a transaction is done as a whole or not at all. A session that waits for the answer is refused: it would
+    /// read nothing more, and not even see that its client has left.
     #[cold]
     pub(super) fn hear(
         &mut self,
@@ -139,16 +140,19 @@ impl<L: Log> Shard<L> {
             return Some(letter);
         }
         match letter {
-            ToShard::Prepare { tx, parts, .. } => {
+            ToShard::Prepare { reply, tx, parts, .. } => {
+                refuse(reply, out);
                 self.say(from, tx, parts, Vote::No, out);
             }
-            // It came and went.
-            ToShard::Consume { queue, .. }
+            ToShard::Commit { reply, .. } | ToShard::Get { reply, .. } => refuse(reply, out),
+            ToShard::Consume { reply, queue, .. } => {
+                refuse(reply, out);
+                // It came and went.
                 if self.queues.get(queue).is_some_and(|hosted| {
                     hosted.queue.options().auto_delete && hosted.consumers.is_empty()
-                }) =>
-            {
-                self.delete_for_good(queue, Asked::default(), topology, now, out);
+                }) {
+                    self.delete_for_good(queue, Asked::default(), topology, now, out);
+                }
             }
             _ => {}
         }
