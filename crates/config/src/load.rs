@@ -23,6 +23,7 @@ use crate::seeds::{SeedOptions, Validator};
 use crate::setting::{KeyMatch, MECHANISMS_LATER};
 use crate::signin::SignInOptions;
 use crate::tls::{CertificateOptions, ManagementTlsOptions, PrometheusTlsOptions, TlsOptions};
+use crate::value::Value as _;
 
 /// A configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -364,6 +365,8 @@ impl<'a> Loader<'a> {
         let mut config = Config::default();
         let lines = std::mem::take(&mut self.lines);
         let lines = self.tell_repeated(lines);
+        let waiting =
+            lines.iter().rev().find(|(line, _)| WAITING.contains(&&*line.key.join("."))).cloned();
         // What decrypts has to be known before what is encrypted.
         let is_decoder =
             |(line, _): &(Line, _)| line.key.first().is_some_and(|word| word == DECODER);
@@ -375,6 +378,9 @@ impl<'a> Loader<'a> {
             self.apply(&mut config, line, &places, include);
         }
         self.check(&config);
+        if let Some(line) = waiting.map(|(line, _)| line) {
+            self.check_waiting(&config, line);
+        }
         self.errors.truncate(FAULTS_MAX);
         if self.errors.is_empty() {
             Ok(Loaded { config, notices: self.notices, files: self.files })
@@ -545,6 +551,21 @@ impl<'a> Loader<'a> {
         }
     }
 
+    /// With less for all traces than for one, none could begin. `line` is the last that sets one of the two.
+    fn check_waiting(&mut self, config: &Config, line: Line) {
+        let (each, total) = (config.tracing.max_waiting, config.tracing.max_waiting_total);
+        if each > total {
+            let (each, total) = (each.show(), total.show());
+            let why = format!(
+                "no trace could begin: each may have tracing.max_waiting, {each}, of tracing.max_waiting_total, {total}"
+            );
+            self.error(
+                line.at,
+                Problem::BadValue { key: line.key.join("."), value: line.value, why },
+            );
+        }
+    }
+
     fn warn(&mut self, text: String) {
         self.notices.push(Notice { is_warning: true, text });
     }
@@ -605,6 +626,9 @@ fn reference(text: &str) -> Option<(&str, &str, &str)> {
 
 /// First word of the keys that say how values are decrypted.
 const DECODER: &str = "config_entry_decoder";
+
+/// What waits for the file of a trace, and for those of all traces.
+const WAITING: [&str; 2] = ["tracing.max_waiting", "tracing.max_waiting_total"];
 
 /// What a value begins with that is encrypted, where a secret is expected.
 const ENCRYPTED: &str = "encrypted:";

@@ -479,7 +479,7 @@ options! {
     /// Most bytes of copies that may wait for the files of all traces together.
     ///
     /// Each trace takes `tracing.max_waiting` of it from its beginning to its end. A trace for which there is not as much left
-    /// is refused.
+    /// is refused. It is at least `tracing.max_waiting`.
     max_waiting_total: ByteSize = ByteSize::mib(512), keys = ["tracing.max_waiting_total"],
         range = ByteSize::kib(64)..=ByteSize::mib(16 << 10);
 }

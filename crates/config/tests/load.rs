@@ -57,6 +57,8 @@ fn settings() {
     check("disk_free_limit.absolute = 1GiB",             "disk_free_limit.absolute",     "1GiB");
     check("log.connection.level = debug\nlog.default.level = warning",
                                                          "log.$category.level",          "connection = debug, default = warning");
+    check("tracing.max_waiting = 1GiB\ntracing.max_waiting_total = 1GiB",
+                                                         "tracing.max_waiting_total",    "1GiB");
     check("log.file = false",                            "log.file",                     "false");
     check("log.console.formatter = json",                "log.console.formatter",        "json");
     check("management.load_definitions = /d.json",       "load_definitions",             "/d.json");
@@ -118,6 +120,10 @@ fn faults() {
     fault("disk_free_limit = 2",      "f.conf:1: disk_free_limit = 2: say disk_free_limit.absolute for a number of bytes, disk_free_limit.relative for a part of the memory");
     fault("default_queue_type = stream", "f.conf:1: default_queue_type = stream: there are no streams");
     fault("heartbeat = soon",         "f.conf:1: heartbeat = soon: expected a duration such as 30000, 250ms, 30s, 5m or 1h");
+    // One trace would have more than all of them.
+    fault("tracing.max_waiting = 1GiB", "f.conf:1: tracing.max_waiting = 1GiB: no trace could begin: each may have tracing.max_waiting, 1GiB, of tracing.max_waiting_total, 512MiB");
+    fault("tracing.max_waiting_total = 31MiB", "f.conf:1: tracing.max_waiting_total = 31MiB: no trace could begin: each may have tracing.max_waiting, 32MiB, of tracing.max_waiting_total, 31MiB");
+    fault("tracing.max_waiting_total = 1GB\ntracing.max_waiting = 1GiB", "f.conf:2: tracing.max_waiting = 1GiB: no trace could begin: each may have tracing.max_waiting, 1GiB, of tracing.max_waiting_total, 1GB");
     // An empty path would be the directory in which the broker is started.
     fault("data_dir = ''",            "f.conf:1: data_dir = : expected a path; without the key the default counts");
     fault("log.dir = ''",             "f.conf:1: log.dir = : expected a path; without the key the default counts");
