@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use leveret_config::seeds::{Seed, SeedOptions, Validator};
 use leveret_topology::{
-    ApplyTo, DefaultLimits, DefaultPolicy, DefaultUser, Defaults, Hashing, PasswordHash,
+    ApplyTo, DefaultLimits, DefaultPolicy, DefaultUser, Defaults, Hashing, Named, PasswordHash,
     PasswordRule, Pattern, Permissions, Policy, PolicyError, PolicySpec,
 };
 use serde_json::Map;
@@ -67,6 +67,7 @@ fn user(
     let words = ["configure", "write", "read"].map(|key| seed.text(key).unwrap_or(".*"));
     let [configure, write, read] = words;
     Permissions::new(configure, write, read).with_context(|| prefix.clone())?;
+    Named::User.check(&seed.name).with_context(|| prefix.clone())?;
     let password = match options.passwords.get(&seed.name) {
         Some(password) => {
             rule.check(password.reveal()).with_context(|| format!("{prefix}.password"))?;

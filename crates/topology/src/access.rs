@@ -7,6 +7,7 @@ use crate::event::{Event, about_permission};
 use crate::exchange::{Exchange, ExchangeKind};
 use crate::id::VhostId;
 use crate::journal::EntityKey;
+use crate::named::Named;
 use crate::rate::Buckets;
 use crate::topology::Topology;
 use crate::usage::Count;
@@ -163,6 +164,7 @@ impl Topology {
         if self.users.contains_key(name) {
             return Err(AdminError::UserExists(name.to_owned()));
         }
+        Named::User.check(name)?;
         let user = User {
             name: name.into(),
             tags: tags.iter().map(|&tag| tag.to_owned()).collect(),

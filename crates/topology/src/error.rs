@@ -7,8 +7,10 @@
 use core::fmt;
 
 use leveret_amqp::reply::ReplyCode;
+use leveret_amqp::table::SHORT_STR_MAX;
 
 use crate::exchange::ExchangeKind;
+use crate::named::Named;
 
 /// The name of a queue or an exchange in a text: `queue 'q' in vhost '/'`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -491,9 +493,17 @@ pub enum AdminError {
         /// What does not go.
         reason: String,
     },
-    /// A vhost without a name.
-    #[error("virtual host name must not be empty")]
-    EmptyVhostName,
+    /// A vhost or a user without a name.
+    #[error("{0} name must not be empty")]
+    EmptyName(Named),
+    /// A vhost or a user whose name no short string of AMQP holds.
+    #[error("{of} name must be at most {SHORT_STR_MAX} bytes long, not {len}")]
+    LongName {
+        /// What is called so.
+        of: Named,
+        /// Bytes of the name.
+        len: usize,
+    },
     /// A password hash: four bytes of salt and the digest, in base 64.
     #[error("password hash of user '{user}' is invalid: {reason}")]
     PasswordHash {

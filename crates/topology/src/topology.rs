@@ -20,6 +20,7 @@ use crate::homes::Homes;
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::journal::{EntityKey, Journal};
 use crate::kinds::HashKinds;
+use crate::named::Named;
 use crate::queue::{Queue, QueueKind};
 use crate::usage::NodeChannels;
 use crate::user::User;
@@ -215,12 +216,10 @@ impl Topology {
 
     /// Adds a vhost with its predeclared exchanges and [defaults](Self::choose_defaults). Adding one that exists changes nothing.
     pub fn add_vhost(&mut self, name: &str) -> Result<VhostId, AdminError> {
-        if name.is_empty() {
-            return Err(AdminError::EmptyVhostName);
-        }
         if let Some(&id) = self.vhost_names.get(name) {
             return Ok(id);
         }
+        Named::Vhost.check(name)?;
         let id = VhostId::new(self.next_vhost);
         self.next_vhost = self.next_vhost.checked_add(1).expect("fewer than 2^32 vhosts");
         let mut vhost = Vhost::new(id, name.into());

@@ -62,9 +62,6 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     if is_new && tags.is_none() {
         return Err(Fault::bad("tags_not_present"));
     }
-    if name.is_empty() {
-        return Err(Fault::bad("a user's name must not be empty"));
-    }
     ask::admin(call.node(), call.by(), AdminCommand::PutUser { name, password, tags }).await?;
     Ok(Answer::put(is_new))
 }

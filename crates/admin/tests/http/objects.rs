@@ -491,6 +491,24 @@ fn names_that_fit_no_short_string_are_refused() {
     assert_eq!(node.get("/api/queues?columns=name"), json!([{"name": "q"}]));
 }
 
+/// Vhosts and users have names that connections can name.
+#[test]
+fn names_of_vhosts_and_users_have_a_bound() {
+    let node = Node::start();
+    let (fits, long) = ("n".repeat(255), "n".repeat(256));
+    let user = r#"{"password": "p", "tags": ""}"#;
+    for (path, body, what) in [("vhosts", "{}", "virtual host"), ("users", user, "user")] {
+        node.must("PUT", &format!("/api/{path}/{fits}"), body, 201);
+        let got = node.must("PUT", &format!("/api/{path}/{long}"), body, 400).json();
+        let reason = format!("{what} name must be at most 255 bytes long, not 256");
+        assert_eq!(got, json!({"error": "bad_request", "reason": reason}), "{path}");
+        let entry = json!({"name": long, "password_hash": ""});
+        let got = node.must("POST", "/api/definitions", &json!({path: [entry]}).to_string(), 400);
+        assert!(got.text().contains(&reason), "{path}: {}", got.text());
+        node.must("GET", &format!("/api/{path}/{long}"), "", 404);
+    }
+}
+
 /// As RabbitMQ's top plugin: the list, and each of its rows alone.
 #[test]
 fn processes_are_shown_alone() {

@@ -15,6 +15,7 @@ use super::import::{Entry, Import, ImportReason, STEPS, optional_text, text};
 use crate::error::{AdminError, BindError, NotFound, ResourceRef};
 use crate::exchange::ExchangeKind;
 use crate::hash::Keyed;
+use crate::named::Named;
 use crate::parameters::{is_policy, must_be_component};
 use crate::policy::unknown_settings;
 use crate::queue::QueueKind;
@@ -316,6 +317,8 @@ fn is_here(name: &Name<'_>, topology: &Topology) -> bool {
 /// A name that no short string of AMQP holds would be cut on its way to clients.
 fn fits_amqp(category: &str, entry: &Entry) -> Result<(), ImportReason> {
     let key = match category {
+        "vhosts" => return Ok(Named::Vhost.check(text(entry, "name")?)?),
+        "users" => return Ok(Named::User.check(text(entry, "name")?)?),
         "exchanges" | "queues" => "name",
         "bindings" => "routing_key",
         _ => return Ok(()),

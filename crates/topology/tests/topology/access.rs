@@ -2,7 +2,7 @@
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_topology::{
-    Bootstrap, Hashing, PasswordHash, Permission, ResourceKind, Topology, VhostId,
+    Bootstrap, Hashing, Named, PasswordHash, Permission, ResourceKind, Topology, VhostId,
 };
 
 use crate::common::World;
@@ -122,6 +122,31 @@ fn argon2id() {
 fn passwords_are_not_shown() {
     let password = leveret_topology::Password::new("s3cret");
     assert_eq!((format!("{password:?}").as_str(), password.reveal()), ("Password(...)", "s3cret"));
+}
+
+/// A vhost whose name no `connection.open` holds was of no use, and each of its clients was told that there is no such vhost.
+#[test]
+#[rustfmt::skip] // a table
+fn new_names_fit_a_short_string() {
+    let mut topology = Topology::new();
+    let mut check = |of: Named, name: &str, want: &str| {
+        let made = match of {
+            Named::Vhost => topology.add_vhost(name).map(drop),
+            Named::User => topology.add_user(name, PasswordHash::new("p", [0; 4]), &[]),
+        };
+        assert_eq!(made.map_err(|error| error.to_string()), if want.is_empty() { Ok(()) } else { Err(want.to_owned()) });
+        let is_there = topology.vhost(name).is_some() || topology.user(name).is_some();
+        assert_eq!(is_there, want.is_empty(), "{of} {name}");
+        topology.assert_invariants();
+    };
+    let (fits, long, wide) = ("n".repeat(255), "n".repeat(256), "\u{e9}".repeat(128));
+    check(Named::Vhost, &fits, "");
+    check(Named::User,  &fits, "");
+    check(Named::Vhost, &long, "virtual host name must be at most 255 bytes long, not 256");
+    check(Named::User,  &long, "user name must be at most 255 bytes long, not 256");
+    check(Named::Vhost, &wide, "virtual host name must be at most 255 bytes long, not 256");
+    check(Named::Vhost, "",    "virtual host name must not be empty");
+    check(Named::User,  "",    "user name must not be empty");
 }
 
 #[test]

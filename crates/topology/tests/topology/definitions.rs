@@ -318,6 +318,13 @@ fn bad_definitions() {
         "exchanges[0]: key 'name' must be at most 255 bytes long");
     refuse(&format!(r#"{{"bindings": [{{"vhost": "/", "source": "amq.direct", "destination": "q", "destination_type": "queue", "routing_key": "{long}"}}]}}"#),
         "bindings[0]: key 'routing_key' must be at most 255 bytes long");
+    // What comes before is not applied either.
+    refuse(&format!(r#"{{"vhosts": [{{"name": "v"}}, {{"name": "{long}"}}]}}"#),
+        "vhosts[1]: virtual host name must be at most 255 bytes long, not 256\nNothing was imported");
+    refuse(r#"{"vhosts": [{"name": "v"}, {"name": ""}]}"#,
+        "vhosts[1]: virtual host name must not be empty\nNothing was imported");
+    refuse(&format!(r#"{{"users": [{{"name": "{long}", "password_hash": ""}}]}}"#),
+        "users[0]: user name must be at most 255 bytes long, not 256\nNothing was imported");
     refuse(r#"{"queues": [{"vhost": "none", "name": "q"}]}"#,
         "queues[0]: Please create virtual host \"none\" prior to importing definitions.");
     refuse(r#"{"queues": [{"vhost": "/", "name": "q", "arguments": {"x-expires": 0}}]}"#,

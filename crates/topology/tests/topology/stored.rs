@@ -466,6 +466,38 @@ fn homes() {
     assert_eq!(topology.home(queues[0].0), homes.usual(queues[0].0));
 }
 
+/// Names that were made before they had a bound come back, and can be used and deleted.
+#[test]
+fn long_names_come_back() {
+    let (mut topology, mut shelf) = (Topology::new(), Shelf::default());
+    let vhost = topology.add_vhost("a vhost").unwrap();
+    topology.add_user("a user", PasswordHash::new("p", [0; 4]), &[]).unwrap();
+    topology.set_permissions("a user", "a vhost", ".*", ".*", ".*").unwrap();
+    shelf.keep(&mut topology);
+    let put = |name: &str| [&(name.len() as u32).to_le_bytes(), name.as_bytes()].concat();
+    let longer = |name: &str| name.repeat(50);
+    let lengthen = |mut record: Vec<u8>| {
+        for name in ["a vhost", "a user"] {
+            let short = put(name);
+            if let Some(at) = record.windows(short.len()).position(|it| it == short) {
+                record.splice(at..at + short.len(), put(&longer(name)));
+            }
+        }
+        record
+    };
+    let records: Vec<_> = shelf.records().into_iter().map(lengthen).collect();
+    let mut topology = restore(&records);
+    let (name, user) = (longer("a vhost"), longer("a user"));
+    assert!(name.len() > 255 && user.len() > 255);
+    assert_eq!(topology.vhost(&name).map(|it| it.id), Some(vhost));
+    topology.check_vhost_access(&user, &name).unwrap();
+    assert_eq!(topology.add_vhost(&name), Ok(vhost), "putting it again changes nothing");
+    topology.change_password(&user, PasswordHash::new("q", [0; 4])).unwrap();
+    topology.delete_vhost(&name).unwrap();
+    topology.delete_user(&user).unwrap();
+    topology.assert_invariants();
+}
+
 /// The bytes of a record that tells a home: others are to read them, later.
 #[test]
 fn the_bytes_of_a_home() {
