@@ -202,8 +202,17 @@ impl<'a> Call<'a> {
         self.filled(template, str::to_owned)
     }
 
-    fn path(&self, template: &str) -> String {
-        self.filled(template, |text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string())
+    /// A template of a request, filled in. An empty name would make it another request.
+    fn path(&self, template: &str) -> Result<String, Fault> {
+        let (names, _) = template.split_once('?').unwrap_or((template, ""));
+        for name in names.split('{').filter_map(|part| Some(part.split_once('}')?.0)) {
+            if self.fill(&format!("{{{name}}}")).is_empty() {
+                let name = if name == "username" { "user" } else { name };
+                return Err(Fault::data(format!("{name} cannot be an empty string")));
+            }
+        }
+        let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        Ok(self.filled(template, encode))
     }
 
     fn filled(&self, template: &str, encode: impl Fn(&str) -> String) -> String {
@@ -288,7 +297,7 @@ impl<'a> Call<'a> {
         headers: &[(&str, &str)],
         body: Option<&Value>,
     ) -> Result<Reply, Fault> {
-        let path = self.path(template);
+        let path = self.path(template)?;
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let reply = self.client()?.ask(method, &path, headers, body);
         if reply.is_err() {

@@ -239,6 +239,16 @@ fn refusals() {
     refused("check_port_listener 5998",
         &[("GET /api/health/checks/port-listener/5998", 503, r#"{"status":"failed","reason":"No active listener","missing":5998,"ports":[5672,15672]}"#)],
         Code::Unavailable, "No listener for port 5998 is active on node rabbit@here. Found listeners that use the following ports: 15672, 5672");
+    // An empty word, in the words of RabbitMQ's tools for users.
+    for (words, name) in [
+        ("add_vhost ", "name"), ("delete_vhost ", "name"), ("add_user  p", "user"), ("change_password  p", "user"),
+        ("set_permissions  a b c", "user"), ("set_user_limits  {\"max-channels\":5}", "user"), ("-p  list_queues", "vhost"), ("-p  trace_on", "vhost"),
+        ("set_policy  ^q {}", "name"), ("clear_operator_policy ", "name"), ("set_parameter  n {}", "component_name"),
+        ("set_parameter shovel  {}", "name"), ("clear_global_parameter ", "name"), ("purge_queue ", "queue"), ("delete_queue ", "queue name"),
+        ("pause_queue ", "queue"), ("hash_password ", "password"),
+    ] {
+        refused(words, &[], Code::Data, &format!("{name} cannot be an empty string"));
+    }
     refused("add_vhost v", &[("PUT /api/vhosts/v {}", 400, r#"{"error":"bad_request","reason":"no"}"#)], Code::Data, "no");
     refused("list_users", &[("GET /api/users?columns=name,tags", 401, r#"{"error":"not_authorised","reason":"Not administrator user"}"#)], Code::NoPermission, "Not administrator user");
     refused("list_queues colour", &[], Code::Usage, "Info key(s) colour are not supported; there are name, durable,");

@@ -69,10 +69,6 @@ pub(super) const COMMANDS: &[Entry] = &[
     })
     .says("Listing users ..."),
     Entry::new("add_user", Tools::CTL, "Add a user, who has no permissions yet", |it| {
-        let name = it.word("username");
-        if name.is_empty() {
-            return Err(Fault::data("user cannot be an empty string"));
-        }
         let password = it.password("password")?;
         let body = match it.flag("pre-hashed-password") {
             false => json!({"password": password, "tags": ""}),
