@@ -125,6 +125,8 @@ pub(super) async fn protocol(call: Call) -> Result<Answer, Fault> {
             json!({"status": "ok", "protocol": protocol, "protocols": protocols}),
         ));
     }
+    // RabbitMQ 3.13 knows one protocol, and names it; 4.1 takes several, and has a list.
+    let missing = if wanted.len() == 1 { json!(wanted[0]) } else { json!(missing) };
     Ok(failed("No active listener", json!({"missing": missing, "protocols": protocols})))
 }
 

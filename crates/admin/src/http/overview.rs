@@ -49,7 +49,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     };
     let (connections, channels) =
         connections::counts(&call, |facts| seen(&facts.vhost, &facts.user)).await;
-    let cluster_name = cluster::name(&call);
+    let (cluster_name, cluster_tags) = (cluster::name(&call), cluster::tags(&call));
     let default_queue_type = call.node().topology().default_queue_type();
     let default_queue_type = default_queue_type.map_or("classic", |kind| kind.name());
     // Of all vhosts: for those who may see them.
@@ -69,7 +69,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
             {"global": [600, 3600, 28800, 86400], "basic": [600, 3600], "detailed": [600]},
         "exchange_types": exchange_types(),
         "cluster_name": cluster_name,
-        "cluster_tags": {},
+        "cluster_tags": cluster_tags,
         "node_tags": {},
         "node": about.node_name,
         "default_queue_type": default_queue_type,

@@ -247,6 +247,11 @@ fn policies_and_parameters() {
         ("GET",    "/api/cluster-name",           "",                           200, r#"{"name":"mine"}"#),
         ("PUT",    "/api/cluster-name",           r#"{"name": ""}"#,            400, "empty"),
         ("GET",    "/api/overview",               "",                           200, r#""cluster_name":"mine""#),
+        ("GET",    "/api/overview",               "",                           200, r#""cluster_tags":{}"#),
+        ("PUT",    "/api/global-parameters/cluster_tags", r#"{"value": {"region": "eu"}}"#, 201, ""),
+        ("GET",    "/api/overview",               "",                           200, r#""cluster_tags":{"region":"eu"}"#),
+        ("PUT",    "/api/global-parameters/cluster_tags", r#"{"value": []}"#,   204, ""),
+        ("GET",    "/api/overview",               "",                           200, r#""cluster_tags":{}"#),
     ]);
 }
 
