@@ -7,7 +7,12 @@
 //!
 //! Nobody waits for a trace. Its thread may stand still with the disk: then batches are full, the session takes nothing more
 //! from its queue, and the queue drops its oldest copies, which are counted and told in the file. A trace ends with the process.
+//!
+//! From its beginning to its end a trace has its file's name and an [`Ending`]: whoever ends traces sees those, too, that are
+//! still to begin, and what their beginning waits for is given up. The task of a trace does all that comes after its file is
+//! open, so that no request that is cut off leaves half of it.
 
+mod ending;
 pub(crate) mod files;
 mod term;
 mod text;
@@ -33,13 +38,14 @@ use leveret_server::locks::{Rank, Ranked};
 use leveret_server::node::Node;
 use leveret_topology::{By, QueueId, TRACE_QUEUES};
 use tokio::sync::mpsc::{self, UnboundedSender};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot, watch};
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::http::Fault;
 use crate::ops::direct::{Closed, Direct, is};
 use crate::ops::{ask, facts};
+use ending::{Ending, Living};
 pub(crate) use text::Format;
 use writer::{Batch, Progress, Writer};
 
@@ -57,15 +63,6 @@ const COPY_BYTES: i64 = 512;
 
 /// How often it is looked at whether the queue of a trace dropped something.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// How long messages that are at hand are still taken when a trace is to end.
-const LAST: Duration = Duration::from_millis(500);
-
-/// How long a disk may take for the rest of a trace that is stopped.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// How long the end of a trace takes at most: each of its steps has a bound.
-const END: Duration = Duration::from_secs(6);
 
 /// What traces copy from.
 const TRACE_EXCHANGE: &str = "amq.rabbitmq.trace";
@@ -90,9 +87,24 @@ pub(crate) struct Traces {
 #[derive(Debug, Default)]
 struct All {
     traces: BTreeMap<Key, Arc<Trace>>,
-    /// Names of files that are written or deleted, and the vhosts of the traces that write. A trace has its file from before
-    /// it is opened until its thread has ended, however long the disk takes.
-    files: BTreeMap<String, Option<String>>,
+    /// Names of files that are written or deleted. A trace has its file from before it is opened until its thread has ended,
+    /// however long the disk takes.
+    files: BTreeMap<String, Use>,
+    /// The node stops: no more traces begin.
+    is_stopping: bool,
+}
+
+/// What a file is used for.
+#[derive(Debug)]
+enum Use {
+    Deleted,
+    /// A trace of this vhost writes it, or is to.
+    Written {
+        vhost: String,
+        user: String,
+        progress: Arc<Progress>,
+        ending: Arc<Ending>,
+    },
 }
 
 /// A file that nobody else writes or deletes.
@@ -133,14 +145,9 @@ pub(crate) struct Trace {
     pub(crate) queue: String,
     queue_id: QueueId,
     progress: Arc<Progress>,
-    /// It is to end.
-    end: Notify,
     /// Nothing more is taken.
     is_over: AtomicBool,
-    /// What it needs was deleted: its vhost, its queue, its user.
-    is_ended_by_others: AtomicBool,
-    /// All is done that follows from its end.
-    done: watch::Sender<bool>,
+    ending: Arc<Ending>,
 }
 
 /// How far a trace is.
@@ -208,33 +215,43 @@ impl Traces {
     pub(crate) fn own_to_delete(self: &Arc<Self>, file: &str) -> Result<Owned, Fault> {
         let mut all = self.all.lock();
         match all.files.get(file) {
-            Some(Some(vhost)) => {
+            Some(Use::Written { vhost, .. }) => {
                 let name = files::trace_of(file);
                 return Err(Fault::bad(format!(
                     "the trace '{name}' of vhost '{vhost}' writes to the file: stop it first"
                 )));
             }
-            Some(None) => return Err(Fault::bad("the file is being deleted")),
-            None => all.files.insert(file.to_owned(), None),
+            Some(Use::Deleted) => return Err(Fault::bad("the file is being deleted")),
+            None => all.files.insert(file.to_owned(), Use::Deleted),
         };
         Ok(Owned { traces: Arc::clone(self), file: file.to_owned() })
     }
 
-    /// The file of a trace that is to be made.
-    fn own_to_write(self: &Arc<Self>, asked: &Asked) -> Result<Owned, Fault> {
+    /// The file of a trace that is to be made in a user's name.
+    fn own_to_write(
+        self: &Arc<Self>,
+        asked: &Asked,
+        user: String,
+        progress: Arc<Progress>,
+    ) -> Result<(Owned, Living), Fault> {
         let file = files::of_trace(&asked.name).ok_or_else(|| Fault::bad("invalid trace name"))?;
         let mut all = self.all.lock();
+        if all.is_stopping {
+            return Err(stopping());
+        }
         let key = (asked.vhost.clone(), asked.name.clone());
         if all.traces.get(&key).is_some_and(|trace| trace.is_running()) {
             return Err(Fault::bad("the trace is there already: stop it first"));
         }
         match all.files.get(&file) {
-            Some(Some(vhost)) => {
+            Some(Use::Written { vhost, .. }) => {
                 return Err(Fault::bad(format!(
                     "the file {file} is written by the trace of this name in vhost '{vhost}'"
                 )));
             }
-            Some(None) => return Err(Fault::bad(format!("the file {file} is being deleted"))),
+            Some(Use::Deleted) => {
+                return Err(Fault::bad(format!("the file {file} is being deleted")));
+            }
             None => {}
         }
         // What is left of one that has ended makes way.
@@ -245,7 +262,8 @@ impl Traces {
         if ended.count() + all.files.len() >= TRACES_MAX {
             return Err(Fault::bad(format!("there are {TRACES_MAX} traces, and no more may be")));
         }
-        let writing = all.files.values().flatten().count() as u64;
+        let is_written = |it: &&Use| matches!(it, Use::Written { .. });
+        let writing = all.files.values().filter(is_written).count() as u64;
         let (each, total) = (self.options.max_waiting.get(), self.options.max_waiting_total.get());
         if each * (writing + 1) > total {
             return Err(Fault::bad(format!(
@@ -253,21 +271,81 @@ impl Traces {
                  exceed tracing.max_waiting_total, {total} bytes: stop one first"
             )));
         }
-        all.files.insert(file.clone(), Some(asked.vhost.clone()));
+        let living = Living::default();
+        let (vhost, ending) = (asked.vhost.clone(), living.ending());
+        all.files.insert(file.clone(), Use::Written { vhost, user, progress, ending });
         drop(all);
-        Ok(Owned { traces: Arc::clone(self), file })
+        Ok((Owned { traces: Arc::clone(self), file }, living))
     }
 
     /// Makes a trace, in the name of a user who may open its vhost. From now on all is written that its pattern fits.
+    ///
+    /// One that somebody else ends before it has begun is refused, and nothing is left of it but its file.
     pub(crate) async fn create(
         self: &Arc<Self>,
         by: Box<By>,
         asked: Asked,
         admitted: Admitted,
     ) -> Result<(), Fault> {
-        let owned = self.own_to_write(&asked)?;
-        let peer = format!("trace {}", asked.name);
         let (user, is_internal) = (admitted.user.to_string(), admitted.rights.is_none());
+        let progress = Arc::new(Progress::default());
+        let (owned, living) = self.own_to_write(&asked, user.clone(), Arc::clone(&progress))?;
+        // Whoever deletes the user from now on sees the trace.
+        if is_internal && self.node.topology().user(&user).is_none() {
+            return Err(cannot_have(&deleted(&user)));
+        }
+        let ending = living.ending();
+        let opened = tokio::select! {
+            opened = self.open(owned, &asked, admitted) => opened?,
+            _ = ending.asked() => return Err(self.ended_early(&ending, &progress)),
+        };
+        let (direct, (queue, queue_id), file, bytes, owned) = opened;
+        progress.bytes.store(bytes, Ordering::Relaxed);
+        let key = (asked.vhost.clone(), asked.name.clone());
+        let trace = Arc::new(Trace {
+            asked,
+            file: owned.file.clone(),
+            queue,
+            queue_id,
+            progress: Arc::clone(&progress),
+            is_over: AtomicBool::new(false),
+            ending: Arc::clone(&ending),
+        });
+        let (batches, written) = self.start_thread(&trace, file, owned)?;
+        self.all.lock().traces.insert(key, Arc::clone(&trace));
+        let (begins, begun) = oneshot::channel();
+        let (own, of_task) = (Arc::clone(self), Arc::clone(&trace));
+        tokio::spawn(async move {
+            own.run(of_task, direct, batches, written, by, begins).await;
+            drop(living);
+        });
+        let begun = begun.await.unwrap_or_else(|_| Err(stopping()));
+        // A trace that its own file or disk has stopped is there, and tells why.
+        let is_ended = ending.is_by_others() || (ending.is_asked() && self.all.lock().is_stopping);
+        let begun = if is_ended { Err(self.ended_early(&ending, &progress)) } else { begun };
+        if begun.is_err() {
+            self.forget(&trace);
+            ending.end().await;
+        }
+        begun
+    }
+
+    /// Why a trace has not begun that somebody else ended: its user is gone, or the node stops.
+    fn ended_early(&self, ending: &Ending, progress: &Progress) -> Fault {
+        match progress.why.get() {
+            Some(why) if ending.is_by_others() => cannot_have(why),
+            _ => stopping(),
+        }
+    }
+
+    /// What a trace needs before it can begin: the session that gets its messages, its queue, its file and the file's size.
+    async fn open(
+        &self,
+        owned: Owned,
+        asked: &Asked,
+        admitted: Admitted,
+    ) -> Result<(Direct, (String, QueueId), File, u64, Owned), Fault> {
+        let peer = format!("trace {}", asked.name);
         let opened = Direct::open(&self.node, admitted, &asked.vhost, peer).await;
         let mut direct = opened.map_err(refused)?;
         let queue = self.consume(&mut direct, &asked.pattern).await.map_err(refused)?;
@@ -277,44 +355,12 @@ impl Traces {
             topology.queue(vhost, &queue).ok_or_else(Fault::not_found)?.id
         };
         // After all that may be refused: a file that is made is used.
-        let (file, bytes, owned) = self.open(owned).await?;
-        let progress = Arc::new(Progress::default());
-        progress.bytes.store(bytes, Ordering::Relaxed);
-        let trace = Arc::new(Trace {
-            asked: asked.clone(),
-            file: owned.file.clone(),
-            queue,
-            queue_id,
-            progress,
-            end: Notify::new(),
-            is_over: AtomicBool::new(false),
-            is_ended_by_others: AtomicBool::new(false),
-            done: watch::Sender::new(false),
-        });
-        let changing = self.changing.acquire().await;
-        let (batches, written) = self.start_thread(&trace, file, owned)?;
-        let key = (asked.vhost.clone(), asked.name.clone());
-        self.all.lock().traces.insert(key, Arc::clone(&trace));
-        let (own, of_task) = (Arc::clone(self), Arc::clone(&trace));
-        let by_task = by.clone();
-        tokio::spawn(async move { own.run(of_task, direct, batches, written, by_task).await });
-        let is_traced = self.node.topology().vhost(&asked.vhost).is_some_and(|it| it.is_traced);
-        self.wished.lock().entry(asked.vhost.clone()).or_insert(is_traced);
-        // Nobody has it otherwise before this is answered.
-        let begun = self.set_traced(by, &asked.vhost, true).await;
-        drop(changing);
-        if begun.is_err() {
-            self.stop(&trace.asked.vhost, &trace.asked.name).await;
-        }
-        // Whoever deleted the user meanwhile did not see the trace.
-        if is_internal && self.node.topology().user(&user).is_none() {
-            self.stop_of(&user).await;
-        }
-        begun
+        let (file, bytes, owned) = self.open_file(owned).await?;
+        Ok((direct, (queue, queue_id), file, bytes, owned))
     }
 
     /// Opens a trace's file. Its size, and the file's name, which a disk that does not answer keeps.
-    async fn open(&self, owned: Owned) -> Result<(File, u64, Owned), Fault> {
+    async fn open_file(&self, owned: Owned) -> Result<(File, u64, Owned), Fault> {
         let (dir, file_name) = (self.dir.clone(), owned.file.clone());
         let path = dir.join(&file_name).display().to_string();
         let opening = tokio::task::spawn_blocking(move || {
@@ -327,7 +373,7 @@ impl Traces {
                 "the file {path} cannot be written: the disk does not answer"
             ))
         })?;
-        let opened = opened.map_err(|_| Fault::unavailable("the node stops"))?;
+        let opened = opened.map_err(|_| stopping())?;
         let opened = opened.map_err(|error: io::Error| {
             let why = format!("the file {path} cannot be written: {error}");
             match files::is_unfit(&error) {
@@ -409,7 +455,7 @@ impl Traces {
         Ok((sender, ended))
     }
 
-    /// Takes a trace's messages until it is to end or cannot go on, then does what follows from that.
+    /// Has the vhost traced, takes the trace's messages until it is to end or cannot go on, then does what follows from that.
     async fn run(
         &self,
         trace: Arc<Trace>,
@@ -417,31 +463,52 @@ impl Traces {
         batches: UnboundedSender<Batch>,
         mut written: watch::Receiver<bool>,
         by: Box<By>,
+        begins: oneshot::Sender<Result<(), Fault>>,
     ) {
-        tracing::info!(
-            vhost = trace.asked.vhost, file = %self.dir.join(&trace.file).display(),
-            format = trace.asked.format.name(), "a trace has begun"
-        );
+        let begun = self.enter(&trace.asked.vhost, by.clone()).await;
+        let is_begun = begun.is_ok();
+        // Whoever asked for the trace may have left.
+        let _ = begins.send(begun);
         let room = Arc::new(Semaphore::new(ROOM_KIB as usize));
         let looked = Instant::now();
         let mut taking = Taking { traces: self, trace: &trace, batches, room, told: 0, looked };
-        taking.take(&mut direct, written.clone()).await;
+        if is_begun {
+            tracing::info!(
+                vhost = trace.asked.vhost, file = %self.dir.join(&trace.file).display(),
+                format = trace.asked.format.name(), "a trace has begun"
+            );
+            taking.take(&mut direct, written.clone()).await;
+        }
         trace.is_over.store(true, Ordering::Release);
-        taking.rest(&mut direct).await;
+        let asked = trace.ending.ask();
+        let is_counted = taking.rest(&mut direct, asked).await;
         drop(direct);
         drop(taking);
         // A thread that its disk does not let go ends later.
-        let _ = timeout(PATIENCE, over(&mut written)).await;
-        self.say_end(&trace);
+        let _ = timeout_at(asked + ending::WRITTEN, over(&mut written)).await;
+        self.say_end(&trace, is_counted);
+        // As long as that takes: a vhost that stays traced would cost what its copies cost.
         self.leave(&trace.asked.vhost, by).await;
-        // Nobody may be there to hear it.
-        trace.done.send_replace(true);
     }
 
-    fn say_end(&self, trace: &Trace) {
+    /// A vhost with a trace is traced. Nobody changes that otherwise before it is done.
+    async fn enter(&self, vhost: &str, by: Box<By>) -> Result<(), Fault> {
+        let _changing = self.changing.acquire().await;
+        let is_traced = self.node.topology().vhost(vhost).is_some_and(|it| it.is_traced);
+        self.wished.lock().entry(vhost.to_owned()).or_insert(is_traced);
+        self.set_traced(by, vhost, true).await
+    }
+
+    fn say_end(&self, trace: &Trace, is_counted: bool) {
         let State { stopped, written, not_written, .. } = trace.state();
         let (vhost, file) = (&*trace.asked.vhost, self.dir.join(&trace.file));
         let file = file.display();
+        if !is_counted {
+            tracing::error!(
+                vhost, %file, "the queue of a trace that has ended does not answer: messages that waited there are \
+                 neither in the file nor counted"
+            );
+        }
         let under_way = trace.progress.under_way.load(Ordering::Relaxed);
         if under_way > 0 {
             tracing::error!(
@@ -453,7 +520,7 @@ impl Traces {
         match stopped {
             None => tracing::info!(vhost, %file, written, not_written, "a trace has ended"),
             // That is what somebody wanted.
-            Some(why) if trace.is_ended_by_others.load(Ordering::Relaxed) => {
+            Some(why) if trace.ending.is_by_others() => {
                 tracing::info!(vhost, %file, written, not_written, "a trace has stopped: {why}");
             }
             Some(why) => {
@@ -466,35 +533,49 @@ impl Traces {
     pub(crate) async fn stop(&self, vhost: &str, name: &str) -> bool {
         let removed = self.all.lock().traces.remove(&(vhost.to_owned(), name.to_owned()));
         let Some(trace) = removed else { return false };
-        end(&trace).await;
+        trace.ending.end().await;
         true
     }
 
-    /// Ends all of them with the node.
-    pub(crate) async fn stop_all(&self) {
-        let all = std::mem::take(&mut self.all.lock().traces);
-        all.values().for_each(|trace| trace.end.notify_one());
-        for trace in all.values() {
-            end(trace).await;
+    /// Forgets a trace, unless another one has its name by now.
+    fn forget(&self, trace: &Arc<Trace>) {
+        let key = (trace.asked.vhost.clone(), trace.asked.name.clone());
+        let mut all = self.all.lock();
+        if all.traces.get(&key).is_some_and(|it| Arc::ptr_eq(it, trace)) {
+            all.traces.remove(&key);
         }
+    }
+
+    /// Ends all of them with the node, and no more begin: those under way are refused.
+    pub(crate) async fn stop_all(&self) {
+        let endings: Vec<_> = {
+            let mut all = self.all.lock();
+            all.is_stopping = true;
+            let of_traces = std::mem::take(&mut all.traces);
+            let of_traces = of_traces.into_values().map(|trace| Arc::clone(&trace.ending));
+            let of_files = all.files.values().filter_map(|it| match it {
+                Use::Written { ending, .. } => Some(Arc::clone(ending)),
+                Use::Deleted => None,
+            });
+            of_traces.chain(of_files).collect()
+        };
+        end_all(&endings).await;
     }
 
     /// Ends those that get their messages in the name of a user, who is gone.
     pub(crate) async fn stop_of(&self, user: &str) {
-        let is_of = |trace: &Trace| {
-            trace.asked.username.as_deref().unwrap_or(&self.options.username) == user
+        let of_user = |it: &Use| match it {
+            Use::Written { user: own, ending, progress, .. } if own == user => {
+                // An earlier reason counts.
+                if progress.why.set(deleted(user)).is_ok() {
+                    ending.is_due_to_others();
+                }
+                Some(Arc::clone(ending))
+            }
+            _ => None,
         };
-        let of_user: Vec<_> =
-            self.all().into_iter().filter(|it| it.is_running() && is_of(it)).collect();
-        for trace in &of_user {
-            trace.is_ended_by_others.store(true, Ordering::Relaxed);
-            // An earlier reason counts.
-            let _ = trace.progress.why.set(format!("user '{user}' was deleted"));
-            trace.end.notify_one();
-        }
-        for trace in &of_user {
-            end(trace).await;
-        }
+        let endings: Vec<_> = self.all.lock().files.values().filter_map(of_user).collect();
+        end_all(&endings).await;
     }
 
     /// A vhost whose last trace has ended is traced no more, unless that is the operator's wish.
@@ -563,41 +644,43 @@ struct Taking<'a> {
 impl Taking<'_> {
     /// Takes messages until the trace is to end, or the queue or the thread that writes is gone.
     async fn take(&mut self, direct: &mut Direct, mut written: watch::Receiver<bool>) {
-        let mut last = None;
+        let ending = &self.trace.ending;
         loop {
+            let is_asked = ending.is_asked();
             // However many come without a pause.
-            if self.looked.elapsed() >= LOOK {
-                self.look().await;
+            if !is_asked && self.looked.elapsed() >= LOOK {
+                tokio::select! {
+                    () = self.look() => {}
+                    // The queue's shard may not answer.
+                    _ = ending.asked() => {}
+                }
             }
             let records = tokio::select! {
                 biased;
                 () = over(&mut written) => return,
-                () = self.trace.end.notified(), if last.is_none() => {
-                    last = Some(Instant::now() + LAST);
-                    continue;
-                }
+                _ = ending.asked(), if !is_asked => continue,
+                () = ending.reaches(ending::TAKEN) => return,
                 records = direct.deliveries() => records,
                 // Nothing more is at hand.
-                () = std::future::ready(()), if last.is_some() => return,
+                () = std::future::ready(()), if is_asked => return,
                 () = sleep_until(self.looked + LOOK) => continue,
             };
             let records = match records {
                 Ok(records) => records,
                 Err(why) => {
-                    let is_gone = why == Closed::QueueGone;
-                    self.trace.is_ended_by_others.fetch_or(is_gone, Ordering::Relaxed);
                     // An earlier reason counts.
-                    let _ = self.trace.progress.why.set(format!("no more messages come: {why}"));
+                    let told = self.trace.progress.why.set(format!("no more messages come: {why}"));
+                    if told.is_ok() && why == Closed::QueueGone {
+                        ending.is_due_to_others();
+                    }
                     return;
                 }
             };
             let count = records.len() as u64;
-            let kib = kib(&records);
-            let until = last.unwrap_or_else(|| Instant::now() + LAST);
             let room = tokio::select! {
-                room = Arc::clone(&self.room).acquire_many_owned(kib) => room.ok(),
-                () = self.trace.end.notified(), if last.is_none() => None,
-                () = sleep_until(until), if last.is_some() => None,
+                biased;
+                room = Arc::clone(&self.room).acquire_many_owned(kib(&records)) => room.ok(),
+                () = ending.reaches(ending::TAKEN) => None,
                 () = over(&mut written) => None,
             };
             if !room.is_some_and(|room| self.give(records, room)) {
@@ -639,7 +722,8 @@ impl Taking<'_> {
     }
 
     /// Nothing more is to come. What is on its way is written if there is room for it, and what the queue still has is not.
-    async fn rest(&mut self, direct: &mut Direct) {
+    /// False if the queue does not tell in time how much that is.
+    async fn rest(&mut self, direct: &mut Direct, asked: Instant) -> bool {
         let taken = |records: Vec<Bytes>| {
             let (count, room) = (records.len() as u64, Arc::clone(&self.room));
             let room = room.try_acquire_many_owned(kib(&records)).ok();
@@ -648,11 +732,15 @@ impl Taking<'_> {
             }
         };
         // An error is the end of all messages, too.
-        let _ = timeout(PATIENCE, direct.cancel(TAG, taken)).await;
-        if let Ok(Some(numbers)) = timeout(LAST, self.numbers()).await {
+        let _ = timeout_at(asked + ending::CANCELLED, direct.cancel(TAG, taken)).await;
+        let Ok(numbers) = timeout_at(asked + ending::COUNTED, self.numbers()).await else {
+            return false;
+        };
+        if let Some(numbers) = numbers {
             let left = numbers.counts.ready + numbers.counts.unacked;
             self.lose(dropped(&numbers).saturating_sub(self.told) + left);
         }
+        true
     }
 
     async fn numbers(&self) -> Option<QueueNumbers> {
@@ -677,17 +765,31 @@ fn dropped(numbers: &QueueNumbers) -> u64 {
 /// A trace that cannot be had is the fault of what was asked for, whoever the user is that it was to have.
 fn refused(why: Closed) -> Fault {
     match why {
-        Closed::Told { text, .. } => {
-            Fault::bad(format!("the trace cannot have its messages: {text}"))
-        }
+        Closed::Told { text, .. } => cannot_have(&text),
         other => other.into(),
     }
 }
 
-async fn end(trace: &Trace) {
-    trace.end.notify_one();
-    let mut done = trace.done.subscribe();
-    let _ = timeout(END, over(&mut done)).await;
+fn cannot_have(why: &str) -> Fault {
+    Fault::bad(format!("the trace cannot have its messages: {why}"))
+}
+
+fn deleted(user: &str) -> String {
+    format!("user '{user}' was deleted")
+}
+
+fn stopping() -> Fault {
+    Fault::unavailable("the node is stopping")
+}
+
+/// Ends traces, all in the time of one.
+async fn end_all(endings: &[Arc<Ending>]) {
+    for ending in endings {
+        ending.ask();
+    }
+    for ending in endings {
+        ending.end().await;
+    }
 }
 
 /// Waits for what is told once. Whoever is to tell it may be gone, which is the same.

@@ -27,17 +27,6 @@ fn failed(node: &Node, check: &str) -> Value {
     got
 }
 
-/// Does what the first shard was left to do while a test had the duty to run it.
-fn run_left_letters(node: &Node) {
-    let (mut letters, mut some) = (Vec::new(), Vec::new());
-    while node.inner.shards[0].actor.pick_up(&mut some) {
-        letters.append(&mut some);
-    }
-    run_alone(&node.inner, |runner| {
-        letters.into_iter().for_each(|letter| runner.run_shard(GroupId::new(0), letter));
-    });
-}
-
 #[test]
 fn health_checks() {
     let node = Node::start();
@@ -250,7 +239,7 @@ fn a_shard_that_does_not_answer() {
         assert_eq!(named.collect::<Vec<_>>(), silent);
     }
 
-    run_left_letters(&node);
+    node.run_left_letters(0);
     for path in paths {
         assert_eq!(ask(&path).status, 200, "{path}");
     }
@@ -308,6 +297,6 @@ fn what_stalls_is_told_to_who_is_let_in() {
     let got = node.must("GET", path, "", 503).json();
     assert!(got["reason"].as_str().is_some_and(|why| why.contains("shard 0")), "{got}");
     drop(stall);
-    run_left_letters(&node);
+    node.run_left_letters(0);
     wait_until("that is over", || node.ask("GET", path, "").status == 200);
 }

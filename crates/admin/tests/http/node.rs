@@ -7,9 +7,13 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use leveret_broker::message::ToShard;
 use leveret_client::{Connection, Options, Uri};
 use leveret_config::{Config, FlagSetting, Inputs};
 use leveret_server::front::Stop;
+use leveret_server::node::ShardActor;
+use leveret_server::runner::run_alone;
+use leveret_topology::GroupId;
 use serde_json::Value;
 
 /// How long anything may take that is due at once. Long, because machines that test are busy.
@@ -109,6 +113,31 @@ impl Node {
         let mut client = Connection::open(&uri, &options).unwrap();
         let channel = client.open_channel().unwrap();
         (client, channel)
+    }
+
+    /// Does what a shard was left to do while a test had the duty to run it.
+    pub(crate) fn run_left_letters(&self, shard: usize) {
+        let (mut letters, mut some) = (Vec::new(), Vec::new());
+        while self.inner.shards[shard].actor.pick_up(&mut some) {
+            letters.append(&mut some);
+        }
+        let group = GroupId::new(u32::try_from(shard).unwrap());
+        run_alone(&self.inner, |runner| {
+            letters.into_iter().for_each(|letter| runner.run_shard(group, letter));
+        });
+    }
+
+    /// No shard answers any more, until what is returned is dropped.
+    pub(crate) fn stall(&self) -> Stalled<'_> {
+        for shard in &self.inner.shards {
+            wait_until("the shard rests", || shard.actor.post_one(ToShard::Continue));
+        }
+        Stalled(self)
+    }
+
+    /// Asks it to stop, and does not wait for that.
+    pub(crate) fn ask_to_stop(&self) {
+        self.stop.ask("a test".to_owned());
     }
 
     /// Asks as guest.
@@ -219,6 +248,36 @@ impl Node {
     }
 }
 
+/// A node whose shards do not answer: the test has the duty to run them.
+pub(crate) struct Stalled<'a>(&'a Node);
+
+impl Stalled<'_> {
+    /// Waits until shards were left a letter such as this.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, what: &str, is_such: impl Fn(&ToShard) -> bool) {
+        let (mut left, mut some) = (Vec::new(), Vec::new());
+        wait_until(what, || {
+            // The duty would be given back with the last letter.
+            let waits = |shard: &&(usize, &ShardActor)| shard.1.actor.letters() > 0;
+            let shards: Vec<_> = self.0.inner.shards.iter().enumerate().collect();
+            for (number, shard) in shards.iter().filter(waits) {
+                assert!(shard.actor.pick_up(&mut some));
+                left.extend(some.drain(..).map(|letter| (*number, letter)));
+            }
+            left.iter().any(|(_, letter)| is_such(letter))
+        });
+        for (number, letter) in left {
+            assert!(!self.0.inner.shards[number].actor.post_one(letter), "the duty is the test's");
+        }
+    }
+}
+
+impl Drop for Stalled<'_> {
+    fn drop(&mut self) {
+        (0..self.0.inner.shards.len()).for_each(|shard| self.0.run_left_letters(shard));
+    }
+}
+
 /// Ids of this process's threads.
 fn threads() -> Vec<String> {
     let all = std::fs::read_dir("/proc/self/task").unwrap();
@@ -227,7 +286,7 @@ fn threads() -> Vec<String> {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.stop.ask("a test".to_owned());
+        self.ask_to_stop();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
             && !std::thread::panicking()

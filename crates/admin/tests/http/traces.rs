@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use leveret_amqp::content::Properties;
 use leveret_amqp::table::Table;
+use leveret_broker::message::ToShard;
 use leveret_client::QueueDeclare;
 use serde_json::{Value, json};
 
@@ -378,6 +379,72 @@ fn a_trace_does_not_outlive_its_user() {
     let row = node.get(TRACE);
     assert_eq!([&row["state"], &row["reason"]], ["stopped", "user 'u' was deleted"]);
     assert_eq!(node.get("/api/vhosts/%2F")["tracing"], false);
+}
+
+/// Whether a vhost is traced, as long as no shard answers.
+fn is_traced(node: &Node, vhost: &str) -> bool {
+    node.inner.topology().vhost(vhost).unwrap().is_traced
+}
+
+/// All that a trace does has ended when its end is answered, whatever it waited for when that was asked.
+#[test]
+fn a_trace_ends_whose_queue_does_not_answer() {
+    let node = Node::with(&[("collect_statistics_interval", "3600000")]);
+    begin(&node, json!({"format": "text", "pattern": "#"}));
+    let stalled = node.stall();
+    stalled.wait_for("the trace asks for its queue", |it| matches!(it, ToShard::List { .. }));
+    node.must("DELETE", TRACE, "", 204);
+    assert!(!is_traced(&node, "/"));
+    node.must("DELETE", FILE, "", 204);
+    drop(stalled);
+    wait_until("its queue goes", || node.get("/api/queues") == json!([]));
+}
+
+/// A trace that is under way when its user is deleted does not begin, and nothing is left of it.
+#[test]
+fn a_trace_does_not_begin_without_its_user() {
+    let node = Node::start();
+    node.must("PUT", "/api/users/u", r#"{"password":"p","tags":""}"#, 201);
+    let all = r#"{"configure":".*","write":".*","read":".*"}"#;
+    node.must("PUT", "/api/permissions/%2F/u", all, 201);
+    let body = json!({
+        "format": "text", "pattern": "#",
+        "tracer_connection_username": "u", "tracer_connection_password": "p",
+    });
+    let (status, why) = ended_early(&node, &body, || {
+        node.must("DELETE", "/api/users/u", "", 204);
+    });
+    assert_eq!(status, 400);
+    assert!(why.contains("cannot have its messages: user 'u' was deleted"), "{why}");
+    assert_eq!(node.get("/api/traces"), json!([]));
+    assert!(!is_traced(&node, "/"));
+    wait_until("its queue goes", || node.get("/api/queues") == json!([]));
+    // Its name and its file are free.
+    begin(&node, json!({"format": "text", "pattern": "#"}));
+}
+
+/// A trace that is under way when the node stops does not begin, and does not hold up the stop.
+#[test]
+fn a_trace_does_not_begin_while_the_node_stops() {
+    let node = Node::start();
+    let body = json!({"format": "text", "pattern": "#"});
+    let (status, why) = ended_early(&node, &body, || node.ask_to_stop());
+    assert_eq!(status, 503);
+    assert!(why.contains("the node is stopping"), "{why}");
+}
+
+/// What is answered to whoever asks for a trace that `end` ends while it waits for its queue, which no shard answers.
+fn ended_early(node: &Node, body: &Value, end: impl FnOnce()) -> (u16, String) {
+    let stalled = node.stall();
+    std::thread::scope(|scope| {
+        // It does not wait for ever if this panics.
+        let stalled = stalled;
+        let asked = scope.spawn(|| node.ask("PUT", TRACE, &body.to_string()));
+        stalled.wait_for("its queue is declared", |it| matches!(it, ToShard::Create { .. }));
+        end();
+        let got = asked.join().unwrap();
+        (got.status, got.text())
+    })
 }
 
 /// As many small copies wait as `tracing.max_waiting` has times 512 bytes.
