@@ -14,7 +14,7 @@
 //!    ([`WAITING_UNITS_MAX`], [`WAITING_BYTES_MAX`]), whoever brought more than others is not read from until its line is short.
 //!    So who publishes to a thousand queues pays for that alone. What a recent-history exchange keeps beyond its limit, for
 //!    a replay that has not come so far, is bounded by [`WAITING_BYTES_MAX`] too: then those who publish to it are not read
-//!    from until half of that is left. While a turn takes long to come, as when another thread
+//!    from until half of that is left. So is what such exchanges have forgotten and the shard has still to let go of. While a turn takes long to come, as when another thread
 //!    runs it and is not let run, those who bring more than [`INBOX_LETTERS_MAX`] letters pause until it has. No
 //!    thread waits for an actor, and what waits counts as memory in use.
 //! 3. What no consumer takes stays in the log and in queues. Their bytes, and those that connections hold

@@ -9,8 +9,9 @@
 //! whoever publishes to such an exchange is not read from until it is little: see [`flow`](crate::flow).
 //!
 //! Nobody is promised a history, and no consumer lets go of one: all of them together have a bound in bytes. What does not
-//! fit is taken from the exchange that got the message, if it has its share of all, or else from the one with the most bytes: the
-//! oldest messages first, even from under a replay.
+//! fit is taken from the exchange that got the message, if no other remembers twice as much, or else from one of the longest:
+//! the oldest messages first, even from under a replay. What is taken, or was of an exchange that is gone, is let go of in
+//! pieces. It is beyond the bound until then, and as with what is beyond the limits, publishers wait until it is little.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,6 +30,8 @@ use crate::message::{ConnectionId, Outbox, Publish, ToSession, ToShard};
 #[derive(Debug, Default)]
 pub(super) struct Histories {
     by_exchange: HashMap<ExchangeId, History, FixedState>,
+    /// Those that remember something, by the logarithm of their bytes: in one list none is twice as long as another.
+    by_length: Vec<Vec<ExchangeId>>,
     /// Of exchanges that are gone, to be let go of.
     gone: VecDeque<VecDeque<Publish>>,
     /// What it costs to let go of those.
@@ -61,12 +64,23 @@ struct History {
     /// How many are to be kept.
     limit: usize,
     bytes: u64,
+    /// Where it is in `by_length`, if it remembers something.
+    place: Option<Place>,
     /// Bytes of the messages that exceed the limit.
     excess: u64,
     /// How many replays have come to this number: what they have not come to is kept.
     replays: BTreeMap<u64, usize>,
     /// The exchange is gone, and a replay goes on.
     is_gone: bool,
+}
+
+/// A history among those of its length.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The logarithm of its bytes.
+    length: usize,
+    /// Its index in that list.
+    at: usize,
 }
 
 /// A queue that is to be sent what an exchange remembered when it was bound.
@@ -88,9 +102,6 @@ const PUSHED_OUT: usize = 2;
 /// A message takes room from so many exchanges at most.
 const VICTIMS_MAX: usize = 16;
 
-/// So many exchanges that are looked at cost a unit.
-const LOOKED: u64 = 16;
-
 /// Units that a message costs that is sent to a queue.
 fn price_of_one(message: &Publish) -> u64 {
     cost::APPEND + cost::PLACE + cost::carried(message)
@@ -102,23 +113,22 @@ impl Histories {
         self.bytes_max = Some(bytes);
     }
 
-    /// Takes what does not fit from those with the most bytes, to be let go of. `exchange` has got a message. How many
-    /// exchanges were looked at.
-    fn make_room(&mut self, exchange: ExchangeId) -> usize {
-        let Some(most) = self.bytes_max else { return 0 };
-        let mut looked = 0;
+    /// Takes what does not fit from the longest, to be let go of. `exchange` has got a message.
+    fn make_room(&mut self, exchange: ExchangeId) {
+        let Some(most) = self.bytes_max else { return };
         // More than a message pushes out where the bound has just fallen is for the next messages.
         for _ in 0..VICTIMS_MAX {
             let over = (self.bytes - self.gone_bytes).saturating_sub(most);
             if over == 0 {
                 break;
             }
-            let victim = self.victim(exchange, &mut looked);
+            let victim = self.victim(exchange);
             let Some(history) = self.by_exchange.get_mut(&victim) else { break };
             let before = (history.bytes, history.excess);
             let old = history.give_up(over);
             let (bytes, excess) = (before.0 - history.bytes, before.1 - history.excess);
             self.excess -= excess;
+            self.place(victim);
             self.leave(old, bytes);
             if !std::mem::replace(&mut self.is_told, true) {
                 tracing::warn!(
@@ -127,18 +137,48 @@ impl Histories {
                 );
             }
         }
-        looked
     }
 
-    /// The one with the most bytes; or this one, if it has its share of them: nothing is looked for then.
-    fn victim(&self, exchange: ExchangeId, looked: &mut usize) -> ExchangeId {
-        let own = self.by_exchange.get(&exchange).map_or(0, |it| it.bytes);
-        if own * self.by_exchange.len() as u64 >= self.bytes - self.gone_bytes {
-            return exchange;
+    /// One of the longest: this one, if it is among them.
+    fn victim(&self, exchange: ExchangeId) -> ExchangeId {
+        let own = self.by_exchange.get(&exchange).and_then(|it| it.place);
+        let longest = self.by_length.iter().enumerate().rfind(|(_, list)| !list.is_empty());
+        match longest {
+            Some((length, list)) if own.is_none_or(|own| own.length < length) => {
+                list.last().copied().unwrap_or(exchange)
+            }
+            _ => exchange,
         }
-        *looked += self.by_exchange.len();
-        let most = self.by_exchange.iter().max_by_key(|(_, history)| history.bytes);
-        most.map_or(exchange, |(id, _)| *id)
+    }
+
+    /// A history has another length.
+    fn place(&mut self, exchange: ExchangeId) {
+        let Some(history) = self.by_exchange.get_mut(&exchange) else { return };
+        let length = history.bytes.checked_ilog2().map(|it| it as usize);
+        if length == history.place.map(|it| it.length) {
+            return;
+        }
+        let before = history.place.take();
+        if let Some(length) = length {
+            if self.by_length.len() <= length {
+                self.by_length.resize_with(length + 1, Vec::new);
+            }
+            let list = &mut self.by_length[length];
+            history.place = Some(Place { length, at: list.len() });
+            list.push(exchange);
+        }
+        self.displace(before);
+    }
+
+    /// Nothing has this place any more.
+    fn displace(&mut self, place: Option<Place>) {
+        let Some(Place { length, at }) = place else { return };
+        let list = &mut self.by_length[length];
+        list.swap_remove(at);
+        let last = list.get(at).and_then(|moved| self.by_exchange.get_mut(moved));
+        if let Some(last) = last {
+            last.place = place;
+        }
     }
 
     /// Nobody is to get these any more.
@@ -148,8 +188,8 @@ impl Histories {
         self.gone.push_back(messages);
     }
 
-    /// Adds a message and drops what exceeds `limit`. How many exchanges were looked at for that.
-    fn remember(&mut self, exchange: ExchangeId, limit: u32, message: Publish) -> usize {
+    /// Adds a message and drops what exceeds `limit`.
+    fn remember(&mut self, exchange: ExchangeId, limit: u32, message: Publish) {
         let message = Publish { message: message.message.detached(), ..message };
         let history = self.by_exchange.entry(exchange).or_default();
         let before = (history.bytes, history.excess);
@@ -157,24 +197,24 @@ impl Histories {
         history.trim(PUSHED_OUT);
         self.bytes = self.bytes + history.bytes - before.0;
         self.excess = self.excess + history.excess - before.1;
-        self.make_room(exchange)
+        self.place(exchange);
+        self.make_room(exchange);
     }
 
-    /// Has a connection pause that published to an exchange, while much is kept beyond the limits and some of it there.
+    /// Has a connection pause that published to an exchange, while much is kept beyond the limits and some of it there, or
+    /// much is to be let go of.
     fn pause_if_much(&mut self, exchange: ExchangeId, from: ConnectionId, out: &mut Outbox) {
         let is_part = || self.by_exchange.get(&exchange).is_some_and(|it| it.excess > 0);
-        if self.excess > WAITING_BYTES_MAX
-            && from != ConnectionId::NOBODY
-            && is_part()
-            && self.paused.insert(from)
-        {
+        let is_much =
+            self.gone_bytes > WAITING_BYTES_MAX || (self.excess > WAITING_BYTES_MAX && is_part());
+        if is_much && from != ConnectionId::NOBODY && self.paused.insert(from) {
             out.session(from, ToSession::Paused(true));
         }
     }
 
-    /// Who paused goes on when little is kept beyond the limits.
+    /// Who paused goes on when little is kept beyond the limits, and little is to be let go of.
     fn resume_if_little(&mut self, out: &mut Outbox) {
-        if self.excess <= WAITING_BYTES_MAX / 2 {
+        if self.excess.max(self.gone_bytes) <= WAITING_BYTES_MAX / 2 {
             self.end_pauses(out);
         }
     }
@@ -258,6 +298,7 @@ impl Histories {
 
     fn let_go(&mut self, exchange: ExchangeId) {
         if let Some(history) = self.by_exchange.remove(&exchange) {
+            self.displace(history.place);
             self.excess -= history.excess;
             self.leave(history.messages, history.bytes);
         }
@@ -285,8 +326,8 @@ impl Histories {
             }
             return true;
         }
-        let Some(exchange) = self.excessive.front() else { return false };
-        let history = self.by_exchange.get_mut(exchange);
+        let Some(&exchange) = self.excessive.front() else { return false };
+        let history = self.by_exchange.get_mut(&exchange);
         let dropped = history.map_or(0, |history| {
             let before = history.bytes;
             history.trim(1);
@@ -294,6 +335,7 @@ impl Histories {
         });
         self.bytes -= dropped;
         self.excess -= dropped;
+        self.place(exchange);
         if dropped == 0 {
             self.excessive.pop_front();
         }
@@ -395,8 +437,7 @@ impl<L: Log> Shard<L> {
         let copied = if is_copied { cost::carried(&message) } else { 0 };
         self.jobs.charge(Line::Connection(from), cost::APPEND + copied);
         if topology.exchange_by_id(exchange).is_some() {
-            let looked = self.histories.remember(exchange, limit, message);
-            self.jobs.charge(Line::Connection(from), looked as u64 / LOOKED);
+            self.histories.remember(exchange, limit, message);
             self.histories.pause_if_much(exchange, from, out);
             self.let_forgotten_go(out);
         }

@@ -301,14 +301,92 @@ fn histories_have_a_bound_in_bytes() {
     // A message that does not fit is not remembered, and nothing else is for its sake but what is larger than the rest.
     remember_some(&mut node, long, 1_000_000, &[&*"y".repeat(2 * MAX as usize)], 0);
     remember_some(&mut node, long, 1_000_000, &["last"], 0);
-    let [of_short, of_long] = [short, long].map(|exchange| {
-        let queue = node.declare(&format!("q-{}", exchange.get()), Table::default());
-        let mut out = Outbox::default();
-        out.shard(home, ToShard::Replay { from: ME, exchange, queue });
-        node.run(out);
-        node.consume(queue, 0, true);
-        node.bodies()
-    });
+    let [of_short, of_long] = [short, long].map(|exchange| replayed(&mut node, exchange));
     assert_eq!(of_short, ["first", "second"]);
     assert_eq!(of_long, ["last"]);
+}
+
+/// What an exchange remembers when a queue is bound to it now.
+fn replayed(node: &mut Node, exchange: ExchangeId) -> Vec<String> {
+    let queue = node.declare(&format!("q-{}", exchange.get()), Table::default());
+    let mut out = Outbox::default();
+    let home = node.topology.history_home(exchange);
+    out.shard(home, ToShard::Replay { from: ME, exchange, queue });
+    node.run(out);
+    node.consume(queue, 0, true);
+    node.bodies()
+}
+
+/// A history that is longer than most gives up nothing as long as another one is much longer, however many there are.
+#[test]
+fn many_short_histories_lose_nothing_for_a_long_one() {
+    let mut node = Node::new();
+    let named = |number| history_exchange_named(&mut node, &format!("h{number}"));
+    let mut exchanges: Vec<ExchangeId> = (0..1000).map(named).collect();
+    let home = node.topology.history_home(exchanges[0]);
+    exchanges.retain(|exchange| node.topology.history_home(*exchange) == home);
+    let [long, honest] = [exchanges[0], exchanges[1]];
+    const MAX: u64 = 4 << 20;
+    node.shards[home.index()].set_history_bytes_max(MAX);
+    let before = node.shards[home.index()].held_bytes();
+    let body = "x".repeat(1000);
+    for exchange in &exchanges[2..] {
+        remember_some(&mut node, *exchange, 20, &["short"], 0);
+    }
+    remember_some(&mut node, long, 1_000_000, &vec![&*body; 5000], 0);
+    // More than their share: a 500th of all.
+    let bodies: Vec<String> = (0..20).map(|number| format!("{number:02}{body}")).collect();
+    let bodies: Vec<&str> = bodies.iter().map(|body| &**body).collect();
+    remember_some(&mut node, honest, 20, &bodies, 0);
+    let taken = node.shards[home.index()].held_bytes() - before;
+    assert!((MAX / 2..=MAX + MAX / 4).contains(&taken), "{taken} bytes");
+    assert!(replayed(&mut node, honest) == bodies);
+    assert_eq!(replayed(&mut node, exchanges[2]), ["short"]);
+    assert_eq!(replayed(&mut node, *exchanges.last().unwrap()), ["short"]);
+}
+
+/// What exchanges remembered that are gone is bounded by the pauses of those who publish to others, until it is let go of.
+#[test]
+fn who_publishes_while_much_is_to_be_let_go_of_pauses() {
+    let mut node = Node::new();
+    let named = |number| history_exchange_named(&mut node, &format!("h{number}"));
+    let mut exchanges: Vec<ExchangeId> = (0..40).map(named).collect();
+    let home = node.topology.history_home(exchanges[0]);
+    exchanges.retain(|exchange| node.topology.history_home(*exchange) == home);
+    let shard = home.index();
+    const MAX: u64 = 4 << 20;
+    node.shards[shard].set_history_bytes_max(MAX);
+    node.shards[shard].set_limits(Limits { turn: 64, share: 64 });
+    let before = node.queue_bytes();
+    let body = "x".repeat(1000);
+    let publisher = NodeId::ALONE.connection(2);
+    let (mut exchanges, mut is_paused, mut pauses, mut most) = (exchanges.into_iter(), false, 0, 0);
+    let mut letters = Vec::new();
+    loop {
+        // Each turn fills a history, and the exchange goes.
+        if !is_paused && let Some(exchange) = exchanges.next() {
+            letters.extend((0..4000).map(|_| {
+                let nowhere = message(QueueId::new(0), "k", &body, 0);
+                let message = Publish { targets: Targets::new(), ..nowhere };
+                ToShard::Remember { from: publisher, exchange, limit: 1_000_000, message }
+            }));
+            letters.push(ToShard::Forget { exchange });
+        }
+        let mut out = Outbox::default();
+        let goes_on = node.shards[shard].turn(&mut letters, &node.topology, node.now, &mut out);
+        for (who, letter) in out.sessions.drain(..) {
+            let ToSession::Paused(paused) = letter else { continue };
+            assert_eq!((who, paused), (publisher, !is_paused));
+            is_paused = paused;
+            pauses += usize::from(paused);
+        }
+        most = most.max(node.queue_bytes() - before);
+        if !goes_on {
+            break;
+        }
+    }
+    assert!(pauses > 0 && !is_paused, "{pauses} pauses");
+    assert_eq!(exchanges.count(), 0);
+    assert!((WAITING_BYTES_MAX..WAITING_BYTES_MAX + 3 * MAX).contains(&most), "{most}");
+    assert_eq!(node.queue_bytes(), before);
 }
