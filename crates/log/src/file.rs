@@ -14,7 +14,7 @@
 //! | the bytes of a file | [`format`], and how they are walked: [`walk`] |
 //! | what is handed to the disk, and what it answers | [`write`] |
 //! | which file has what | [`segments`] |
-//! | who holds what | [`sets`], of cold records [`cold`], in sums [`paged`] |
+//! | who holds what | [`sets`], of cold records [`cold`], in sums [`paged`], as the batches say [`table`] |
 //! | what several logs were given, and one writes | [`crate::shared`], [`lend`], [`elsewhere`] |
 //! | reading what is cold | [`fetch`] |
 //! | opening | [`recover`], of damaged files [`salvage`], without reading all of them [`digest`] |
@@ -36,6 +36,7 @@ mod salvage;
 mod segments;
 mod sets;
 mod space;
+mod table;
 mod walk;
 mod write;
 
@@ -254,7 +255,7 @@ impl<D: Disk> Inspected<D> {
         let (mut log, report) = match self {
             Self::Whole(log, report) => (*log, report),
             Self::Damaged(mut disk, options) => {
-                let (store, found, changes) = recover::repair(&mut disk, options.until, progress)?;
+                let (store, found, changes) = recover::repair(&mut disk, &options, progress)?;
                 let (log, report) = FileLog::of(disk, options, store, found);
                 (FileLog { changes, ..log }, report)
             }
@@ -294,13 +295,14 @@ impl<D: Disk> FileLog<D> {
     }
 
     fn of(disk: D, options: Options, store: Store, found: recover::Found) -> (Self, Report) {
-        let end = Offset::new(found.end);
+        let Reached { end, sequence } = found.reached;
+        let end = Offset::new(end);
         let mut sums = Sums::default();
         for segment in &store.segments.all {
             sums.records += segment.live;
             sums.live_bytes += segment.live_bytes;
         }
-        let mut writer = Writer::new(end, found.next_sequence, found.next_segment, options.seed);
+        let mut writer = Writer::new(end, sequence, found.next_segment, options.seed);
         if let Some(until) = options.until {
             writer.set_agreed(until.sequence);
         }
@@ -759,15 +761,7 @@ impl<D: Disk> Log for FileLog<D> {
     }
 
     fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
-        let (mut paged, weigh) = (std::mem::take(&mut self.store.paged), self.options.weigh);
-        let told = recover::tell(&mut self.disk, &mut self.store, &mut |record| {
-            let bytes = weigh(record.head);
-            record.holders.iter().for_each(|&(holder, _)| paged.found(holder, bytes));
-            each(record);
-        });
-        paged.found_all();
-        self.store.paged = paged;
-        match told {
+        match recover::tell(&mut self.disk, &mut self.store, each) {
             Ok(live_bytes) => self.sums.live_bytes = live_bytes,
             Err(error) => self.writer.fail(error.to_string()),
         }

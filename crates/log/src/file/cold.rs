@@ -148,28 +148,30 @@ impl Chunk {
     }
 
     fn remove(&mut self, at: u16) -> Option<Held> {
-        let held = self.get(at)?;
-        match self {
+        let word = match self {
             Self::Runs(runs) => {
-                if let Ok(index) = find(runs, at) {
-                    cut(runs, index, at);
-                }
+                let index = find(runs, at).ok()?;
+                let word = runs[index].held;
+                cut(runs, index, at);
                 if runs.is_empty() {
                     *runs = Vec::new();
                 } else if runs.len() < runs.capacity() / 4 {
                     runs.shrink_to(2 * runs.len());
                 }
+                word
             }
             Self::Table(table) => {
+                let word = table.get(at)?.get();
                 table.clear(at);
                 if table.count() < TABLE_MIN {
                     let mut runs = Vec::new();
                     table.each_run(|run| runs.push(run));
                     *self = Self::Runs(runs);
                 }
+                word
             }
-        }
-        Some(held)
+        };
+        Held::unpack(word)
     }
 
     /// The run that ends where the chunk does so far.

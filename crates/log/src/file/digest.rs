@@ -97,12 +97,13 @@ impl Row<'_> {
 
 /// Records one after the other that have all but their offsets in common, and nothing but holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Alike {
+pub(super) struct Alike<'a> {
     /// The first one.
     pub(super) at: u64,
     pub(super) count: u32,
     pub(super) len: u32,
     pub(super) set: usize,
+    pub(super) head: &'a [u8],
 }
 
 /// Reads the batches of a digest from front to back.
@@ -120,8 +121,6 @@ pub(super) struct Rows<'a> {
     set: usize,
     head: [u8; HEAD_MAX],
     head_len: usize,
-    /// Heads are passed over, and those of rows are empty.
-    skips_heads: bool,
     marks: SmallVec<[(Holder, u8); 2]>,
     /// Rows left of this batch, and its notes.
     records: u32,
@@ -179,17 +178,11 @@ impl Digest {
             set: 0,
             head: [0; HEAD_MAX],
             head_len: 0,
-            skips_heads: false,
             marks: SmallVec::new(),
             records: 0,
             notes: 0,
             notes_len: 0,
         }
-    }
-
-    /// The same, for those who need no heads.
-    pub(super) fn rows_without_heads(&self) -> Rows<'_> {
-        Rows { skips_heads: true, ..self.rows() }
     }
 }
 
@@ -242,7 +235,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The next records of the batch, as many as are like the row before. They are most of a backlog, and cost a byte each.
-    pub(super) fn alike(&mut self) -> Result<Option<Alike>, Malformed> {
+    pub(super) fn alike(&mut self) -> Result<Option<Alike<'_>>, Malformed> {
         let most = usize::try_from(self.records).unwrap_or(usize::MAX).min(self.rest.len());
         let rows = self.rest.get(..most).unwrap_or_default();
         let same = zeros(rows);
@@ -256,7 +249,8 @@ impl<'a> Rows<'a> {
         (self.at, self.last) = (last, last);
         self.records = self.records.saturating_sub(count);
         self.rest = self.rest.get(same..).unwrap_or_default();
-        Ok(Some(Alike { at, count, len: self.len, set: self.set }))
+        let head = self.head.get(..self.head_len).ok_or(Malformed)?;
+        Ok(Some(Alike { at, count, len: self.len, set: self.set, head }))
     }
 
     #[inline]
@@ -271,7 +265,7 @@ impl<'a> Rows<'a> {
             self.len = u32::try_from(take_varint(&mut self.rest)?).ok()?;
         }
         if bits & row::HEAD != 0 {
-            if self.skips_heads { self.skip_head()? } else { self.take_head()? }
+            self.take_head()?;
         }
         if bits & row::SET != 0 {
             self.set = usize::try_from(take_varint(&mut self.rest)?).ok()?;
@@ -323,16 +317,6 @@ impl<'a> Rows<'a> {
         }
         self.rest = values;
         Some(())
-    }
-
-    /// Refuses what [`Rows::take_head`] would.
-    fn skip_head(&mut self) -> Option<()> {
-        let len = usize::try_from(take_varint(&mut self.rest)?).ok()?;
-        let (bits, values) = self.rest.split_at_checked(len.div_ceil(8))?;
-        let beyond = bits.last().filter(|_| len % 8 != 0).map_or(0, |bits| bits >> (len % 8));
-        let count: u32 = bits.iter().map(|bits| bits.count_ones()).sum();
-        self.rest = values.get(usize::try_from(count).ok()?..)?;
-        (len <= HEAD_MAX && beyond == 0).then_some(())
     }
 
     /// The notes of the batch, once its records were taken.

@@ -39,19 +39,21 @@ impl Paged {
         self.of.entry(holder).or_default().add(more);
     }
 
-    /// One more record of the log that is opened, of a holder who has had the one before, most likely.
-    pub(super) fn found(&mut self, holder: Holder, bytes: u64) {
-        let one = PagedOut::of(1, bytes, false);
-        match &mut self.last {
-            Some((last, all)) if *last == holder => all.add(one),
-            _ => {
-                self.found_all();
-                self.last = Some((holder, one));
+    /// Records of a batch, which weigh alike, of holders who have had the ones before, most likely.
+    pub(super) fn found(&mut self, holders: &[Holder], records: u64, weight: u64) {
+        let more = PagedOut::of(records, records.saturating_mul(weight), false);
+        for &holder in holders {
+            match &mut self.last {
+                Some((last, all)) if *last == holder => all.add(more),
+                _ => {
+                    self.found_all();
+                    self.last = Some((holder, more));
+                }
             }
         }
     }
 
-    /// The log is open.
+    /// All records of the batch were found.
     pub(super) fn found_all(&mut self) {
         if let Some((holder, all)) = self.last.take() {
             self.add(holder, all);
@@ -102,17 +104,16 @@ impl PagedOut {
     }
 
     fn remove_one(&mut self, is_volatile: bool, bytes: Option<u64>) {
-        let average = match is_volatile {
-            true => self.volatile_average(),
-            false => {
-                let others = self.records - self.volatile;
-                average(self.bytes - self.volatile_bytes, others)
-            }
+        let (records, all) = match is_volatile {
+            true => (self.volatile, self.volatile_bytes),
+            false => (self.records - self.volatile, self.bytes - self.volatile_bytes),
         };
-        let most = if is_volatile { self.volatile_bytes } else { self.bytes - self.volatile_bytes };
         // The last one takes what is left, whatever was guessed of the others.
-        let is_last = if is_volatile { self.volatile } else { self.records - self.volatile } <= 1;
-        let bytes = if is_last { most } else { bytes.unwrap_or(average).min(most) };
+        let bytes = match bytes {
+            _ if records <= 1 => all,
+            Some(bytes) => bytes.min(all),
+            None => average(all, records),
+        };
         self.records = self.records.saturating_sub(1);
         self.bytes -= bytes;
         if is_volatile {

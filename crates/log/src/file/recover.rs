@@ -1,7 +1,7 @@
 //! Opening a log: from files to who holds what.
 //!
-//! Twice through the headers and indexes: once for what was released, once, in [`tell`], for the
-//! heads of what was not. So memory is what the log needs anyway, however long the backlog.
+//! Twice through the headers and indexes: once for the table of holders, once, in [`tell`], for the
+//! heads of what is held. So memory is what the log needs anyway, however long the backlog.
 //!
 //! What may be wrong with files, and what follows:
 //!
@@ -21,7 +21,7 @@
 //! |---|---|
 //! | the files and the list of them | [`known`] |
 //! | which files count | [`choose`] |
-//! | what is in each, and who holds it | [`reading`] |
+//! | what is in each, for the table of holders | [`reading`], [`table`](super::table) |
 //! | a file, read a piece at a time | [`window`] |
 //! | the heads of what is held | [`tell`](mod@tell) |
 
@@ -33,11 +33,12 @@ mod reading;
 mod tell;
 mod window;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::digest::Digest;
 use super::format::{FileHeader, LISTED_SINCE};
 use super::salvage::{self, Damage, salvage};
+use super::table::Table;
 use super::{Options, Store};
 use crate::Holder;
 use crate::disk::{
@@ -170,8 +171,7 @@ pub enum OpenError {
 /// What the log goes on from.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    pub(super) end: u64,
-    pub(super) next_sequence: u64,
+    pub(super) reached: Reached,
     pub(super) next_segment: u64,
     /// Segments of which files are kept aside, or word.
     pub(super) kept: BTreeSet<u64>,
@@ -252,11 +252,10 @@ pub(super) fn inspect<D: Disk>(
         }
     }
     let uses_digests = options.digests && on_damage == OnDamage::Aside;
-    let until = options.until;
-    let read = match read_all(disk, &known, &[], (until, uses_digests), progress) {
+    let read = match read_all(disk, &known, &[], (options, uses_digests), progress) {
         // The files themselves are asked: a digest may be what is wrong.
         Err(OpenError::Damaged { .. }) if uses_digests => {
-            read_all(disk, &known, &[], (until, false), progress)
+            read_all(disk, &known, &[], (options, false), progress)
         }
         read => read,
     };
@@ -301,7 +300,7 @@ pub(super) fn each_named<D: Disk>(
 /// Puts damaged files aside, and goes on with what is whole.
 pub(super) fn repair<D: Disk>(
     disk: &mut D,
-    until: Option<Reached>,
+    options: &Options,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Store, Found, Changes), OpenError> {
     let mut known = Known::of(disk)?;
@@ -310,7 +309,7 @@ pub(super) fn repair<D: Disk>(
         on(lost.file, disk.keep_aside(lost.file))?;
     }
     loop {
-        match read_all(disk, &known, &damages, (until, false), progress) {
+        match read_all(disk, &known, &damages, (options, false), progress) {
             Err(OpenError::Damaged { file, position, what }) => {
                 // Each batch of it is whole, and it is not what a log writes all the same: nothing of it is used.
                 let is_rest = damages.iter().any(|it| it.rest == Some(file));
@@ -335,14 +334,14 @@ fn read_all<D: Disk>(
     disk: &mut D,
     known: &Known,
     told: &[Damage],
-    (until, uses_digests): (Option<Reached>, bool),
+    (options, uses_digests): (&Options, bool),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Store, Found, Changes), OpenError> {
+    let until = options.until;
     let total = known.there.iter().map(|it| it.len).fold(0, u64::saturating_add);
     let mut recovery = Recovery {
-        store: Store::default(),
-        lost: BTreeMap::new(),
-        found: Found::default(),
+        table: Table::new(options.weigh),
+        report: Report::default(),
         until,
         cut: None,
         progress,
@@ -352,12 +351,12 @@ fn read_all<D: Disk>(
     // The last one goes first: whatever a crash leaves is a log.
     let mut unagreed = Vec::new();
     while let Some(file) = files.pop_back_if(|file| is_behind(file, until)) {
-        let report = &mut recovery.found.report;
+        let report = &mut recovery.report;
         report.unagreed_bytes = report.unagreed_bytes.saturating_add(file.len);
         unagreed.push(file.name);
     }
     for file in obsolete.iter().chain(&unagreed) {
-        recovery.found.next_segment = recovery.found.next_segment.max(next(file.segment));
+        recovery.table.next_segment = recovery.table.next_segment.max(next(file.segment));
     }
     let count = files.len();
     let mut ends = unsafe_files;
@@ -366,19 +365,16 @@ fn read_all<D: Disk>(
     for (index, file) in files.into_iter().enumerate() {
         let is_tail = next(index as u64) == count as u64 && file.name.generation == 0;
         match digest_of(disk, &file, uses_digests && !is_tail)? {
-            Some(digest) => {
-                recovery.digested(&file, digest)?;
-                recovery.found.report.digests = recovery.found.report.digests.saturating_add(1);
-            }
+            Some(digest) => recovery.digested(&file, digest)?,
             None => ends.extend(recovery.file(disk, &file, is_tail)?),
         }
-        let Some(segment) = recovery.store.segments.all.back() else { continue };
+        let Some(segment) = recovery.table.store.segments.all.back() else { continue };
         let FileHeader { through, first, as_of, mark, .. } = file.header;
         enlisted.push(Listed {
             file: file.name,
             len: segment.written,
             beginning: file.beginning,
-            reached: Reached { end: recovery.found.end, sequence: recovery.found.next_sequence },
+            reached: recovery.table.reached,
             heading: Some(Heading { through, first, as_of, mark }),
             stage: if segment.is_sealed { Stage::Sealed } else { Stage::Growing },
         });
@@ -387,33 +383,30 @@ fn read_all<D: Disk>(
         let len = known.there.iter().find(|it| it.name == file).map_or(0, |it| it.len);
         return Err(damaged(file, len, "this is a copy of an earlier time, which ends too soon"));
     }
-    let Recovery { mut store, mut found, cut, .. } = recovery;
+    let Recovery { table, mut report, cut, .. } = recovery;
+    let Table { mut store, reached: found, next_segment, .. } = table;
     let Store { segments, cold, .. } = &mut store;
     segments.stragglers.retain(|at, _| cold.get(*at).is_some());
     // What is gone was told of, and may come back: nothing else gets its names.
-    let Floor { reached, segment } = known.floor();
+    let Floor { reached: floor, segment } = known.floor();
     // But the names of what others have not agreed to are free.
     if let Some(until) = until {
-        let end = found.end.max(reached.end);
-        let end = Reached { end, sequence: found.next_sequence.max(reached.sequence) };
+        let end = found.max(floor);
         if end.end < until.end || end.sequence < until.sequence {
             return Err(OpenError::Short { end, until });
         }
     }
-    let Reached { end, sequence } = until.unwrap_or(reached);
-    found.end = found.end.max(end);
-    found.next_sequence = found.next_sequence.max(sequence);
-    found.next_segment = found.next_segment.max(segment);
-    let reached = Reached { end: found.end, sequence: found.next_sequence };
-    let floor = Floor { reached, segment: found.next_segment };
+    let reached = found.max(until.unwrap_or(floor));
+    let next_segment = next_segment.max(segment);
+    let floor = Floor { reached, segment: next_segment };
     let kept = disk.kept().map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
-    found.kept = kept.into_iter().map(|file| file.segment).collect();
-    found.report.removed_files = obsolete.len().saturating_add(unagreed.len()) as u64;
+    let kept = kept.into_iter().map(|file| file.segment).collect();
+    report.removed_files = obsolete.len().saturating_add(unagreed.len()) as u64;
     let segments = &store.segments.all;
-    found.report.files = segments.len() as u64;
-    found.report.bytes = store.segments.disk_bytes();
-    found.report.records = segments.iter().map(|it| it.live).fold(0, u64::saturating_add);
-    found.report.list = match &known.roster {
+    report.files = segments.len() as u64;
+    report.bytes = store.segments.disk_bytes();
+    report.records = segments.iter().map(|it| it.live).fold(0, u64::saturating_add);
+    report.list = match &known.roster {
         Roster::None if is_list_needed => Some("is missing".to_owned()),
         Roster::Damaged(_, what) => Some(what.clone()),
         _ => None,
@@ -425,7 +418,7 @@ fn read_all<D: Disk>(
     let lines = Lines { files: enlisted, floor };
     let has_list = is_list_needed || known.roster != Roster::None;
     let changes = Changes { ends, cut, obsolete, lines, is_list_needed, has_list, digested: None };
-    Ok((store, found, changes))
+    Ok((store, Found { reached, next_segment, kept, report }, changes))
 }
 
 /// Whether a file has nothing that others agreed to. What was rewritten has nothing else.

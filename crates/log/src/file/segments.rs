@@ -274,10 +274,12 @@ impl Segments {
         !self.stragglers.is_empty() && self.stragglers.contains_key(&at)
     }
 
-    /// The segment that has a record, by its number if that does not follow from its offset.
+    /// The segment that has a record, by its number if that does not follow from its offset. The number is that of a file
+    /// of whoever made the note, where that file may stand for several segments: what is known here of the record counts.
     pub(super) fn of_note(&self, at: u64, number: Option<u64>) -> Option<usize> {
         if let Some(number) = number {
-            return self.by_number(number);
+            let own = self.stragglers.get(&at).map(|(own, _)| *own);
+            return self.by_number(own.unwrap_or(number));
         }
         let after = self.all.partition_point(|segment| segment.first <= at);
         let index = after.checked_sub(1)?;

@@ -246,3 +246,4 @@ fn what_a_file_stands_for_goes_before_it() {
 }
 
 mod crafted;
+mod table;

@@ -129,6 +129,11 @@ impl<'a> Batch<'a> {
     pub(super) fn end(&self) -> u64 {
         self.bodies().saturating_add(self.header.bodies_len)
     }
+
+    /// Bytes of it in the file.
+    pub(super) fn len(&self) -> u64 {
+        self.end().saturating_sub(self.position)
+    }
 }
 
 /// Looks for headers of batches in bytes that are no batch, and tells before which batch all were synced as

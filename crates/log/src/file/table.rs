@@ -1,0 +1,385 @@
+//! The table of holders, as one batch after the other says: who holds what, and which file has it.
+//!
+//! A start feeds it with the files of a log or with their digests. A follower feeds it with the batches that its leader
+//! sent, once all agreed to them. So both come to the same table, and all of its records are cold.
+//!
+//! What was fed stays: a batch that may be cut off is not for the table yet.
+
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use super::Store;
+use super::cold::Held;
+use super::digest::{Alike, Digest};
+use super::format::{
+    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, IndexReader, LISTED_SINCE,
+    Malformed, NoteEntry, NoteKind, RecordEntry,
+};
+use super::segments::{Digested, Epoch, Segment};
+use super::walk::Batch;
+use crate::Holder;
+use crate::disk::{FileName, Reached};
+use crate::shared::Original;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) store: Store,
+    /// Volatile records that no note has made durable: nobody has them but the process that wrote them.
+    lost: BTreeMap<u64, Lost>,
+    /// How far the log is.
+    pub(super) reached: Reached,
+    pub(super) next_segment: u64,
+    /// What a record weighs, by its head.
+    weigh: fn(&[u8]) -> u64,
+}
+
+/// A volatile record on disk: lost, unless a note says otherwise.
+#[derive(Debug)]
+struct Lost {
+    segment: u64,
+    len: u32,
+    weight: u64,
+}
+
+/// What there is to know of a record besides who holds it.
+#[derive(Clone, Copy)]
+struct Fact<'a> {
+    at: u64,
+    len: u32,
+    /// Needed of those that other logs have to do with.
+    crc: Option<u32>,
+    is_volatile: bool,
+    elsewhere: Option<Original>,
+    head: &'a [u8],
+}
+
+/// The batch that a record is in.
+#[derive(Clone, Copy)]
+struct BatchAt {
+    /// Of its segment.
+    index: usize,
+    position: u64,
+    first: u64,
+}
+
+/// Records in order ascend within the offsets of their batch.
+struct Order {
+    first: u64,
+    next: u64,
+    end: u64,
+}
+
+impl Order {
+    fn of(header: &BatchHeader) -> Self {
+        Self { first: header.first, next: header.first, end: header.end }
+    }
+
+    fn check(&mut self, at: u64) -> Result<(), Malformed> {
+        if at < self.first {
+            return Ok(());
+        }
+        let is_in_order = (self.next..self.end).contains(&at);
+        self.next = next(at);
+        if is_in_order { Ok(()) } else { Err(Malformed) }
+    }
+}
+
+impl Table {
+    pub(super) fn new(weigh: fn(&[u8]) -> u64) -> Self {
+        let (store, lost, reached) = Default::default();
+        Self { store, lost, reached, next_segment: 0, weigh }
+    }
+
+    /// The batches that follow are those of this file.
+    pub(super) fn begin(&mut self, name: FileName, header: &FileHeader) -> Result<(), Malformed> {
+        let last = self.store.segments.all.back();
+        if header.first < self.reached.end || last.is_some_and(|last| name.segment <= last.through)
+        {
+            return Err(Malformed);
+        }
+        let epoch = self.store.segments.new_epoch();
+        let mut segment = Segment::new(name, header.mark, header.first, header.as_of, epoch);
+        segment.through = header.through;
+        segment.is_old = header.format < LISTED_SINCE;
+        (segment.len, segment.written) = (FILE_HEADER as u64, FILE_HEADER as u64);
+        self.store.segments.push(segment);
+        self.reached = self.reached.max(Reached { end: header.first, sequence: header.as_of });
+        self.next_segment = self.next_segment.max(next(header.through));
+        Ok(())
+    }
+
+    /// The next batch of the file, or the one that seals it.
+    pub(super) fn batch(&mut self, batch: &Batch<'_>) -> Result<(), Malformed> {
+        let header = &batch.header;
+        if header.is_sealed {
+            self.seal(header.end, batch.end());
+            return Ok(());
+        }
+        let at = self.begin_batch(batch.position, batch.len(), header)?;
+        let mut order = Order::of(header);
+        let mut bodies = header.bodies_len;
+        let mut names: SmallVec<[Holder; 4]> = SmallVec::new();
+        let mut marks: SmallVec<[(Holder, u8); 4]> = SmallVec::new();
+        let mut entries = batch.entries();
+        for _ in 0..header.records {
+            let Some(Entry::Record(record)) = entries.next()? else { return Err(Malformed) };
+            order.check(record.at)?;
+            bodies = bodies.checked_sub(u64::from(record.stored_len())).ok_or(Malformed)?;
+            names.clear();
+            marks.clear();
+            for (name, mark) in record.holders() {
+                names.push(name);
+                if mark > 0 {
+                    marks.push((name, mark));
+                }
+            }
+            if names.len() > 1 {
+                names.sort_unstable();
+                names.dedup();
+            }
+            let RecordEntry { at: offset, len, crc, is_volatile, elsewhere, head, .. } = record;
+            let fact = Fact { at: offset, len, crc: Some(crc), is_volatile, elsewhere, head };
+            self.record(at, fact, &names, &marks)?;
+        }
+        self.notes(at.index, header.sequence, entries)
+    }
+
+    /// All batches of the file, as its digest has them. The file has so many bytes.
+    pub(super) fn digest(&mut self, digest: Digest, len: u64) -> Result<(), Malformed> {
+        let mut rows = digest.rows();
+        let mut position = FILE_HEADER as u64;
+        while let Some((header, len)) = rows.batch()? {
+            let at = self.begin_batch(position, len, &header)?;
+            let mut order = Order::of(&header);
+            loop {
+                if let Some(alike) = rows.alike()? {
+                    let names = digest.sets.get(alike.set).ok_or(Malformed)?;
+                    self.alike(at, &mut order, alike, names)?;
+                }
+                let Some(row) = rows.row()? else { break };
+                order.check(row.at)?;
+                let names = digest.sets.get(row.set).ok_or(Malformed)?;
+                let fact = Fact {
+                    at: row.at,
+                    len: row.len,
+                    crc: row.crc,
+                    is_volatile: row.is_volatile,
+                    elsewhere: row.elsewhere,
+                    head: row.head,
+                };
+                self.record(at, fact, names, row.marks)?;
+            }
+            self.notes(at.index, header.sequence, rows.notes()?)?;
+            position = position.checked_add(len).ok_or(Malformed)?;
+        }
+        if position.checked_add(BATCH_HEADER as u64) != Some(len) {
+            return Err(Malformed);
+        }
+        self.seal(digest.end, len);
+        let keep = |segment: &mut Segment| segment.digest = Digested::Read(Box::new(digest));
+        self.store.segments.change(self.last(), keep);
+        Ok(())
+    }
+
+    /// The file ends there, and nothing is written behind it.
+    fn seal(&mut self, end: u64, len: u64) {
+        // Of a file that was rewritten the last batches may have nothing left and not be there.
+        self.reached.end = self.reached.end.max(end);
+        self.store.segments.change(self.last(), |segment| {
+            (segment.len, segment.written) = (len, len);
+            segment.is_sealed = true;
+        });
+    }
+
+    /// The file that was begun last.
+    fn last(&self) -> usize {
+        self.store.segments.all.len().saturating_sub(1)
+    }
+
+    fn begin_batch(
+        &mut self,
+        position: u64,
+        len: u64,
+        header: &BatchHeader,
+    ) -> Result<BatchAt, Malformed> {
+        let BatchHeader { first, end, sequence, .. } = *header;
+        if first < self.reached.end {
+            return Err(Malformed);
+        }
+        let index = self.last();
+        let add = |segment: &mut Segment| {
+            segment.add_batch(position, len, first, end);
+            segment.written = segment.len;
+        };
+        self.store.segments.change(index, add).ok_or(Malformed)?;
+        self.reached = self.reached.max(Reached { end, sequence: next(sequence) });
+        Ok(BatchAt { index, position, first })
+    }
+
+    /// Takes in records that have nothing but their holders.
+    fn alike(
+        &mut self,
+        batch: BatchAt,
+        order: &mut Order,
+        alike: Alike<'_>,
+        names: &[Holder],
+    ) -> Result<(), Malformed> {
+        let Alike { at, count, len, head, .. } = alike;
+        let end = at.saturating_add(count.into());
+        if at < batch.first {
+            let fact = |at| Fact { at, len, crc: None, is_volatile: false, elsewhere: None, head };
+            for at in at..end {
+                order.check(at)?;
+                self.record(batch, fact(at), names, &[])?;
+            }
+            return Ok(());
+        }
+        // Those between are in order if the first and the last are.
+        let last = end.saturating_sub(1);
+        order.check(at)?;
+        if last > at {
+            order.next = last;
+            order.check(last)?;
+        }
+        let Store { segments, sets, cold, paged, .. } = &mut self.store;
+        let segment = segments.all.get_mut(batch.index).ok_or(Malformed)?;
+        segment.add_records(count.into(), len);
+        let set = sets.get_for(names, count.into());
+        cold.insert_all(at..end, Held { set, is_volatile: false });
+        paged.found(names, count.into(), (self.weigh)(head));
+        Ok(())
+    }
+
+    /// Takes in a record, whose holders are `names`, none of them twice.
+    fn record(
+        &mut self,
+        batch: BatchAt,
+        fact: Fact<'_>,
+        names: &[Holder],
+        list: &[(Holder, u8)],
+    ) -> Result<(), Malformed> {
+        let Store { segments, sets, cold, marks, elsewhere, seen, paged } = &mut self.store;
+        let Fact { at, len, .. } = fact;
+        let weight = (self.weigh)(fact.head);
+        let segment = segments.all.get_mut(batch.index).ok_or(Malformed)?;
+        let number = segment.file.segment;
+        let is_straggler = at < batch.first;
+        if is_straggler {
+            // One that is there already.
+            if cold.get(at).is_some() || self.lost.contains_key(&at) {
+                return Err(Malformed);
+            }
+            segments.stragglers.insert(at, (number, batch.position));
+        }
+        if fact.is_volatile {
+            self.lost.insert(at, Lost { segment: number, len, weight });
+            return Ok(());
+        }
+        segment.add_record(if fact.elsewhere.is_some() { 0 } else { len });
+        cold.insert(at, Held { set: sets.get(names), is_volatile: false });
+        paged.found(names, 1, weight);
+        if let Some(crc) = fact.crc
+            && (fact.elsewhere.is_some() || names.iter().any(|name| name.as_log().is_some()))
+        {
+            seen.add(at, (len, crc));
+        }
+        if let Some(place) = fact.elsewhere {
+            elsewhere.insert(at, place, len);
+        }
+        if !list.is_empty() {
+            marks.insert(at, SmallVec::from_slice(list));
+        }
+        Ok(())
+    }
+
+    /// Takes in the notes of a batch, behind its records.
+    fn notes(
+        &mut self,
+        index: usize,
+        sequence: u64,
+        mut notes: IndexReader<'_>,
+    ) -> Result<(), Malformed> {
+        self.store.paged.found_all();
+        let mut about = Vec::new();
+        while let Some(entry) = notes.next()? {
+            if let Entry::Note(note) = entry {
+                about.extend(self.note(sequence, note));
+            }
+        }
+        self.store.segments.change(index, |segment| {
+            about.into_iter().for_each(|epoch| segment.add_note(epoch));
+        });
+        Ok(())
+    }
+
+    /// Gives the state of the segment that a note is about, if the note matters.
+    fn note(&mut self, sequence: u64, note: NoteEntry<'_>) -> Option<Epoch> {
+        let NoteEntry { at, segment, kind } = note;
+        let segments = &mut self.store.segments;
+        let target = segments.of_note(at, segment)?;
+        let about = segments.all.get_mut(target).filter(|about| sequence >= about.as_of)?;
+        about.last_noted = about.last_noted.max(sequence);
+        let epoch = about.epoch();
+        self.change(target, at, kind);
+        epoch
+    }
+
+    /// Does to a record what a note says.
+    fn change(&mut self, target: usize, at: u64, kind: NoteKind<'_>) {
+        let Store { segments, sets, cold, marks, elsewhere, paged, .. } = &mut self.store;
+        match kind {
+            NoteKind::Release(holder) => {
+                let Some(held) = cold.get(at) else { return };
+                let Ok(rest) = sets.without(held.set, holder) else { return };
+                paged.released(holder, false, None);
+                match rest {
+                    Some(set) => cold.insert(at, Held { set, ..held }),
+                    None => {
+                        cold.remove(at);
+                        elsewhere.remove(at);
+                        marks.remove(&at);
+                        segments.stragglers.remove(&at);
+                        if let Some(segment) = segments.all.get_mut(target) {
+                            segment.drop_record(None);
+                        }
+                    }
+                }
+            }
+            NoteKind::Mark(holder, mark) => {
+                if cold.get(at).is_some() {
+                    let list = marks.entry(at).or_default();
+                    list.retain(|(name, _)| *name != holder);
+                    list.push((holder, mark));
+                }
+            }
+            NoteKind::Persist(holders) => {
+                let Some(lost) = self.lost.remove(&at) else { return };
+                let names = distinct(holders.map(|(name, _)| name).collect());
+                let number = segments.all.get(target).map(|it| it.file.segment);
+                if cold.get(at).is_none() && number == Some(lost.segment) {
+                    cold.insert(at, Held { set: sets.get(&names), is_volatile: false });
+                    paged.found(&names, 1, lost.weight);
+                    paged.found_all();
+                    if let Some(segment) = segments.all.get_mut(target) {
+                        segment.add_record(lost.len);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A set of holders has none of them twice, whatever a file says.
+fn distinct(mut names: Vec<Holder>) -> Vec<Holder> {
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn next(number: u64) -> u64 {
+    number.saturating_add(1)
+}
