@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar};
 use std::time::Duration;
@@ -88,15 +89,28 @@ impl<S: Sink> Output<S> {
         Ok(Self(shared))
     }
 
-    /// Has the thread do something when all is written that was there before. `None` if it does not come to that in time.
+    /// Has the thread do something when all is written that was there before. `None` if it does not come to that in time: then
+    /// it is not done later either, unless it has begun.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         patience: Duration,
         what: impl FnOnce(&mut S) -> T + Send + 'static,
     ) -> Option<T> {
         let (answer, answered) = channel();
-        let is_asked = self.call(move |sink| drop(answer.send(what(sink))));
-        if is_asked { answered.recv_timeout(patience).ok() } else { None }
+        // Whoever takes it away decides: the thread, which begins, or who asks, who gives up.
+        let open = Arc::new(AtomicBool::new(true));
+        let ours = Arc::clone(&open);
+        let is_asked = self.call(move |sink| {
+            if ours.swap(false, Ordering::Relaxed) {
+                let _ = answer.send(what(sink));
+            }
+        });
+        if !is_asked {
+            return None;
+        }
+        let answered = answered.recv_timeout(patience).ok();
+        open.store(false, Ordering::Relaxed);
+        answered
     }
 
     /// As [`ask`](Self::ask), for no answer. Whether there was room for it.
@@ -249,6 +263,21 @@ mod tests {
         (&output).write_all(b"never\n").expect("it takes all");
         output.flush(PATIENCE);
         assert_eq!(output.lost(), Some((lost + 1, "receiving on a closed channel".to_owned())));
+    }
+
+    /// Whoever was told that a rotation takes too long is not to find it done an hour later.
+    #[test]
+    fn what_was_given_up_is_not_done_later() {
+        let ((open, gate), (put, written)) = (channel(), channel());
+        let output = Output::start("the test".to_owned(), Gate(gate, put)).expect("a thread");
+        let done = Arc::new(AtomicBool::new(false));
+        let ours = Arc::clone(&done);
+        (&output).write_all(b"first\n").expect("it takes all");
+        assert_eq!(output.ask(Duration::ZERO, move |_| ours.store(true, Ordering::Relaxed)), None);
+        open.send(()).expect("it is there");
+        assert_eq!(written.recv_timeout(PATIENCE).expect("written"), b"first\n");
+        assert_eq!(output.ask(PATIENCE, |_| 7), Some(7), "what comes behind it is done");
+        assert!(!done.load(Ordering::Relaxed));
     }
 
     #[test]
