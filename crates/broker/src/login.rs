@@ -23,6 +23,8 @@ pub struct Login {
     pub proof: Proof,
     /// Where it comes from: address and port.
     pub peer: String,
+    /// The name of the connection in the log. None if there is no connection, as over HTTP.
+    pub connection_name: Option<String>,
     /// The SASL mechanism, or what corresponds to it.
     pub mechanism: &'static str,
     /// RabbitMQ's word for the protocol: `amqp091`, `http`, ...

@@ -337,6 +337,7 @@ impl Logins {
             user: user.into(),
             proof: Proof::Password(Password::new(password)),
             peer: String::new(),
+            connection_name: None,
             mechanism: "PLAIN",
             protocol: "ctl",
             barred: None,
@@ -475,7 +476,7 @@ impl Logins {
         let (mechanism, protocol) = (login.mechanism, login.protocol);
         let from = address(login);
         self.attempts.lock().count(from, user, protocol, verdict.is_ok());
-        let peer = login.peer.as_str();
+        let (peer, connection_name) = (login.peer.as_str(), login.connection_name.as_deref());
         if verdict.is_ok()
             && let Some(Recipient::Connection(connection)) = node.recipient(login.connection)
         {
@@ -490,12 +491,14 @@ impl Logins {
                 let from = from.map_or_else(|| peer.to_owned(), |address| address.to_string());
                 let from = format!("{user}@{from}");
                 tracing::info!(
-                    target: "audit", from, peer, user, mechanism, protocol, "audit: login accepted"
+                    target: "audit", from, peer, connection = connection_name, user, mechanism, protocol,
+                    "audit: login accepted"
                 );
             }
             Err(why) => {
                 tracing::warn!(
-                    target: "audit", peer, user, mechanism, protocol, why, "audit: login refused"
+                    target: "audit", peer, connection = connection_name, user, mechanism, protocol, why,
+                    "audit: login refused"
                 );
             }
         }
@@ -658,8 +661,9 @@ fn bytes(login: &Login) -> usize {
         Proof::Password(password) => password.reveal().len(),
         Proof::Certificate => 0,
     };
+    let connection = login.connection_name.as_ref().map_or(0, String::len);
     // Its line has the name a second time.
-    2 * login.user.len() + password + login.peer.len() + JOB_BYTES
+    2 * login.user.len() + password + login.peer.len() + connection + JOB_BYTES
 }
 
 /// Whose share of the room a login has.

@@ -105,6 +105,19 @@ impl Core {
         Duration(now.ms().saturating_sub(self.identity.connected.ms()))
     }
 
+    /// What the log calls this connection.
+    pub(crate) fn name_in_log(&self) -> String {
+        Name(self).to_string()
+    }
+
+    /// What a client has to show cannot be asked about. Other refused logins are told by those who decide.
+    pub(crate) fn say_refused(&self, mechanism: &str, why: &str) {
+        let (peer, connection) = (self.peer.address.as_str(), self.name_in_log());
+        tracing::warn!(
+            target: "audit", peer, connection = connection.as_str(), mechanism, why, "audit: login refused"
+        );
+    }
+
     pub(crate) fn say_opened(&self) {
         tracing::info!(
             target: "connection", from = %Cause(self),

@@ -77,6 +77,7 @@ impl Login {
             user: name.as_str().into(),
             proof: Proof::Password(password),
             peer: peer.to_string(),
+            connection_name: None,
             mechanism: "Basic",
             protocol: "http",
             barred: None,

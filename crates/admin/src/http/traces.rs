@@ -130,6 +130,7 @@ async fn admitted(
         user: user.into(),
         proof: Proof::Password(Password::new(&password)),
         peer: call.peer.to_string(),
+        connection_name: None,
         mechanism: "PLAIN",
         protocol: "direct",
         barred: None,

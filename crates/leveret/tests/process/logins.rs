@@ -305,13 +305,21 @@ fn refused_requests_count_as_logins() {
 #[test]
 fn every_attempt_is_told() {
     let broker = Broker::start();
-    login(&broker, "guest", "guest").unwrap().close().unwrap();
+    let login_of_app = |user: &str| {
+        let uri = Uri { user: user.into(), ..broker.uri() };
+        let options = Options { name: Some("a\npp".to_owned()), ..Options::default() };
+        Connection::open(&uri, &options)
+    };
+    login_of_app("guest").unwrap().close().unwrap();
     let told = broker.log.wait_for("audit: login accepted");
     for part in ["peer=\"127.0.0.1:", "user=\"guest\"", "mechanism=\"PLAIN\"", "amqp091"] {
         assert!(told.contains(part), "{told}");
     }
-    refused(&broker, "x\ny", "guest");
+    let connection = format!(" -> {} - a\\npp\"", broker.address);
+    assert!(told.contains("connection=\"127.0.0.1:") && told.contains(&connection), "{told}");
+    login_of_app("x\ny").unwrap_err();
     let told = broker.log.wait_for("audit: login refused");
+    assert!(told.contains("connection=\"127.0.0.1:") && told.contains(&connection), "{told}");
     // What a client sends does not begin a line of its own.
     assert!(told.contains("user=\"x\\ny\"") && told.contains("invalid credentials"), "{told}");
     let quiet = Broker::with(&["log.audit.level=none"]);

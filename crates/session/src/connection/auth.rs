@@ -80,8 +80,7 @@ impl Core {
         };
         let (Ok(user), Ok(password)) = (std::str::from_utf8(user), std::str::from_utf8(password))
         else {
-            let peer = self.peer.address.as_str();
-            tracing::warn!(target: "audit", peer, mechanism = name, why = "not UTF-8", "audit: login refused");
+            self.say_refused(name, "not UTF-8");
             return Err(Refusal::Login { mechanism: name });
         };
         let (user, proof) = (user.into(), Proof::Password(Password::new(password)));
@@ -111,6 +110,7 @@ impl Core {
             user,
             proof,
             peer: self.peer.address.clone(),
+            connection_name: Some(self.name_in_log()),
             mechanism,
             protocol: "amqp091",
             is_repeated: false,
@@ -139,8 +139,7 @@ impl Core {
             Some(None) => "no name found in the certificate",
             None => "connection peer presented no TLS (x.509) certificate",
         };
-        let peer = self.peer.address.as_str();
-        tracing::warn!(target: "audit", peer, mechanism, why, "audit: login refused");
+        self.say_refused(mechanism, why);
         Err(Refusal::Login { mechanism })
     }
 }
