@@ -115,8 +115,14 @@ fn trace(broker: &Broker) {
     for _ in 0..1_000 {
         client.publish(channel, "amq.topic", "lost", &[0, 0], b"traced");
     }
-    // Answered when all before it was done.
-    declare(&mut client, channel, "q");
+    client.flush().unwrap();
+    // The copies are on their way to the file: at a stop the queue has none left.
+    wait_until(PATIENCE, "the trace has all copies", || {
+        let (status, row) = request(broker, "GET", "/api/traces/%2F/t", GUEST, "");
+        assert_eq!(status, 200, "{row}");
+        let row: serde_json::Value = serde_json::from_str(&row).unwrap();
+        row["queue"]["message_stats"]["deliver_no_ack"] == 1_000
+    });
 }
 
 /// What was traced is in the file after a clean stop.
