@@ -31,6 +31,8 @@ pub struct Faults {
     pub fail_read: bool,
     /// Removals fail.
     pub fail_remove: bool,
+    /// The removal of this file fails.
+    pub stuck: Option<FileName>,
     /// The next write to the list of files fails, and tells it.
     pub fail_list: bool,
     /// There is no room for the list of files.
@@ -254,8 +256,8 @@ impl World {
         Ok(())
     }
 
-    fn check_removal(&self) -> Result<(), DiskError> {
-        match self.faults.fail_remove {
+    fn check_removal(&self, file: FileName) -> Result<(), DiskError> {
+        match self.faults.fail_remove || self.faults.stuck == Some(file) {
             true => Err(DiskError::Failed("simulated removal error".into())),
             false => Ok(()),
         }
@@ -629,7 +631,7 @@ impl Disk for SimDisk {
                 if let Err(error) = world.strike(file) {
                     return Some((token, Done::Failed(error)));
                 }
-                if let Err(error) = world.check_removal() {
+                if let Err(error) = world.check_removal(file) {
                     return Some((token, Done::Removed(Err(error))));
                 }
                 let removed = world.files.remove(&file);
@@ -723,7 +725,7 @@ impl Disk for SimDisk {
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
         let mut world = self.world();
         world.strike(file)?;
-        world.check_removal()?;
+        world.check_removal(file)?;
         world.files.remove(&file);
         world.gone(file);
         Ok(())

@@ -21,8 +21,10 @@ pub(super) struct Space {
     doomed: Vec<Doomed>,
     /// Those whose removal is under way.
     leaving: Vec<(Token, Doomed)>,
-    /// Of those that could not be removed.
-    stuck: Vec<Epoch>,
+    /// Those that could not be removed.
+    stuck: Vec<Doomed>,
+    /// Another file was removed since: they may be tried again.
+    has_removed: bool,
     /// Segments whose files may be put back by people: they were damaged or missing. What is there of them is not
     /// rewritten, and nothing that is comes to stand for them.
     awaited: BTreeSet<u64>,
@@ -104,14 +106,15 @@ impl Space {
         doomed.copied().chain(self.stuck())
     }
 
-    /// Whether a file that this one stands for is still there, as it is being read or removed: a start that found that one
-    /// alone would hold its records again, since notes on them are gone.
+    /// Whether a file that this one stands for is still there, as it is being read or removed, or cannot be: a start that found
+    /// that one alone would hold its records again, since notes on them are gone. The list says of a file that could not be
+    /// removed that it is going, so that no start reads it; but lists get lost, too.
     fn is_needed(&self, newer: &Doomed) -> bool {
         if newer.file.generation == 0 {
             return false;
         }
         let leaving = self.leaving.iter().map(|(_, it)| it);
-        let mut files = self.doomed.iter().chain(leaving).map(|it| it.file);
+        let mut files = self.doomed.iter().chain(leaving).chain(&self.stuck).map(|it| it.file);
         files.any(|file| {
             let is_one = (newer.file.segment..=newer.through).contains(&file.segment);
             is_one && file.generation < newer.file.generation
@@ -120,7 +123,7 @@ impl Space {
 
     /// Those of them that stay there.
     pub(super) fn stuck(&self) -> impl Iterator<Item = Epoch> {
-        self.stuck.iter().copied()
+        self.stuck.iter().flat_map(|it| &it.epochs).copied()
     }
 
     pub(super) fn is_rewriting(&self) -> bool {
@@ -218,9 +221,14 @@ impl<D: Disk> FileLog<D> {
     }
 
     /// Has files removed one at a time: a removal takes as long as some syncs, and whoever waits for a write is behind one
-    /// of them at most.
+    /// of them at most. Those that could not be removed are tried again after the last of others that could.
     fn remove_doomed(&mut self) {
-        if self.space.leaving.is_empty() {
+        if !self.space.leaving.is_empty() || self.remove_next_doomed() {
+            return;
+        }
+        if std::mem::take(&mut self.space.has_removed) && !self.space.stuck.is_empty() {
+            let stuck = std::mem::take(&mut self.space.stuck);
+            self.space.doomed.extend(stuck);
             self.remove_next_doomed();
         }
     }
@@ -238,14 +246,15 @@ impl<D: Disk> FileLog<D> {
         true
     }
 
-    /// The removal of a file has completed. One that stays takes room until the log is opened again, and what it needs
-    /// stays with it.
+    /// The removal of a file has completed. One that stays takes room until it can be removed, by this process or a later one,
+    /// and what it needs stays with it: notes on it, and the file that stands for it.
     pub(super) fn removed(&mut self, token: Token, result: &Result<(), DiskError>) {
         let leaving = &mut self.space.leaving;
         let Some(index) = leaving.iter().position(|(it, _)| *it == token) else { return };
-        let (_, Doomed { epochs, .. }) = leaving.swap_remove(index);
+        let (_, doomed) = leaving.swap_remove(index);
         if result.is_ok() {
-            for epoch in epochs {
+            self.space.has_removed = true;
+            for epoch in doomed.epochs {
                 self.store.segments.retire(epoch);
                 if let Some(work) = &mut self.space.rewrite {
                     work.retire(epoch);
@@ -253,7 +262,7 @@ impl<D: Disk> FileLog<D> {
             }
             self.space.look();
         } else {
-            self.space.stuck.extend(epochs);
+            self.space.stuck.push(doomed);
         }
     }
 

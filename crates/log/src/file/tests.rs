@@ -175,74 +175,92 @@ fn notes_on_what_waits_for_its_removal_outlive_a_rewriting() {
     }
 }
 
-/// A file that was rewritten and is still being read stands behind the new one: that one stays as long, though nothing of it
-/// is needed. Else a start that found the old one alone would have what was released of it.
+/// A file that was rewritten and is still there, as it is being read or cannot be removed, stands behind the new one: that one
+/// stays as long, though nothing of it is needed. Else a start that found the old one alone would have what was released of it.
 #[test]
 fn what_a_file_stands_for_goes_before_it() {
+    for seed in 0..20 {
+        goes_before_it(seed, |old| Faults { slow: Some(old), ..Faults::default() });
+        goes_before_it(seed, |old| Faults { stuck: Some(old), ..Faults::default() });
+    }
+}
+
+fn goes_before_it(seed: u64, faults: fn(FileName) -> Faults) {
     let options = Options { segment_bytes: 40_000, cache_bytes: 0, ..Options::default() };
     let holder = Holder::new(1);
-    for seed in 0..20 {
-        let disk = SimDisk::new(seed);
-        let mut log = open(&disk, options.clone());
-        let append = |log: &mut FileLog<SimDisk>, count| {
-            for _ in 0..count {
-                log.append(b"h", &[&[7; 1000]], &[holder], Keep::Durable).unwrap();
-                log.sync().unwrap();
-            }
-            drive(log);
-        };
-        append(&mut log, 800);
-        disk.set_faults(Faults { delay: 50, ..Faults::default() });
-        let mut next = 0;
-        while !log.space.is_rewriting() {
-            if next % 20 > 0 {
-                log.release(Offset::new(next), holder).unwrap();
-            }
-            next += 1;
+    let disk = SimDisk::new(seed);
+    let mut log = open(&disk, options.clone());
+    let append = |log: &mut FileLog<SimDisk>, count| {
+        for _ in 0..count {
+            log.append(b"h", &[&[7; 1000]], &[holder], Keep::Durable).unwrap();
             log.sync().unwrap();
         }
-        // A record of the old file is asked for when all of it was copied.
-        let source = log.store.segments.all.iter().find(|it| it.is_rewriting).unwrap();
-        let (old, range) = (source.file, source.first..source.end);
-        let names = || disk.files().into_iter().map(|(file, _)| file);
-        let stands_for = |it: &FileName| it.segment == old.segment && it.generation > 0;
-        while !names().any(|it| stands_for(&it)) {
-            log.sync().unwrap();
+        drive(log);
+    };
+    append(&mut log, 800);
+    disk.set_faults(Faults { delay: 50, ..Faults::default() });
+    let mut next = 0;
+    while !log.space.is_rewriting() {
+        if next % 20 > 0 {
+            log.release(Offset::new(next), holder).unwrap();
         }
-        disk.set_faults(Faults { slow: Some(old), ..Faults::default() });
-        let at = range.clone().find(|at| log.store.cold.get(*at).is_some()).unwrap();
+        next += 1;
+        log.sync().unwrap();
+    }
+    // A record of the old file is asked for when all of it was copied.
+    let source = log.store.segments.all.iter().find(|it| it.is_rewriting).unwrap();
+    let (old, range) = (source.file, source.first..source.end);
+    let names = || disk.files().into_iter().map(|(file, _)| file);
+    let stands_for = |it: &FileName| it.segment == old.segment && it.generation > 0;
+    while !names().any(|it| stands_for(&it)) {
+        log.sync().unwrap();
+    }
+    disk.set_faults(faults(old));
+    if faults(old).slow.is_some() {
+        let at = range.into_iter().find(|at| log.store.cold.get(*at).is_some()).unwrap();
         log.fetch(&[Offset::new(at)]);
         assert!(log.fetch.reads(old), "seed {seed}");
-        while log.space.is_rewriting() {
-            log.sync().unwrap();
+    }
+    while log.space.is_rewriting() {
+        log.sync().unwrap();
+    }
+    // Now what is left of it goes, and then what says so.
+    let mut end = 0;
+    for _ in 0..3 {
+        for at in 0..log.end().get() {
+            let _ = log.release(Offset::new(at), holder);
         }
-        // Now what is left of it goes, and then what says so.
-        let mut end = 0;
-        for _ in 0..3 {
-            for at in 0..log.end().get() {
-                let _ = log.release(Offset::new(at), holder);
-            }
-            end = log.end().get();
-            for _ in 0..100 {
-                log.append(b"h", &[&[7; 1000]], &[holder], Keep::Durable).unwrap();
-                for _ in 0..20 {
-                    log.sync().unwrap();
-                }
+        end = log.end().get();
+        for _ in 0..100 {
+            log.append(b"h", &[&[7; 1000]], &[holder], Keep::Durable).unwrap();
+            for _ in 0..20 {
+                log.sync().unwrap();
             }
         }
-        assert!(names().any(|it| it == old), "seed {seed}");
-        let (mut next, _) =
-            FileLog::open(disk.copy_whole(1), options.clone(), &mut |_| {}).unwrap();
+    }
+    assert!(names().any(|it| it == old), "seed {seed}");
+    // Nor does a list that is lost bring anything back: it would say of a file that it is going.
+    for is_lost in [false, true] {
+        let (copy, mut options) = (disk.copy_whole(1), options.clone());
+        if is_lost {
+            copy.lose_list();
+            options.on_damage = OnDamage::Aside;
+        }
+        let (mut next, _) = FileLog::open(copy, options, &mut |_| {}).unwrap();
         let mut back = Vec::new();
         next.recover(&mut |it| back.push(it.at.get()));
-        assert_eq!(back, (end..end + 100).collect::<Vec<_>>(), "seed {seed}");
-        // Once it was read it goes, and the new one too.
-        disk.set_faults(Faults::default());
-        for _ in 0..1000 {
-            log.sync().unwrap();
-        }
-        assert!(!names().any(|it| it == old || stands_for(&it)), "seed {seed}");
+        assert_eq!(back, (end..end + 100).collect::<Vec<_>>(), "seed {seed}, lost: {is_lost}");
     }
+    // Once it was read, or as soon as another file could be removed, it goes, and the new one too.
+    disk.set_faults(Faults::default());
+    for at in 0..log.end().get() {
+        let _ = log.release(Offset::new(at), holder);
+    }
+    append(&mut log, 100);
+    for _ in 0..1000 {
+        log.sync().unwrap();
+    }
+    assert!(!names().any(|it| it == old || stands_for(&it)), "seed {seed}");
 }
 
 mod crafted;
