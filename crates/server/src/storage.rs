@@ -895,6 +895,26 @@ mod tests {
 
     use super::*;
 
+    /// As `docs/storage.md` has it: of all shards together.
+    #[test]
+    #[rustfmt::skip] // a table
+    fn caches_of_all_shards() {
+        //    watermark  shards  cache     read ahead
+        check(4096,      1,      32_768,   4_096);
+        check(4096,      8,      32_768,   4_096);
+        check(4096,      16,     32_768,   8_192);
+        check(4096,      32,     65_536,   16_384);
+        check(64,        1,      16_384,   2_048);
+        check(64,        8,      16_384,   4_096);
+
+        #[track_caller]
+        fn check(limit_mib: u64, shards: usize, cache_kib: u64, ahead_kib: u64) {
+            let options = Memory { limit: limit_mib << 20, paging_ratio: 0.5 }.options(shards);
+            let all = |bytes: u64| (bytes * shards as u64) >> 10;
+            assert_eq!((all(options.cache_bytes), all(options.warm_bytes)), (cache_kib, ahead_kib));
+        }
+    }
+
     #[test]
     fn paging_begins_at_a_shards_part_and_can_be_turned_off() {
         let spill = |paging_ratio, shards| Memory { limit: 1000, paging_ratio }.spill_bytes(shards);
