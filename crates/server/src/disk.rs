@@ -392,8 +392,8 @@ fn tell_stuck(dir: &Path, file: FileName, error: &std::io::Error) {
         log = %dir.display(),
         %file,
         %error,
-        "a file that nobody needs cannot be removed: it takes its room until the next start, which tries again, and so do \
-         files with acks of its messages"
+        "a file that nobody needs cannot be removed: it takes its room until that is tried again, after another removal or by \
+         the next start, and so do files with acks of its messages"
     );
 }
 

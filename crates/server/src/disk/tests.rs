@@ -159,6 +159,9 @@ fn a_file_is_used_again() {
         let kept = std::fs::metadata(dir.join(SPARE)).map(|it| it.len());
         assert_eq!(kept.ok(), spare, "{segment}");
     }
+    // One that went with an earlier try is gone, too.
+    let again = done(&mut disk, &place, remove(9, LEN - 1));
+    assert!(matches!(again, Done::Removed(Ok(()))));
     for (segment, position, is_last, want) in
         [(4, 0, false, LEN), (4, 128, false, LEN), (4, 256, true, 384), (5, 0, false, 128)]
     {

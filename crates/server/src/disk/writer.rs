@@ -5,6 +5,7 @@
 //! of the CPU (measured: decision 0026).
 
 use std::fs::{File, Metadata, OpenOptions};
+use std::io::ErrorKind;
 use std::iter::once;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -148,7 +149,11 @@ impl Writer {
             std::fs::rename(path, spare)?;
             self.spare = Some(Spare::Yes);
         } else {
-            std::fs::remove_file(path)?;
+            match std::fs::remove_file(path) {
+                // An earlier try got so far, and could not sync the directory.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                removed => removed?,
+            }
         }
         sync_dir(&self.dir)
     }
