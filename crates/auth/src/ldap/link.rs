@@ -53,6 +53,9 @@ pub(super) enum Fault {
     Busy,
     #[error(transparent)]
     Malformed(#[from] Malformed),
+    /// More than is taken into memory.
+    #[error("its answer to one request takes more than {ANSWER_MAX} bytes")]
+    TooLong,
     /// Who is there to ask may not.
     #[error("it does not let in '{0}', as whom it is asked")]
     Refused(String),
@@ -294,7 +297,7 @@ async fn message(
     loop {
         if let Some((_, length, head)) = header(read)? {
             if length > ANSWER_MAX {
-                return Err(Malformed.into());
+                return Err(Fault::TooLong);
             }
             if read.len() >= head + length {
                 let rest = read.split_off(head + length);
@@ -378,13 +381,13 @@ fn cookie(controls: &[u8]) -> Result<Option<&[u8]>, Malformed> {
 }
 
 /// Takes something of an answer's room.
-fn take(room: &mut usize, bytes: usize) -> Result<(), Malformed> {
-    *room = room.checked_sub(bytes).ok_or(Malformed)?;
+fn take(room: &mut usize, bytes: usize) -> Result<(), Fault> {
+    *room = room.checked_sub(bytes).ok_or(Fault::TooLong)?;
     Ok(())
 }
 
 /// An entry, whose values take room besides their bytes.
-fn entry(answer: &[u8], room: &mut usize) -> Result<Entry, Malformed> {
+fn entry(answer: &[u8], room: &mut usize) -> Result<Entry, Fault> {
     let mut reader = Reader(answer);
     let dn = reader.text()?;
     let mut attributes = reader.open(SEQUENCE)?;
@@ -418,7 +421,23 @@ mod tests {
         };
         let read = |count| entry(&values(count), &mut { ANSWER_MAX });
         assert_eq!(read(100_000).unwrap().values.len(), 100_000);
-        assert_eq!(read(1_000_000).unwrap_err(), Malformed);
+        assert_eq!(read(1_000_000).unwrap_err().to_string(), TOO_LONG);
+    }
+
+    const TOO_LONG: &str = "its answer to one request takes more than 4194304 bytes";
+
+    /// What is wrong with a message that begins so.
+    #[test]
+    fn a_long_answer_is_not_called_malformed() {
+        let refused = |bytes: &[u8]| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let mut bytes = bytes;
+            runtime.block_on(message(&mut bytes, &mut Vec::new())).unwrap_err().to_string()
+        };
+        let sequence = |bytes: usize| element(SEQUENCE, &vec![0; bytes]);
+        assert_eq!(refused(&sequence(ANSWER_MAX + 1)[..8]), TOO_LONG);
+        assert_eq!(refused(&sequence(ANSWER_MAX)[..8]), "the directory closed the connection");
+        assert_eq!(refused(&[SEQUENCE, 0x80]), "what it says is no LDAP");
     }
 
     /// A directory that says very much about a refusal fills no log.
@@ -465,7 +484,10 @@ mod tests {
                     [number(ENUMERATED, *code), element(OCTETS, b""), element(OCTETS, b"")];
                 let controls = cookie.map(|cookie| paged(cookie.as_bytes())).unwrap_or_default();
                 bytes.extend(send(holding(0x65, &result), controls));
-                theirs.write_all(&bytes).await.unwrap();
+                // Who finds an answer too long does not read the rest.
+                if theirs.write_all(&bytes).await.is_err() {
+                    break;
+                }
             }
             pages
         };
@@ -486,5 +508,9 @@ mod tests {
         assert_eq!(searched(total), (Err("result 4".to_owned()), vec![false, true, true]));
         let none: &[Step] = &[(&["a"], 4, None), (&[], 11, None)];
         assert_eq!(searched(none), (Err("result 11".to_owned()), vec![false, true]));
+        // The bound is of all pages together.
+        let long: &[Step] =
+            &[(&["a"; 40_000], 4, None), (&["a"; 40_000], 0, Some("1")), (&["a"; 60_000], 0, None)];
+        assert_eq!(searched(long), (Err(TOO_LONG.to_owned()), vec![false, true, true]));
     }
 }
