@@ -1,7 +1,8 @@
 //! What a query comes to, as far as the answers of the directory are known.
 //!
 //! Nothing is asked here: an evaluation that lacks an answer ends with the question, and is made again when the
-//! answer is there. So a query that needs no directory needs no connection either.
+//! answer is there. So a query that needs no directory needs no connection either. What may be long is not made again:
+//! comparisons, and searches through groups, which go on where they stopped.
 
 use std::cell::RefCell;
 
@@ -15,7 +16,7 @@ use super::pattern::Variables;
 
 /// Groups in which one `in_group_nested` looks for others.
 const GROUPS_MAX: usize = 1000;
-/// Bytes of what one evaluation keeps of answers: each new answer goes through all of it again.
+/// Bytes of what one evaluation keeps of answers. Searches through groups may keep as much again, each.
 const ANSWERS_MAX: usize = 4 << 20;
 
 /// A question to the directory.
@@ -33,21 +34,44 @@ pub(super) struct Lookup {
 pub(super) struct Answers {
     /// Values, or names of entries. None where there is no such entry.
     of: HashMap<Lookup, Option<Vec<String>>, RandomState>,
-    /// What comparisons came to, by the addresses of their queries: an evaluation begins anew with each answer, and texts
-    /// may be many.
-    compared: RefCell<HashMap<usize, bool, RandomState>>,
+    /// What comparisons and searches through groups came to, by the addresses of their queries: an evaluation begins anew with
+    /// each answer, and texts and groups may be many.
+    results: RefCell<HashMap<usize, bool, RandomState>>,
+    /// Searches through groups that wait for an answer, by the same.
+    walks: RefCell<HashMap<usize, Walk, RandomState>>,
     /// What all `match` of the question take.
     work: Work,
     /// Attribute and scope of searches for groups, and what they found, in small letters.
     groups: HashSet<(String, Scope, String), RandomState>,
     bytes: usize,
+    /// How often an answer was looked for.
+    #[cfg(test)]
+    looked: std::cell::Cell<usize>,
+}
+
+/// A search through groups: the user's, those that have these as members, and so on.
+#[derive(Debug)]
+struct Walk {
+    /// Members whose groups are still to be looked at, the next one last.
+    next: Vec<String>,
+    /// Members whose groups were looked at.
+    seen: usize,
 }
 
 impl Answers {
     /// None yet.
     pub(super) fn new(work: Work) -> Self {
-        let (of, groups, compared) = Default::default();
-        Self { of, compared, work, groups, bytes: 0 }
+        let (of, groups, results, walks) = Default::default();
+        Self {
+            of,
+            results,
+            walks,
+            work,
+            groups,
+            bytes: 0,
+            #[cfg(test)]
+            looked: Default::default(),
+        }
     }
 
     /// Of a group that is found again only the first is kept: all searches for groups by one attribute go the same way,
@@ -111,7 +135,9 @@ impl<'a> Evaluation<'a> {
             }
             Query::InGroupNested { group, attribute, is_subtree } => {
                 let scope = if *is_subtree { Scope::Subtree } else { Scope::OneLevel };
-                self.in_group_nested(&self.variables.dn(group), attribute, scope)
+                self.once(query, || {
+                    self.in_group_nested(query, &self.variables.dn(group), attribute, scope)
+                })
             }
             Query::Not(query) => Ok(!self.query(query)?),
             Query::And(queries) => {
@@ -135,18 +161,14 @@ impl<'a> Evaluation<'a> {
         }
     }
 
-    /// What a comparison comes to, which is the same in each evaluation that has its texts.
-    fn once(
-        &self,
-        query: &Query,
-        compare: impl FnOnce() -> Result<bool, Stop>,
-    ) -> Result<bool, Stop> {
-        let address = std::ptr::from_ref(query).addr();
-        if let Some(known) = self.answers.compared.borrow().get(&address) {
+    /// What a query comes to, which is the same in each evaluation that has its answers.
+    fn once(&self, query: &Query, find: impl FnOnce() -> Result<bool, Stop>) -> Result<bool, Stop> {
+        let address = address(query);
+        if let Some(known) = self.answers.results.borrow().get(&address) {
             return Ok(*known);
         }
-        let is_true = compare()?;
-        self.answers.compared.borrow_mut().insert(address, is_true);
+        let is_true = find()?;
+        self.answers.results.borrow_mut().insert(address, is_true);
         Ok(is_true)
     }
 
@@ -186,29 +208,40 @@ impl<'a> Evaluation<'a> {
         Ok(found.is_some_and(|entries| !entries.is_empty()))
     }
 
-    /// From the user upwards, each group once.
-    fn in_group_nested(&self, group: &str, attribute: &str, scope: Scope) -> Result<bool, Stop> {
+    /// From the user upwards, each group once. Goes on where the last evaluation lacked an answer.
+    fn in_group_nested(
+        &self,
+        query: &Query,
+        group: &str,
+        attribute: &str,
+        scope: Scope,
+    ) -> Result<bool, Stop> {
         let small = |text: &str| text.chars().flat_map(char::to_lowercase).collect::<String>();
         let group = small(group);
         let is_group = |dn: &str| dn.chars().flat_map(char::to_lowercase).eq(group.chars());
-        let mut next = vec![self.user_dn()];
-        let mut asked = 0;
-        while let Some(member) = next.pop() {
-            // An evaluation begins anew with each answer: what it goes through has a bound.
-            if asked > GROUPS_MAX {
+        let stopped = self.answers.walks.borrow_mut().remove(&address(query));
+        let mut walk =
+            stopped.unwrap_or_else(|| Walk { next: vec![self.user_dn().to_owned()], seen: 0 });
+        while let Some(member) = walk.next.pop() {
+            if walk.seen > GROUPS_MAX {
                 let why = format!("more than {GROUPS_MAX} groups may be in others");
                 return Err(Stop::Wrong(why));
             }
-            asked += 1;
-            let (attribute, value) = (attribute.to_owned(), member.to_owned());
-            let filter = Filter::Equal { attribute, value };
+            let filter = Filter::Equal { attribute: attribute.to_owned(), value: member.clone() };
             let base = self.group_base.to_owned();
-            let found = self.look(Lookup { base, scope, filter, attribute: None })?;
-            let groups = found.map_or(&[][..], Vec::as_slice);
-            if groups.iter().any(|dn| is_group(dn)) {
+            let found = match self.look(Lookup { base, scope, filter, attribute: None }) {
+                Ok(found) => found.map_or(&[][..], Vec::as_slice),
+                Err(stop) => {
+                    walk.next.push(member);
+                    self.answers.walks.borrow_mut().insert(address(query), walk);
+                    return Err(stop);
+                }
+            };
+            walk.seen += 1;
+            if found.iter().any(|dn| is_group(dn)) {
                 return Ok(true);
             }
-            next.extend(groups.iter().map(String::as_str));
+            walk.next.extend_from_slice(found);
         }
         Ok(false)
     }
@@ -226,11 +259,18 @@ impl<'a> Evaluation<'a> {
     }
 
     fn look(&self, lookup: Lookup) -> Result<Option<&'a Vec<String>>, Stop> {
+        #[cfg(test)]
+        self.answers.looked.update(|count| count + 1);
         match self.answers.of.get(&lookup) {
             Some(answer) => Ok(answer.as_ref()),
             None => Err(Stop::Ask(lookup)),
         }
     }
+}
+
+/// What tells a query from others as long as it is asked.
+fn address(query: &Query) -> usize {
+    std::ptr::from_ref(query).addr()
 }
 
 #[cfg(test)]

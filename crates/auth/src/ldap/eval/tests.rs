@@ -143,6 +143,30 @@ fn groups_are_asked_about_once_and_are_not_too_many() {
     assert_eq!(nested(long), (Err(text("more than 4194304 bytes of answers to one query")), 0));
 }
 
+/// Each answer is looked for once when it is there, and once before; it was once more for each later one.
+#[test]
+fn groups_are_gone_through_once() {
+    let variables = Variables::of_user("bob").with_dn("g0");
+    let query =
+        r#"{'or', [{in_group_nested, "none"}, {in_group_nested, "g900"}, {exists, "cn=x"}]}"#;
+    let query = Query::read(query).unwrap();
+    let mut answers = Answers::new(Work::patient());
+    let go = |answers: &Answers| {
+        Evaluation { variables: &variables, answers, group_base: "dc=x" }.query(&query)
+    };
+    let mut asked = 0;
+    while let Err(Stop::Ask(lookup)) = go(&answers) {
+        let Filter::Equal { value, .. } = &lookup.filter else { panic!("{lookup:?}") };
+        let number: usize = value[1..].parse().unwrap();
+        let groups = if number < 1000 { vec![format!("g{}", number + 1)] } else { Vec::new() };
+        answers.insert(lookup, Some(groups)).unwrap();
+        asked += 1;
+    }
+    assert_eq!((go(&answers), asked), (Ok(true), 1001));
+    assert_eq!(answers.looked.get(), 2 * 1001 + 900);
+    assert!(answers.walks.borrow().is_empty());
+}
+
 /// A `match` is not made again with each group that the directory tells.
 #[test]
 fn what_was_compared_is_not_compared_again() {
@@ -165,7 +189,7 @@ fn what_was_compared_is_not_compared_again() {
         }
     }
     assert_eq!((go(&answers), asked.len()), (Ok(false), 5));
-    answers.compared.take();
+    answers.results.take();
     let why = go(&answers).unwrap_err();
     assert!(matches!(&why, Stop::Wrong(why) if why.contains("takes more than 0ns")), "{why:?}");
 }
