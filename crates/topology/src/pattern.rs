@@ -172,8 +172,15 @@ impl Pattern {
             return refuse(text, reason);
         };
         if matches!(matcher, Matcher::Trying(_)) && ahead::steps(compiled) > AHEAD_MAX {
-            let reason = "what is repeated has look-arounds or groups in which more is repeated, and would be \
-                          walked through too often: repeat less in them";
+            let reason = match ahead::is_recursive(compiled) {
+                true => {
+                    "a part of it calls itself, and it is not known how often: write it without recursion"
+                }
+                false => {
+                    "what is repeated has look-arounds or groups in which more is repeated, and would be \
+                     walked through too often: repeat less in them"
+                }
+            };
             return refuse(text, reason.to_owned());
         }
         Ok(Self { text: text.into(), matcher, size })
@@ -481,7 +488,10 @@ mod tests {
         check("(?:(?=a)a){80}",           Ok(64 << 10));
         check(NESTED,                     Err("walked through too often: repeat less"));
         check("(?:(?=(?:(?=a)a)*)a)*",    Err("walked through too often"));
-        check(r"(a(?=b)\g<1>?)",          Err("walked through too often"));
+        for recursive in [r"(a(?=b)\g<1>?)", r"^(\((?:[^()]|\g<1>)*\))$", r"(?<a>x\g<b>?)(?<b>y\g<a>?)", r"a\g<0>?b"] {
+            check(recursive,              Err("a part of it calls itself, and it is not known how often: write it without recursion"));
+        }
+        check(r"(a)\g<1>",                Ok(512 << 10));
         // One from before there were bounds stays.
         let it = Pattern::stored(r"\w{150}1").unwrap();
         assert!(it.matches(&("x".repeat(150) + "1")) && it.size == UNBOUNDED);

@@ -99,10 +99,21 @@ impl Cost {
 
 /// Steps that a pattern may take ahead with a name before it takes one back, roughly. One that cannot be read takes none.
 pub(super) fn steps(text: &str) -> u64 {
-    let Ok(tree) = Expr::parse_tree(text) else { return 0 };
+    read(text).0.most()
+}
+
+/// Whether a part of a pattern calls itself, by itself or by others.
+pub(super) fn is_recursive(text: &str) -> bool {
+    read(text).1
+}
+
+/// What a pattern costs, and whether it is recursive.
+fn read(text: &str) -> (Cost, bool) {
+    let Ok(tree) = Expr::parse_tree(text) else { return (Cost::default(), false) };
     let mut reader = Reader::default();
     reader.find_groups(&tree.expr);
-    reader.cost(&tree.expr).most()
+    let cost = reader.cost(&tree.expr);
+    (cost, reader.is_recursive)
 }
 
 /// Reads a pattern whose program has a bound, which parts that call each other are part of.
@@ -114,6 +125,8 @@ struct Reader<'a> {
     called: Vec<usize>,
     /// Parts that were read.
     parts: usize,
+    /// A group is called within itself, or all of the pattern is.
+    is_recursive: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -178,6 +191,7 @@ impl<'a> Reader<'a> {
     fn call(&mut self, group: usize) -> Cost {
         let inner = group.checked_sub(1).and_then(|at| self.groups.get(at).copied());
         let Some(inner) = inner.filter(|_| !self.called.contains(&group)) else {
+            self.is_recursive = true;
             return Cost::UNBOUNDED;
         };
         self.called.push(group);
