@@ -205,6 +205,8 @@ fn policies_and_parameters() {
         ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "", "definition": {"max-length": 1}, "apply-to": "x"}"#, 400, "apply-to"),
         ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "\\w{150}", "definition": {"max-length": 1}}"#, 400, "too large: repeat less"),
         ("PUT",    "/api/parameters/policy/%2F/bad", r#"{"value": {"pattern": "\\w{150}", "definition": {"max-length": 1}}}"#, 400, "too large: repeat less"),
+        ("PUT",    "/api/policies/%2F/bad",       r#"{"pattern": "^(a\\g<1>?)$", "definition": {"max-length": 1}}"#, 400, "a part of it calls itself"),
+        ("PUT",    "/api/permissions/%2F/guest",  r#"{"configure": "", "write": "", "read": "^(a\\g<1>?)$"}"#, 400, "a part of it calls itself"),
         ("PUT",    "/api/parameters/policy/%2F/asp", r#"{"value": {"pattern": "^q", "definition": {"max-length": 9}}}"#, 201, ""),
         ("GET",    "/api/parameters/policy/%2F/asp", "",                        200, r#""max-length":9"#),
         ("GET",    "/api/parameters/policy",      "",                           200, r#""max-length":9"#),
