@@ -56,12 +56,12 @@ pub(super) async fn put_name(call: Call) -> Result<Answer, Fault> {
     Ok(Answer::Done)
 }
 
-/// `GET /api/whoami`.
+/// `GET /api/whoami`. An internal user is one whose permissions are among the names, as in RabbitMQ.
 pub(super) async fn whoami(call: Call) -> Result<Answer, Fault> {
     Ok(Answer::Json(json!({
         "name": call.login.name,
         "tags": call.login.tags,
-        "is_internal_user": true,
+        "is_internal_user": call.login.admitted.rights.is_none(),
     })))
 }
 

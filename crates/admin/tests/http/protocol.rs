@@ -19,6 +19,7 @@ fn authentication() {
     assert_eq!(unknown.text(), wrong.text());
     assert_eq!(node.get("/api/whoami")["name"], "guest");
     assert_eq!(node.get("/api/whoami")["tags"][0], "administrator");
+    assert_eq!(node.get("/api/whoami")["is_internal_user"], true);
 }
 
 #[test]

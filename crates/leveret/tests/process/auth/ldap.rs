@@ -62,6 +62,7 @@ fn who_can_bind_comes_in() {
     let (status, whoami) = api(&broker, "/api/whoami", &basic("bob", "s3cret"));
     assert_eq!(status, 200, "{whoami}");
     assert!(whoami.contains(r#""tags":["administrator"]"#), "{whoami}");
+    assert!(whoami.contains(r#""is_internal_user":false"#), "{whoami}");
     // A name is a name, not a piece of another one.
     assert!(login(&broker, "bob,ou=people,dc=x", "s3cret").is_err());
     login(&broker, "Eve, the other", "eves").unwrap();
