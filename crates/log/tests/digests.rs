@@ -1,7 +1,7 @@
 //! A start that reads digests finds what one that reads the files finds, whatever became of the digests; and what is
 //! damaged is told of all the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_log::disk::{FileName, SimDisk};
 use leveret_log::file::{OnDamage, Options, Report};
@@ -93,6 +93,44 @@ fn a_start_reads_digests_and_the_last_file() {
         assert_eq!(read_cold(&mut log, Offset::new(at)).expect("whole")[1..], [at as u8; LEN]);
     }
     assert_eq!(found.len() as u64, RECORDS);
+}
+
+/// What many queues get in turn: of more sets than a byte counts, some of them of two holders, and runs between.
+#[test]
+fn records_of_many_holders_in_turn_are_found() {
+    let disk = SimDisk::new(5);
+    let options = Options { segment_bytes: 100_000, ..options() };
+    let open = |disk: &SimDisk| FileLog::open(disk.clone(), options.clone(), &mut |_| {});
+    let (mut log, _) = open(&disk).expect("empty");
+    for number in 0..3_000 {
+        let turn = if number % 700 < 40 { 1 } else { number % 300 };
+        let holders = [Holder::new(1 + turn), Holder::new(1_000_000 + turn % 5)];
+        let count = if turn % 7 == 0 { 2 } else { 1 };
+        log.append(b"h", &[&[1; 50]], &holders[..count], Keep::Durable).expect("room");
+        if number % 400 == 0 {
+            drive(&mut log);
+        }
+    }
+    rest(&mut log, &disk);
+    // Every third is gone, which later batches say.
+    for number in (0..3_000).step_by(3) {
+        let turn = if number % 700 < 40 { 1 } else { number % 300 };
+        log.release(Offset::new(number), Holder::new(1 + turn)).expect("held");
+    }
+    rest(&mut log, &disk);
+    let all = |log: &FileLog<SimDisk>| {
+        let mut all = BTreeSet::new();
+        log.each_holder(|holder| all.extend([holder]));
+        all
+    };
+    let (mut plain, report) = open(&disk.copy(0)).expect("whole");
+    assert_eq!(report.digests, 0);
+    let (mut short, report) = open(&disk.copy_whole(1)).expect("whole");
+    assert!(report.digests > 0);
+    assert_eq!(all(&short), all(&plain));
+    let found = recovered(&mut short);
+    assert!(found.len() > 2_000, "{}", found.len());
+    assert_eq!(found, recovered(&mut plain));
 }
 
 /// Every bit of a digest flipped, every end, no digest, those of other files.

@@ -22,6 +22,9 @@ const RUNS_MAX: usize = 1024;
 /// Records of a table that are left when it becomes runs again: those of a consumer that has stopped among many.
 const TABLE_MIN: usize = 256;
 
+/// Sets that [`Cold::each_set`] knows it has told of.
+const SETS_TOLD: usize = 4096;
+
 /// Marks the set of a record that does not survive the process.
 const VOLATILE: u32 = 1 << 31;
 
@@ -255,6 +258,24 @@ impl Cold {
         }
     }
 
+    /// Adds records one after the other, or changes who holds them.
+    pub(super) fn insert_each(&mut self, first: u64, held: impl Iterator<Item = Held>) {
+        let mut records = (first..).zip(held);
+        while let Some((at, one)) = records.next() {
+            self.insert(at, one);
+            let Chunk::Table(table) = &mut self.last.1 else { continue };
+            let left = CHUNK - 1 - at % CHUNK;
+            if self.last.0 == at / CHUNK {
+                // The others of the chunk: its size is looked at once.
+                let before = table.held_bytes();
+                for (at, one) in records.by_ref().take(left as usize) {
+                    table.set((at % CHUNK) as u16, one.pack());
+                }
+                self.bytes = self.bytes + table.held_bytes() - before;
+            }
+        }
+    }
+
     /// Takes a record out.
     pub(super) fn remove(&mut self, at: u64) -> Option<Held> {
         let number = at / CHUNK;
@@ -283,6 +304,26 @@ impl Cold {
                     each(number * CHUNK + u64::from(run.start), u64::from(run.len), held);
                 }
             });
+        }
+    }
+
+    /// Tells of all sets that records have, of some more than once.
+    pub(super) fn each_set(&self, mut each: impl FnMut(SetId)) {
+        // Neighbours have few sets among them: each is told of when it comes, and not again for a while.
+        let mut told = [0; SETS_TOLD];
+        let mut tell = |word: u32| {
+            let place = &mut told[word as usize % SETS_TOLD];
+            if mem::replace(place, word) != word
+                && let Some(held) = Held::unpack(word)
+            {
+                each(held.set);
+            }
+        };
+        for chunk in self.chunks.values().chain([&self.last.1]) {
+            match chunk {
+                Chunk::Runs(runs) => runs.iter().for_each(|run| tell(run.held)),
+                Chunk::Table(table) => table.each_word(&mut tell),
+            }
         }
     }
 
@@ -357,6 +398,8 @@ fn join(runs: &mut Vec<Run>, index: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -395,6 +438,36 @@ mod tests {
                 assert_eq!(cold.remove(at), map.remove(&at));
             }
             assert_eq!(cold.held_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn each_of_many_is_as_one_after_the_other() {
+        let mut rng = crate::suite::numbers(13);
+        // Chunks of runs, narrow tables, wide ones; the last chunk and others.
+        for (sets, step) in [(3, 1), (500, 1), (500, 50_000)] {
+            let (mut at_once, mut singly) = (Cold::default(), Cold::default());
+            for _ in 0..100 {
+                let at = rng(30_000);
+                let held: Vec<Held> = (0..rng(600))
+                    .map(|_| SetId::new(1 + step * rng(sets) as u32).unwrap())
+                    .map(|set| Held { set, is_volatile: false })
+                    .collect();
+                at_once.insert_each(at, held.iter().copied());
+                (at..).zip(&held).for_each(|(at, held)| singly.insert(at, *held));
+            }
+            assert_eq!(at_once.held_bytes(), singly.held_bytes());
+            let (mut told, mut there) = (BTreeSet::new(), BTreeSet::new());
+            at_once.each_set(|set| told.extend([set.get()]));
+            for at in 0..31_000 {
+                assert_eq!(at_once.get(at), singly.get(at), "{at}");
+                there.extend(at_once.get(at).map(|held| held.set.get()));
+            }
+            assert_eq!(told, there);
+            for at in 0..31_000 {
+                assert_eq!(at_once.remove(at), singly.get(at), "{at}");
+            }
+            assert_eq!(at_once.held_bytes(), 0);
         }
     }
 

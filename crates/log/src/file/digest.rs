@@ -106,6 +106,32 @@ pub(super) struct Alike<'a> {
     pub(super) head: &'a [u8],
 }
 
+/// Most records that [`Rows::mixed`] gives at once.
+const MIXED: usize = 256;
+
+/// Records one after the other that have all but their offsets and their sets in common, and nothing but holders.
+#[derive(Debug)]
+pub(super) struct Mixed {
+    /// The first one.
+    pub(super) at: u64,
+    pub(super) len: u32,
+    sets: [u32; MIXED],
+    count: usize,
+}
+
+impl Default for Mixed {
+    fn default() -> Self {
+        Self { at: 0, len: 0, sets: [0; MIXED], count: 0 }
+    }
+}
+
+impl Mixed {
+    /// The set of each.
+    pub(super) fn sets(&self) -> &[u32] {
+        self.sets.get(..self.count).unwrap_or_default()
+    }
+}
+
 /// Reads the batches of a digest from front to back.
 #[derive(Debug)]
 pub(super) struct Rows<'a> {
@@ -249,8 +275,43 @@ impl<'a> Rows<'a> {
         (self.at, self.last) = (last, last);
         self.records = self.records.saturating_sub(count);
         self.rest = self.rest.get(same..).unwrap_or_default();
-        let head = self.head.get(..self.head_len).ok_or(Malformed)?;
-        Ok(Some(Alike { at, count, len: self.len, set: self.set, head }))
+        Ok(Some(Alike { at, count, len: self.len, set: self.set, head: self.head()? }))
+    }
+
+    /// The next records of the batch, as many as differ from the row before in their sets alone: those of a backlog
+    /// whose messages went to many queues in turn. Whether there are any.
+    pub(super) fn mixed(&mut self, mixed: &mut Mixed) -> Result<bool, Malformed> {
+        let mut count = 0;
+        let most = usize::try_from(self.records).unwrap_or(usize::MAX);
+        for (place, taken) in mixed.sets.iter_mut().take(most).zip(1..) {
+            // A varint of one byte or two; what has a longer one is a row of its own.
+            let (set, rest) = match self.rest {
+                [row::SET, set @ 0..0x80, rest @ ..] => (u32::from(*set), rest),
+                [row::SET, low, high @ 0..0x80, rest @ ..] => {
+                    (u32::from(*low & 0x7f) | u32::from(*high) << 7, rest)
+                }
+                _ => break,
+            };
+            let index = usize::try_from(set).ok().filter(|set| *set < self.sets);
+            (self.set, self.rest) = (index.ok_or(Malformed)?, rest);
+            (*place, count) = (set, taken);
+        }
+        mixed.count = count;
+        if count == 0 {
+            return Ok(false);
+        }
+        let count = u32::try_from(count).map_err(|_| Malformed)?;
+        let last = self.at.checked_add(count.into()).filter(|last| *last < NUMBER_MAX);
+        (mixed.at, mixed.len) = (self.at.wrapping_add(1), self.len);
+        let last = last.filter(|last| mixed.at <= *last).ok_or(Malformed)?;
+        (self.at, self.last) = (last, last);
+        self.records = self.records.saturating_sub(count);
+        Ok(true)
+    }
+
+    /// The head of the row before.
+    pub(super) fn head(&self) -> Result<&[u8], Malformed> {
+        self.head.get(..self.head_len).ok_or(Malformed)
     }
 
     #[inline]

@@ -17,9 +17,6 @@ use crate::memory::MemoryLog;
 use crate::shared::{Errand, LogNumber, Original, Progress, Shared, Taken};
 use crate::{Holder, Log as _, Offset};
 
-/// Sets of holders that are remembered while all records are passed.
-const SETS_TOLD: usize = 4096;
-
 /// What is shared and not written, and what others are to be told.
 #[derive(Debug, Default)]
 pub(super) struct Lending {
@@ -289,14 +286,7 @@ impl<D: Disk> FileLog<D> {
 
     /// Tells of everybody who holds a cold record, of some more than once.
     pub fn each_holder(&self, mut each: impl FnMut(Holder)) {
-        // Neighbours have few sets among them: each is told of when it comes, and not again for a while.
-        let mut told = vec![None; SETS_TOLD];
-        self.store.cold.each_run(|_, _, Held { set, .. }| {
-            let place = &mut told[set.get() as usize % SETS_TOLD];
-            if place.replace(set) != Some(set) {
-                self.store.sets.each(set, &mut each);
-            }
-        });
+        self.store.cold.each_set(|set| self.store.sets.each(set, &mut each));
     }
 
     /// The next record comes behind this offset. Nothing has been appended since the log was opened.
@@ -321,6 +311,11 @@ impl<D: Disk> FileLog<D> {
     /// Cold records that other logs hold, with each of those.
     fn all_lent(&self) -> Vec<(LogNumber, Offset)> {
         let mut all = Vec::new();
+        let mut has_lent = false;
+        self.each_holder(|name| has_lent |= name.as_log().is_some());
+        if !has_lent {
+            return all;
+        }
         self.store.cold.each_run(|first, len, Held { set, .. }| {
             self.store.sets.each(set, |name| {
                 if let Some(log) = name.as_log() {

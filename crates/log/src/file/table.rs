@@ -13,11 +13,12 @@ use smallvec::SmallVec;
 
 use super::Store;
 use super::cold::Held;
-use super::digest::{Alike, Digest};
+use super::digest::{Alike, Digest, Mixed};
 use super::format::{
     BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, IndexReader, LISTED_SINCE,
     Malformed, NoteEntry, NoteKind, RecordEntry,
 };
+use super::paged::Paged;
 use super::segments::{Digested, Epoch, Segment};
 use super::walk::Batch;
 use crate::Holder;
@@ -86,6 +87,52 @@ impl Order {
         self.next = next(at);
         if is_in_order { Ok(()) } else { Err(Malformed) }
     }
+
+    /// Of neighbours, `last` included: those between are in order if the first and the last are.
+    fn check_all(&mut self, first: u64, last: u64) -> Result<(), Malformed> {
+        self.check(first)?;
+        if last > first {
+            self.next = last;
+            self.check(last)?;
+        }
+        Ok(())
+    }
+}
+
+/// How many records of a batch each set of a digest has, of those that were taken in together. They weigh alike.
+struct Tally {
+    /// By the number of the set.
+    counts: Vec<u32>,
+    /// Sets that have a count.
+    counted: Vec<u32>,
+    weight: u64,
+}
+
+impl Tally {
+    fn of(digest: &Digest) -> Self {
+        Self { counts: vec![0; digest.sets.len()], counted: Vec::new(), weight: 0 }
+    }
+
+    fn count(&mut self, sets: &[u32]) {
+        for &set in sets {
+            if let Some(count) = self.counts.get_mut(set as usize) {
+                if *count == 0 {
+                    self.counted.push(set);
+                }
+                *count = count.saturating_add(1);
+            }
+        }
+    }
+
+    /// Tells of all of them, and begins anew.
+    fn tell(&mut self, paged: &mut Paged, digest: &Digest) -> Result<(), Malformed> {
+        for set in self.counted.drain(..) {
+            let names = digest.sets.get(set as usize).ok_or(Malformed)?;
+            let count = self.counts.get_mut(set as usize).map_or(0, std::mem::take);
+            paged.found(names, count.into(), self.weight);
+        }
+        Ok(())
+    }
 }
 
 impl Table {
@@ -151,6 +198,7 @@ impl Table {
     /// All batches of the file, as its digest has them. The file has so many bytes.
     pub(super) fn digest(&mut self, digest: Digest, len: u64) -> Result<(), Malformed> {
         let mut rows = digest.rows();
+        let (mut mixed, mut tally) = (Mixed::default(), Tally::of(&digest));
         let mut position = FILE_HEADER as u64;
         while let Some((header, len)) = rows.batch()? {
             let at = self.begin_batch(position, len, &header)?;
@@ -159,6 +207,15 @@ impl Table {
                 if let Some(alike) = rows.alike()? {
                     let names = digest.sets.get(alike.set).ok_or(Malformed)?;
                     self.alike(at, &mut order, alike, names)?;
+                }
+                if rows.mixed(&mut mixed)? {
+                    let weight = (self.weigh)(rows.head()?);
+                    if weight != tally.weight {
+                        tally.tell(&mut self.store.paged, &digest)?;
+                        tally.weight = weight;
+                    }
+                    self.mixed(at, &mut order, &mixed, &digest, &mut tally, rows.head()?)?;
+                    continue;
                 }
                 let Some(row) = rows.row()? else { break };
                 order.check(row.at)?;
@@ -173,6 +230,7 @@ impl Table {
                 };
                 self.record(at, fact, names, row.marks)?;
             }
+            tally.tell(&mut self.store.paged, &digest)?;
             self.notes(at.index, header.sequence, rows.notes()?)?;
             position = position.checked_add(len).ok_or(Malformed)?;
         }
@@ -238,19 +296,44 @@ impl Table {
             }
             return Ok(());
         }
-        // Those between are in order if the first and the last are.
-        let last = end.saturating_sub(1);
-        order.check(at)?;
-        if last > at {
-            order.next = last;
-            order.check(last)?;
-        }
+        order.check_all(at, end.saturating_sub(1))?;
         let Store { segments, sets, cold, paged, .. } = &mut self.store;
         let segment = segments.all.get_mut(batch.index).ok_or(Malformed)?;
         segment.add_records(count.into(), len);
         let set = sets.get_for(names, count.into());
         cold.insert_all(at..end, Held { set, is_volatile: false });
         paged.found(names, count.into(), (self.weigh)(head));
+        Ok(())
+    }
+
+    /// Takes in records that have all but their sets in common.
+    fn mixed(
+        &mut self,
+        batch: BatchAt,
+        order: &mut Order,
+        mixed: &Mixed,
+        digest: &Digest,
+        tally: &mut Tally,
+        head: &[u8],
+    ) -> Result<(), Malformed> {
+        let (at, len) = (mixed.at, mixed.len);
+        let names = |set: &u32| digest.sets.get(*set as usize);
+        if at < batch.first {
+            for (at, set) in (at..).zip(mixed.sets()) {
+                order.check(at)?;
+                let fact = Fact { at, len, crc: None, is_volatile: false, elsewhere: None, head };
+                self.record(batch, fact, names(set).ok_or(Malformed)?, &[])?;
+            }
+            return Ok(());
+        }
+        let count = mixed.sets().len() as u64;
+        order.check_all(at, at.saturating_add(count).saturating_sub(1))?;
+        let Store { segments, sets, cold, .. } = &mut self.store;
+        let segment = segments.all.get_mut(batch.index).ok_or(Malformed)?;
+        segment.add_records(count, len);
+        let mut held = |set| names(set).map(|it| Held { set: sets.get(it), is_volatile: false });
+        cold.insert_each(at, mixed.sets().iter().map_while(&mut held));
+        tally.count(mixed.sets());
         Ok(())
     }
 

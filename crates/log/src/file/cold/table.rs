@@ -115,6 +115,19 @@ impl Table {
         open.into_iter().for_each(each);
     }
 
+    /// The words of its records, in order.
+    pub(super) fn each_word(&self, mut each: impl FnMut(u32)) {
+        match &self.words {
+            Words::Narrow(base, words) => {
+                let held = words.iter().filter(|word| **word > 0);
+                held.for_each(|word| each(base + u32::from(*word)));
+            }
+            Words::Wide(words) => {
+                words.iter().filter(|word| **word > 0).for_each(|word| each(*word))
+            }
+        }
+    }
+
     /// Bytes of memory.
     pub(super) fn held_bytes(&self) -> usize {
         match &self.words {
