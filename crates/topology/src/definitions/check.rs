@@ -159,7 +159,8 @@ impl Check {
         } else if let Some(text) = unsupported(category, entry)? {
             return Err(Fault::Unsupported(text));
         }
-        if names.needs.iter().flatten().any(|name| !self.brings(name)) {
+        let is_misnamed = names.brings.as_ref().is_some_and(|name| name.check_new().is_err());
+        if is_misnamed || names.needs.iter().flatten().any(|name| !self.brings(name)) {
             self.open.push(at);
         }
         self.named.extend(names.brings.as_ref().map(hash));
@@ -200,16 +201,23 @@ impl Check {
             };
             bytes += place.len();
             if let Ok(entry) = import.entry(place)
-                && let Some(missing) = self.missing(STEPS[step].0, &entry, topology)
+                && let Err(fault) = self.check_names(STEPS[step].0, &entry, topology)
             {
-                self.found.add(at, Fault::Unsupported(missing));
+                self.found.add(at, fault);
             }
         }
         bytes.div_ceil(AT_ONCE) as u64
     }
 
-    fn missing(&self, category: &str, entry: &Entry, topology: &Topology) -> Option<String> {
-        let names = names(category, entry).ok()?;
+    fn check_names(&self, category: &str, entry: &Entry, topology: &Topology) -> Result<(), Fault> {
+        let names = names(category, entry)?;
+        // One that is here keeps its name: a file that is imported at each start may have it.
+        if let Some(name) = &names.brings
+            && let Err(reason) = name.check_new()
+            && !is_here(name, topology)
+        {
+            return Err(reason.into());
+        }
         // A vhost that is made has the event exchange, too, if it is the one for it.
         let has_events = |name: &Name<'_>| match *name {
             Name::Exchange { vhost, name } => {
@@ -219,7 +227,10 @@ impl Check {
         };
         let is_missing =
             |name: &Name<'_>| !self.brings(name) && !is_here(name, topology) && !has_events(name);
-        names.needs.into_iter().flatten().find(is_missing).map(Name::is_missing)
+        match names.needs.into_iter().flatten().find(is_missing) {
+            Some(name) => Err(Fault::Unsupported(name.is_missing())),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -283,6 +294,15 @@ impl Found {
 }
 
 impl Name<'_> {
+    /// Whether a new user or vhost may be called so. The other names are looked at by [`fits_amqp`].
+    fn check_new(&self) -> Result<(), ImportReason> {
+        match *self {
+            Self::User(name) => Ok(Named::User.check(name)?),
+            Self::Vhost(name) => Ok(Named::Vhost.check(name)?),
+            Self::Queue { .. } | Self::Exchange { .. } => Ok(()),
+        }
+    }
+
     /// In the words of the operation that would be refused.
     fn is_missing(self) -> String {
         let missing = |resource| BindError::NotFound(NotFound(resource)).to_string();
@@ -317,8 +337,6 @@ fn is_here(name: &Name<'_>, topology: &Topology) -> bool {
 /// A name that no short string of AMQP holds would be cut on its way to clients.
 fn fits_amqp(category: &str, entry: &Entry) -> Result<(), ImportReason> {
     let key = match category {
-        "vhosts" => return Ok(Named::Vhost.check(text(entry, "name")?)?),
-        "users" => return Ok(Named::User.check(text(entry, "name")?)?),
         "exchanges" | "queues" => "name",
         "bindings" => "routing_key",
         _ => return Ok(()),

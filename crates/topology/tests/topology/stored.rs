@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use leveret_amqp::table::{Table, Value};
 use leveret_topology::stored::{Kind, Restored, StoredError};
 use leveret_topology::{
-    ApplyTo, ArgumentsChange, Destination, EntityKey, ExchangeSpec, Homes, PasswordHash,
+    ApplyTo, ArgumentsChange, Destination, EntityKey, ExchangeSpec, Homes, Import, PasswordHash,
     PolicySpec, QueueId, QueueKind, QueueSpec, Topology, VhostId,
 };
 use serde_json::{Value as Json, json};
@@ -493,8 +493,12 @@ fn long_names_come_back() {
     topology.check_vhost_access(&user, &name).unwrap();
     assert_eq!(topology.add_vhost(&name), Ok(vhost), "putting it again changes nothing");
     topology.change_password(&user, PasswordHash::new("q", [0; 4])).unwrap();
+    let exported = topology.export_definitions();
+    topology.import(Import::read(&exported).unwrap()).unwrap();
     topology.delete_vhost(&name).unwrap();
     topology.delete_user(&user).unwrap();
+    let refused = topology.import(Import::read(&exported).unwrap()).unwrap_err().to_string();
+    assert!(refused.contains("at most 255 bytes long, not 350"), "they are gone: {refused}");
     topology.assert_invariants();
 }
 
