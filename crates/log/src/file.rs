@@ -327,8 +327,7 @@ impl<D: Disk> FileLog<D> {
     /// until then the log can be read only.
     pub fn settle(&mut self) -> Result<(), OpenError> {
         let stuck = std::mem::take(&mut self.changes).make(&mut self.disk)?;
-        // Its name is not used again.
-        self.space.given_up = self.space.given_up.max(stuck);
+        stuck.into_iter().for_each(|file| self.space.stays(file));
         Ok(())
     }
 

@@ -205,8 +205,8 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Gives the highest generation of a file that could not be removed.
-    pub(super) fn make<D: Disk>(self, disk: &mut D) -> Result<u64, OpenError> {
+    /// Gives the files that could not be removed.
+    pub(super) fn make<D: Disk>(self, disk: &mut D) -> Result<Vec<FileName>, OpenError> {
         let Self { ends, cut, obsolete, lines, is_list_needed, has_list, digested } = self;
         if let Some(digested) = digested {
             disk.keep_digests(&digested);
@@ -222,11 +222,11 @@ impl Changes {
         if let Some((name, len)) = cut {
             on(name, disk.truncate_now(name, len))?;
         }
-        let mut stuck = 0;
+        let mut stuck = Vec::new();
         for name in obsolete {
             match disk.remove_now(name) {
-                // The list says that nothing of it is needed: no start reads it, and the next one tries again.
-                Err(_) if has_list => stuck = name.generation.max(stuck),
+                // The list says that nothing of it is needed: no start reads it.
+                Err(_) if has_list => stuck.push(name),
                 removed => on(name, removed)?,
             }
         }

@@ -44,8 +44,8 @@ pub(super) struct Space {
 #[derive(Debug)]
 struct Doomed {
     file: FileName,
-    /// The last segment that it stands for.
-    through: u64,
+    /// The last segment that it stands for. None if another file does, or if it was not written to its end.
+    through: Option<u64>,
     /// While it is there notes on its records are needed: without them those were held again after the next start.
     epochs: Vec<Epoch>,
 }
@@ -90,7 +90,13 @@ impl Space {
 
     /// A file is not needed, and another stands for it.
     pub(super) fn doom(&mut self, file: FileName) {
-        self.doomed.push(Doomed { file, through: file.segment, epochs: Vec::new() });
+        self.doomed.push(Doomed { file, through: None, epochs: Vec::new() });
+    }
+
+    /// A start could not remove a file. Its name is not used again. Notes on it may be gone: a start does not look at it.
+    pub(super) fn stays(&mut self, file: FileName) {
+        self.given_up = self.given_up.max(file.generation);
+        self.stuck.push(Doomed { file, through: Some(file.segment), epochs: Vec::new() });
     }
 
     /// A rewriting came to nothing, and has left this file.
@@ -110,13 +116,13 @@ impl Space {
     /// that one alone would hold its records again, since notes on them are gone. The list says of a file that could not be
     /// removed that it is going, so that no start reads it; but lists get lost, too.
     fn is_needed(&self, newer: &Doomed) -> bool {
-        if newer.file.generation == 0 {
+        let Some(through) = newer.through.filter(|_| newer.file.generation > 0) else {
             return false;
-        }
+        };
         let leaving = self.leaving.iter().map(|(_, it)| it);
         let mut files = self.doomed.iter().chain(leaving).chain(&self.stuck).map(|it| it.file);
         files.any(|file| {
-            let is_one = (newer.file.segment..=newer.through).contains(&file.segment);
+            let is_one = (newer.file.segment..=through).contains(&file.segment);
             is_one && file.generation < newer.file.generation
         })
     }
@@ -297,7 +303,7 @@ impl<D: Disk> FileLog<D> {
             self.space.may_remove |= waits;
             let Some(segment) = dead.and_then(|index| segments.remove(index)) else { return };
             fetch.file_gone(segment.file);
-            let (file, through) = (segment.file, segment.through);
+            let (file, through) = (segment.file, Some(segment.through));
             self.space.doomed.push(Doomed { file, through, epochs: segment.epochs });
         }
     }
@@ -349,5 +355,25 @@ impl<D: Disk> FileLog<D> {
             last += 1;
         }
         Some(first..=last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What another file stands for, or what was not written to its end, would take room for nothing. And of the latter a start
+    /// would say that it is damaged, once what it was to be made from is gone.
+    #[test]
+    fn only_what_stands_for_a_file_stays_with_it() {
+        let file = |generation| FileName { segment: 3, generation };
+        let mut space = Space::default();
+        space.stays(file(0));
+        space.doom(file(1));
+        space.give_up(file(2));
+        assert!(!space.doomed.iter().any(|it| space.is_needed(it)));
+        let through = Some(4);
+        let last = Doomed { file: file(3), through, epochs: Vec::new() };
+        assert!(space.is_needed(&last));
     }
 }

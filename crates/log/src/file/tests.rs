@@ -180,12 +180,14 @@ fn notes_on_what_waits_for_its_removal_outlive_a_rewriting() {
 #[test]
 fn what_a_file_stands_for_goes_before_it() {
     for seed in 0..20 {
-        goes_before_it(seed, |old| Faults { slow: Some(old), ..Faults::default() });
-        goes_before_it(seed, |old| Faults { stuck: Some(old), ..Faults::default() });
+        goes_before_it(seed, false, |old| Faults { slow: Some(old), ..Faults::default() });
+        for restarts in [false, true] {
+            goes_before_it(seed, restarts, |old| Faults { stuck: Some(old), ..Faults::default() });
+        }
     }
 }
 
-fn goes_before_it(seed: u64, faults: fn(FileName) -> Faults) {
+fn goes_before_it(seed: u64, restarts: bool, faults: fn(FileName) -> Faults) {
     let options = Options { segment_bytes: 40_000, cache_bytes: 0, ..Options::default() };
     let holder = Holder::new(1);
     let disk = SimDisk::new(seed);
@@ -223,6 +225,12 @@ fn goes_before_it(seed: u64, faults: fn(FileName) -> Faults) {
     }
     while log.space.is_rewriting() {
         log.sync().unwrap();
+    }
+    if restarts {
+        drive(&mut log);
+        drop(log);
+        log = open(&disk, options.clone());
+        log.recover(&mut |_| {});
     }
     // Now what is left of it goes, and then what says so.
     let mut end = 0;
