@@ -4,6 +4,7 @@
 //! of the disk, no page of the kernel's and no commit of a journal, so that a sync takes half the time and a third
 //! of the CPU (measured: decision 0026).
 
+use std::collections::BTreeSet;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::ErrorKind;
 use std::iter::once;
@@ -46,6 +47,8 @@ pub(super) struct Writer {
     list: Arc<Ranked<List>>,
     /// Something was written to the list since it was looked at.
     has_listed: bool,
+    /// Files that could not be removed, and of which that was told: they are tried again after each other removal.
+    stuck: BTreeSet<FileName>,
 }
 
 /// A file that is written to.
@@ -114,8 +117,8 @@ impl Worker for Writer {
 impl Writer {
     /// One that makes each file anew.
     pub(super) fn new(dir: &Path, room: Arc<Room>, list: Arc<Ranked<List>>) -> Self {
-        let (dir, has_listed) = (dir.to_owned(), false);
-        Self { dir, open: None, spare: None, full_until: None, room, list, has_listed }
+        let (dir, has_listed, stuck) = (dir.to_owned(), false, BTreeSet::new());
+        Self { dir, open: None, spare: None, full_until: None, room, list, has_listed, stuck }
     }
 
     /// One that makes files of those it removed.
@@ -241,8 +244,10 @@ impl Writer {
                 {
                     return Done::Failed(error);
                 }
-                if let Err(error) = &removed {
-                    tell_stuck(&self.dir, file, error);
+                match &removed {
+                    Ok(()) => drop(self.stuck.remove(&file)),
+                    Err(error) if self.stuck.insert(file) => tell_stuck(&self.dir, file, error),
+                    Err(_) => {}
                 }
                 Done::Removed(removed.map_err(|error| failed(&error)))
             }
@@ -330,5 +335,30 @@ mod tests {
         assert!(write(&mut writer) > FULL_PAUSE / 2, "the second time it waits");
         writer.perform(Op::Remove { file: other, next_len: 0 });
         assert_eq!(writer.full_until, None, "there may be room");
+    }
+
+    /// It is tried again after each removal of another file, which may be many in a second.
+    #[test]
+    fn a_file_that_stays_is_told_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = dir.path().join("log");
+        let file = FileName { segment: 0, generation: 0 };
+        // No file, so that it is not removed as one.
+        std::fs::create_dir(dir.path().join(file.to_string())).expect("a directory");
+        let names = super::super::Names::Own(Arc::default());
+        let list = Arc::new(Ranked::new(Rank::FileList, List::new(dir.path(), names)));
+        let mut writer = Writer::new(dir.path(), Arc::new(Room::of(dir.path())), list);
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(File::create(&log).expect("a file"))
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..3 {
+                let done = writer.perform(Op::Remove { file, next_len: 0 });
+                assert!(matches!(done, Done::Removed(Err(_))), "{done:?}");
+            }
+        });
+        let told = std::fs::read_to_string(log).expect("the log");
+        assert_eq!(told.matches("cannot be removed").count(), 1, "{told}");
     }
 }
