@@ -281,6 +281,44 @@ fn a_transaction_is_cut_at_each_moment() {
     assert!(with > 20 && without > 20, "{with} and {without}");
 }
 
+/// A session waits for the answers of all parts, and reads nothing more meanwhile: so there is one of each, whenever a shard loses
+/// its log's end.
+#[test]
+fn a_shard_that_loses_its_logs_end_answers_for_its_part() {
+    let (mut with, mut without) = (0, 0);
+    for seed in 0..6 {
+        for steps in 0..24 {
+            let mut node = node(seed);
+            node.commit(7);
+            for _ in 0..steps {
+                node.step();
+                node.now = node.now.after_ms(3);
+            }
+            let index = node.topology.home(node.queue("b")).index();
+            node.disks[index].kill();
+            let log = open(&node.disks[index]);
+            let decided = node.meta.decided_so_far();
+            let Node { shards, topology, now, letters, .. } = &mut node;
+            shards[index].lose(log, &[ME.connection], topology, &decided, *now, letters);
+            node.settle_down();
+            let is_there = match node.counts() {
+                [1, 3, 2] => true,
+                [2, 1, 1] => false,
+                counts => panic!("seed {seed}, after {steps} steps: {counts:?}"),
+            };
+            *(if is_there { &mut with } else { &mut without }) += 1;
+            let is_committed = |reply: &Reply| match reply {
+                Reply::Committed => true,
+                Reply::Refused { .. } => false,
+                other => panic!("{other:?}"),
+            };
+            let told: Vec<bool> = node.replies.iter().map(is_committed).collect();
+            assert_eq!(told, [is_there; SHARDS], "seed {seed}, after {steps} steps");
+        }
+    }
+    assert!(with > 20 && without > 5, "{with} and {without}");
+}
+
 /// One shard has no room: the others undo their parts, and who commits is told.
 #[test]
 fn a_part_that_cannot_be_stored() {

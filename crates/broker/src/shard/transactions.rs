@@ -228,6 +228,8 @@ impl<L: Log> Shard<L> {
         for (tx, prepared) in before.prepared {
             let Prepared { reply, parts, part, bytes, .. } = prepared;
             if decided.transactions.contains(&tx) {
+                // The letter that tells of it may be on its way, and will find nothing.
+                out.reply(reply, Reply::Committed);
                 continue;
             }
             if part.is_some_and(|at| at.get() < end) {
