@@ -9,7 +9,7 @@
 //! whoever publishes to such an exchange is not read from until it is little: see [`flow`](crate::flow).
 //!
 //! Nobody is promised a history, and no consumer lets go of one: all of them together have a bound in bytes. What does not
-//! fit is taken from the exchange that got the message, if no other remembers twice as much, or else from one of the longest:
+//! fit is taken from the exchange that got the message, if no other remembers more, rounded to powers of two, or else from one of the longest:
 //! the oldest messages first, even from under a replay. What is taken, or was of an exchange that is gone, is let go of in
 //! pieces. It is beyond the bound until then, and as with what is beyond the limits, publishers wait until it is little.
 
