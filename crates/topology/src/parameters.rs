@@ -184,6 +184,11 @@ impl Topology {
         self.global_parameters.iter().map(|(name, value)| (name.as_ref(), value))
     }
 
+    /// The value of a global parameter.
+    pub fn global_parameter(&self, name: &str) -> Option<&Json> {
+        self.global_parameters.get(name)
+    }
+
     pub(crate) fn vhost_of(&self, name: &str) -> Result<VhostId, PolicyError> {
         self.vhost_id(name).map_err(|_| PolicyError::NoVhost(name.to_owned()))
     }

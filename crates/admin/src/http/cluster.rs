@@ -24,9 +24,8 @@ const CLUSTER_TAGS: &str = "cluster_tags";
 /// The cluster's name: as it was set, else as the configuration has it.
 pub(super) fn name(call: &Call) -> String {
     let topology = call.node().topology();
-    let set = topology.global_parameters().find(|(name, _)| *name == CLUSTER_NAME);
-    let set = set.and_then(|(_, value)| value.as_str().map(str::to_owned));
-    set.unwrap_or_else(|| call.node().settings.cluster_name.clone())
+    let set = topology.global_parameter(CLUSTER_NAME).and_then(Value::as_str);
+    set.map(str::to_owned).unwrap_or_else(|| call.node().settings.cluster_name.clone())
 }
 
 /// The cluster's tags: the global parameter of that name, as in RabbitMQ.
@@ -34,8 +33,8 @@ pub(super) fn name(call: &Call) -> String {
 /// An export of RabbitMQ has an empty list where there are none.
 pub(super) fn tags(call: &Call) -> Value {
     let topology = call.node().topology();
-    let set = topology.global_parameters().find(|(name, _)| *name == CLUSTER_TAGS);
-    set.map(|(_, value)| value.clone()).filter(Value::is_object).unwrap_or_else(|| json!({}))
+    let set = topology.global_parameter(CLUSTER_TAGS).filter(|tags| tags.is_object());
+    set.cloned().unwrap_or_else(|| json!({}))
 }
 
 /// `GET /api/cluster-name`.
