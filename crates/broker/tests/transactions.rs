@@ -235,18 +235,24 @@ fn all_parts_come_at_once() {
     assert_eq!(node.bodies("b"), ["old", "new", "new"]);
 }
 
+/// A transaction has been under way for so many steps.
+fn committing(seed: u64, steps: usize) -> Node {
+    let mut node = node(seed);
+    node.commit(7);
+    for _ in 0..steps {
+        node.step();
+        node.now = node.now.after_ms(3);
+    }
+    node
+}
+
 #[test]
 fn a_transaction_is_cut_at_each_moment() {
     let (mut with, mut without) = (0, 0);
     for cuts_power in [false, true] {
         for seed in 0..6 {
             for steps in 0..24 {
-                let mut node = node(seed);
-                node.commit(7);
-                for _ in 0..steps {
-                    node.step();
-                    node.now = node.now.after_ms(3);
-                }
+                let mut node = committing(seed, steps);
                 let is_answered = node.replies.iter().any(|it| matches!(it, Reply::Committed));
                 // And once more, soon after the next start, before its disks have done much.
                 for again in 0..3 {
@@ -288,12 +294,7 @@ fn a_shard_that_loses_its_logs_end_answers_for_its_part() {
     let (mut with, mut without) = (0, 0);
     for seed in 0..6 {
         for steps in 0..24 {
-            let mut node = node(seed);
-            node.commit(7);
-            for _ in 0..steps {
-                node.step();
-                node.now = node.now.after_ms(3);
-            }
+            let mut node = committing(seed, steps);
             let index = node.topology.home(node.queue("b")).index();
             node.disks[index].kill();
             let log = open(&node.disks[index]);

@@ -361,20 +361,23 @@ fn no_policy_holds_for_a_traces_queue() {
     assert!(refused.contains("ACCESS_REFUSED"), "{refused}");
 }
 
+/// What asks for a trace in the name of the user `u`, who is made.
+fn in_the_name_of_a_user(node: &Node) -> Value {
+    node.must("PUT", "/api/users/u", r#"{"password":"p","tags":""}"#, 201);
+    let all = r#"{"configure":".*","write":".*","read":".*"}"#;
+    node.must("PUT", "/api/permissions/%2F/u", all, 201);
+    json!({
+        "format": "text", "pattern": "#",
+        "tracer_connection_username": "u", "tracer_connection_password": "p",
+    })
+}
+
 /// A trace ends with the user in whose name it gets its messages.
 #[test]
 fn a_trace_does_not_outlive_its_user() {
     let node = Node::start();
-    node.must("PUT", "/api/users/u", r#"{"password":"p","tags":""}"#, 201);
-    let all = r#"{"configure":".*","write":".*","read":".*"}"#;
-    node.must("PUT", "/api/permissions/%2F/u", all, 201);
-    begin(
-        &node,
-        json!({
-            "format": "text", "pattern": "#",
-            "tracer_connection_username": "u", "tracer_connection_password": "p",
-        }),
-    );
+    let body = in_the_name_of_a_user(&node);
+    begin(&node, body);
     node.must("DELETE", "/api/users/u", "", 204);
     let row = node.get(TRACE);
     assert_eq!([&row["state"], &row["reason"]], ["stopped", "user 'u' was deleted"]);
@@ -404,13 +407,7 @@ fn a_trace_ends_whose_queue_does_not_answer() {
 #[test]
 fn a_trace_does_not_begin_without_its_user() {
     let node = Node::start();
-    node.must("PUT", "/api/users/u", r#"{"password":"p","tags":""}"#, 201);
-    let all = r#"{"configure":".*","write":".*","read":".*"}"#;
-    node.must("PUT", "/api/permissions/%2F/u", all, 201);
-    let body = json!({
-        "format": "text", "pattern": "#",
-        "tracer_connection_username": "u", "tracer_connection_password": "p",
-    });
+    let body = in_the_name_of_a_user(&node);
     let (status, why) = ended_early(&node, &body, || {
         node.must("DELETE", "/api/users/u", "", 204);
     });

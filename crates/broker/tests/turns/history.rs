@@ -39,6 +39,42 @@ fn remember_some(node: &mut Node, exchange: ExchangeId, limit: u32, bodies: &[&s
     node.run(out);
 }
 
+/// Who publishes to recent-history exchanges, and pauses when it is told to.
+#[derive(Default)]
+struct Publisher {
+    is_paused: bool,
+    pauses: usize,
+}
+
+impl Publisher {
+    const ID: ConnectionId = NodeId::ALONE.connection(2);
+
+    /// A message of it that passes an exchange which keeps `limit`.
+    fn remember(exchange: ExchangeId, limit: u32, body: &str) -> ToShard {
+        let nowhere = message(QueueId::new(0), "k", body, 0);
+        let message = Publish { targets: Targets::new(), ..nowhere };
+        ToShard::Remember { from: Self::ID, exchange, limit, message }
+    }
+
+    /// A turn of a shard, which tells nobody else to pause. Whether more is to be done.
+    fn turn(&mut self, node: &mut Node, shard: usize, letters: &mut Vec<ToShard>) -> bool {
+        let mut out = Outbox::default();
+        let goes_on = node.shards[shard].turn(letters, &node.topology, node.now, &mut out);
+        for (who, letter) in out.sessions.drain(..) {
+            let ToSession::Paused(paused) = letter else { continue };
+            assert_eq!((who, paused), (Self::ID, !self.is_paused));
+            self.is_paused = paused;
+            self.pauses += usize::from(paused);
+        }
+        goes_on
+    }
+
+    /// It did, and goes on.
+    fn has_paused(&self) {
+        assert!(self.pauses > 0 && !self.is_paused, "{} pauses", self.pauses);
+    }
+}
+
 #[test]
 fn what_a_recent_history_exchange_remembers_is_replayed_as_it_came() {
     let mut node = Node::new();
@@ -165,30 +201,19 @@ fn who_publishes_past_a_slow_replay_pauses() {
 
     let shard = home.index();
     node.shards[shard].set_limits(Limits { turn: 64, share: 64 });
-    let publisher = NodeId::ALONE.connection(2);
-    let remember = |_| {
-        let nowhere = message(QueueId::new(0), "k", &body, 0);
-        let message = Publish { targets: Targets::new(), ..nowhere };
-        ToShard::Remember { from: publisher, exchange, limit: LIMIT, message }
-    };
+    let (mut publisher, mut most) = (Publisher::default(), 0);
     let mut letters = vec![ToShard::Replay { from: ME, exchange, queue }];
-    let (mut is_paused, mut pauses, mut most) = (false, 0, 0);
     loop {
-        let mut out = Outbox::default();
-        let goes_on = node.shards[shard].turn(&mut letters, &node.topology, node.now, &mut out);
-        for (who, letter) in out.sessions.drain(..) {
-            let ToSession::Paused(paused) = letter else { continue };
-            assert_eq!((who, paused), (publisher, !is_paused));
-            is_paused = paused;
-            pauses += usize::from(paused);
-        }
+        let goes_on = publisher.turn(&mut node, shard, &mut letters);
         most = most.max(node.queue_bytes() - kept);
         if !goes_on {
             break;
         }
-        letters = if is_paused { Vec::new() } else { (0..50).map(remember).collect() };
+        if !publisher.is_paused {
+            letters.extend((0..50).map(|_| Publisher::remember(exchange, LIMIT, &body)));
+        }
     }
-    assert!(pauses > 0 && !is_paused, "{pauses} pauses");
+    publisher.has_paused();
     assert!((WAITING_BYTES_MAX..WAITING_BYTES_MAX + (1 << 20)).contains(&most), "{most}");
     assert!(node.queue_bytes() < kept + (1 << 20), "{}", node.queue_bytes());
 }
@@ -359,33 +384,24 @@ fn who_publishes_while_much_is_to_be_let_go_of_pauses() {
     node.shards[shard].set_limits(Limits { turn: 64, share: 64 });
     let before = node.queue_bytes();
     let body = "x".repeat(1000);
-    let publisher = NodeId::ALONE.connection(2);
-    let (mut exchanges, mut is_paused, mut pauses, mut most) = (exchanges.into_iter(), false, 0, 0);
+    let (mut publisher, mut most) = (Publisher::default(), 0);
+    let mut exchanges = exchanges.into_iter();
     let mut letters = Vec::new();
     loop {
         // Each turn fills a history, and the exchange goes.
-        if !is_paused && let Some(exchange) = exchanges.next() {
-            letters.extend((0..4000).map(|_| {
-                let nowhere = message(QueueId::new(0), "k", &body, 0);
-                let message = Publish { targets: Targets::new(), ..nowhere };
-                ToShard::Remember { from: publisher, exchange, limit: 1_000_000, message }
-            }));
+        if !publisher.is_paused
+            && let Some(exchange) = exchanges.next()
+        {
+            letters.extend((0..4000).map(|_| Publisher::remember(exchange, 1_000_000, &body)));
             letters.push(ToShard::Forget { exchange });
         }
-        let mut out = Outbox::default();
-        let goes_on = node.shards[shard].turn(&mut letters, &node.topology, node.now, &mut out);
-        for (who, letter) in out.sessions.drain(..) {
-            let ToSession::Paused(paused) = letter else { continue };
-            assert_eq!((who, paused), (publisher, !is_paused));
-            is_paused = paused;
-            pauses += usize::from(paused);
-        }
+        let goes_on = publisher.turn(&mut node, shard, &mut letters);
         most = most.max(node.queue_bytes() - before);
         if !goes_on {
             break;
         }
     }
-    assert!(pauses > 0 && !is_paused, "{pauses} pauses");
+    publisher.has_paused();
     assert_eq!(exchanges.count(), 0);
     assert!((WAITING_BYTES_MAX..WAITING_BYTES_MAX + 3 * MAX).contains(&most), "{most}");
     assert_eq!(node.queue_bytes(), before);

@@ -191,6 +191,17 @@ impl Test {
         self.volatile.clear();
     }
 
+    /// So many steps, compared now and then and at the end.
+    fn run(&mut self, steps: usize) {
+        for step in 0..steps {
+            self.step();
+            if step % 50 == 0 {
+                self.check();
+            }
+        }
+        self.check();
+    }
+
     fn check(&mut self) {
         self.settle();
         let known = self.held.iter().filter(|(at, _)| !self.volatile.contains(at));
@@ -228,13 +239,7 @@ fn assert_counts(store: &Store) {
 fn what_is_fed_is_what_a_start_finds_in_the_same_files() {
     for seed in 0..30 {
         let mut test = Test::new(seed, true);
-        for step in 0..1500 {
-            test.step();
-            if step % 50 == 0 {
-                test.check();
-            }
-        }
-        test.check();
+        test.run(1500);
     }
 }
 
@@ -244,13 +249,7 @@ fn what_is_fed_is_what_a_start_finds_in_files_that_were_rewritten() {
     let (mut removed, mut rewritten) = (0, 0);
     for seed in 100..130 {
         let mut test = Test::new(seed, false);
-        for step in 0..2000 {
-            test.step();
-            if step % 50 == 0 {
-                test.check();
-            }
-        }
-        test.check();
+        test.run(2000);
         let files = test.disk.files();
         rewritten += files.iter().filter(|(file, _)| file.generation > 0).count();
         removed += test.follower.table.store.segments.all.len() - files.len();
