@@ -320,11 +320,7 @@ impl Traces {
             drop(living);
         });
         let begun = begun.await.unwrap_or_else(|_| Err(stopping()));
-        // A trace that its own file or disk has stopped is there, and tells why.
-        let is_ended = ending.is_by_others() || (ending.is_asked() && self.all.lock().is_stopping);
-        let begun = if is_ended { Err(self.ended_early(&ending, &progress)) } else { begun };
         if begun.is_err() {
-            self.forget(&trace);
             ending.end().await;
         }
         begun
@@ -465,7 +461,7 @@ impl Traces {
         by: Box<By>,
         begins: oneshot::Sender<Result<(), Fault>>,
     ) {
-        let begun = self.enter(&trace.asked.vhost, by.clone()).await;
+        let begun = self.begin(&trace, by.clone()).await;
         let is_begun = begun.is_ok();
         // Whoever asked for the trace may have left.
         let _ = begins.send(begun);
@@ -489,6 +485,19 @@ impl Traces {
         self.say_end(&trace, is_counted);
         // As long as that takes: a vhost that stays traced would cost what its copies cost.
         self.leave(&trace.asked.vhost, by).await;
+    }
+
+    /// Has the vhost traced. A trace that cannot begin is not there.
+    async fn begin(&self, trace: &Arc<Trace>, by: Box<By>) -> Result<(), Fault> {
+        let begun = self.enter(&trace.asked.vhost, by).await;
+        // A trace that its own file or disk has stopped is there, and tells why.
+        let ending = &trace.ending;
+        let is_ended = ending.is_by_others() || (ending.is_asked() && self.all.lock().is_stopping);
+        let begun = if is_ended { Err(self.ended_early(ending, &trace.progress)) } else { begun };
+        if begun.is_err() {
+            self.forget(trace);
+        }
+        begun
     }
 
     /// A vhost with a trace is traced. Nobody changes that otherwise before it is done.

@@ -1,13 +1,13 @@
 //! A node in this process, with its real sockets, and a client for its API.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use leveret_broker::message::ToShard;
+use leveret_broker::message::{ToMeta, ToShard};
 use leveret_client::{Connection, Options, Uri};
 use leveret_config::{Config, FlagSetting, Inputs};
 use leveret_server::front::Stop;
@@ -135,6 +135,12 @@ impl Node {
         Stalled(self)
     }
 
+    /// The topology's owner does not answer any more, until what is returned is dropped.
+    pub(crate) fn hold_meta(&self) -> HeldMeta<'_> {
+        wait_until("the topology's owner rests", || self.inner.meta.post_one(ToMeta::Continue));
+        HeldMeta { node: self, left: Vec::new() }
+    }
+
     /// Asks it to stop, and does not wait for that.
     pub(crate) fn ask_to_stop(&self) {
         self.stop.ask("a test".to_owned());
@@ -206,6 +212,21 @@ impl Node {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Got {
+        let mut socket = Self::send_to(address, user, method, path, headers, body);
+        let mut all = Vec::new();
+        let _ = socket.read_to_end(&mut all);
+        Got::read(&all)
+    }
+
+    #[track_caller]
+    fn send_to(
+        address: SocketAddr,
+        user: Option<&str>,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> TcpStream {
         let mut socket = TcpStream::connect(address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut head = format!(
@@ -226,9 +247,26 @@ impl Node {
         socket.write_all(head.as_bytes()).unwrap();
         // Also one that is refused is read, or thrown away.
         socket.write_all(body).unwrap();
-        let mut all = Vec::new();
-        let _ = socket.read_to_end(&mut all);
-        Got::read(&all)
+        socket
+    }
+
+    /// Asks as guest, and leaves once what it asked for is under way.
+    #[track_caller]
+    pub(crate) fn ask_and_leave(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+        is_under_way: impl FnMut() -> bool,
+    ) {
+        let guest = Some("guest:guest");
+        let mut socket = Self::send_to(self.http, guest, method, path, &[], body.as_bytes());
+        wait_until("it is under way", is_under_way);
+        socket.shutdown(Shutdown::Write).unwrap();
+        // The node closes its side, too, when it works for the request no more.
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).unwrap();
+        assert_eq!(String::from_utf8_lossy(&answer), "");
     }
 
     /// A request of guest's that must be answered 200: the document.
@@ -275,6 +313,42 @@ impl Stalled<'_> {
 impl Drop for Stalled<'_> {
     fn drop(&mut self) {
         (0..self.0.inner.shards.len()).for_each(|shard| self.0.run_left_letters(shard));
+    }
+}
+
+/// A node whose topology's owner does not answer: the test has the duty to run it.
+pub(crate) struct HeldMeta<'a> {
+    node: &'a Node,
+    left: Vec<ToMeta>,
+}
+
+impl HeldMeta<'_> {
+    /// Waits until the owner was left a letter such as this, and takes it out. All others it gets.
+    #[track_caller]
+    pub(crate) fn take_out(mut self, what: &str, is_such: impl Fn(&ToMeta) -> bool) -> ToMeta {
+        let (mut found, mut some) = (None, Vec::new());
+        wait_until(what, || {
+            // The duty would be given back with the last letter.
+            if self.node.inner.meta.letters() > 0 {
+                assert!(self.node.inner.meta.pick_up(&mut some));
+                self.left.append(&mut some);
+            }
+            found = self.left.iter().position(&is_such);
+            found.is_some()
+        });
+        self.left.remove(found.unwrap())
+    }
+}
+
+impl Drop for HeldMeta<'_> {
+    fn drop(&mut self) {
+        let mut some = Vec::new();
+        while self.node.inner.meta.pick_up(&mut some) {
+            self.left.append(&mut some);
+        }
+        run_alone(&self.node.inner, |runner| {
+            self.left.drain(..).for_each(|letter| runner.run_meta(letter));
+        });
     }
 }
 

@@ -7,8 +7,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use leveret_amqp::content::Properties;
 use leveret_amqp::table::Table;
-use leveret_broker::message::ToShard;
+use leveret_broker::message::{AdminCommand, ToMeta, ToShard};
 use leveret_client::QueueDeclare;
+use leveret_server::runner::run_alone;
 use serde_json::{Value, json};
 
 use crate::node::{Node, wait_until};
@@ -428,6 +429,31 @@ fn a_trace_does_not_begin_while_the_node_stops() {
     let (status, why) = ended_early(&node, &body, || node.ask_to_stop());
     assert_eq!(status, 503);
     assert!(why.contains("the node is stopping"), "{why}");
+}
+
+/// A trace that is refused is not there, even if who asked for it has left before.
+#[test]
+fn nothing_is_left_of_a_trace_that_is_refused_when_nobody_waits_for_it() {
+    let node = Node::start();
+    let body = in_the_name_of_a_user(&node);
+    std::thread::scope(|scope| {
+        // Whoever has a vhost traced waits for this.
+        let held = node.hold_meta();
+        let wish = scope.spawn(|| node.must("PUT", "/api/vhosts/%2F", r#"{"tracing":false}"#, 204));
+        let letter = held.take_out("the vhost is changed", |letter| {
+            matches!(letter, ToMeta::Admin { command, .. }
+                if matches!(**command, AdminCommand::PutVhost { .. }))
+        });
+        node.ask_and_leave("PUT", TRACE, &body.to_string(), || {
+            node.ask("GET", TRACE, "").status == 200
+        });
+        let deleted = scope.spawn(|| node.must("DELETE", "/api/users/u", "", 204));
+        wait_until("the trace is to end", || node.get(TRACE)["state"] == "stopped");
+        run_alone(&node.inner, |runner| runner.run_meta(letter));
+        deleted.join().unwrap();
+        wish.join().unwrap();
+    });
+    assert_eq!(node.get("/api/traces"), json!([]));
 }
 
 /// What is answered to whoever asks for a trace that `end` ends while it waits for its queue, which no shard answers.
