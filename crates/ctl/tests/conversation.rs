@@ -49,6 +49,16 @@ fn lists() {
     check("export_definitions --for rabbitmq -",
         &[("GET /api/definitions?for=rabbitmq", 200, r#"{"queues":[],"left_out":["policy 'p'"]}"#)], "{\n  \"queues\": []\n}\n");
     check("export_definitions --for rabbitmq-4 -", &[("GET /api/definitions?for=rabbitmq-4", 200, r#"{"queues":[]}"#)], "{\n  \"queues\": []\n}\n");
+    check("-q cluster_status",
+        &[("GET /api/leveret/status", 200, r#"{"node":"a@b","processors":2,"product_name":"RabbitMQ","product_version":"3.13.7","leveret_version":"0.1.0"}"#),
+          ("GET /api/feature-flags?columns=name,state", 200, r#"[{"name":"f","state":"enabled"}]"#),
+          ("GET /api/cluster-name", 200, r#"{"name":"shop"}"#),
+          ("GET /api/overview?columns=cluster_tags", 200, r#"{"cluster_tags":{"region":"eu"}}"#)],
+        "Basics\n\nCluster name: shop\nTotal CPU cores available cluster-wide: 2\n\n\
+         Cluster Tags\n\nregion: eu\n\nDisk Nodes\n\na@b\n\nRunning Nodes\n\na@b\n\n\
+         Versions\n\na@b: RabbitMQ 3.13.7 on Leveret 0.1.0\n\nCPU Cores\n\nNode: a@b, available CPU cores: 2\n\n\
+         Maintenance status\n\nNode: a@b, status: not under maintenance\n\nAlarms\n\n(none)\n\nNetwork Partitions\n\n(none)\n\n\
+         Listeners\n\n(none)\n\nFeature flags\n\nFlag: f, state: enabled\n");
     check("list_unresponsive_queues", &[("GET /api/health/checks/virtual-hosts", 200, r#"{"status":"ok"}"#)],
         "Listing unresponsive queues for vhost / ...\n");
 }

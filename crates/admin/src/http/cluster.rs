@@ -19,7 +19,7 @@ use crate::ops::ask;
 const CLUSTER_NAME: &str = "cluster_name";
 
 /// The parameter with the tags that an operator gave the cluster.
-const CLUSTER_TAGS: &str = "cluster_tags";
+pub(super) const CLUSTER_TAGS: &str = "cluster_tags";
 
 /// The cluster's name: as it was set, else as the configuration has it.
 pub(super) fn name(call: &Call) -> String {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::{Call, Fields as _};
+use super::cluster::CLUSTER_TAGS;
 use super::{listing, policies};
 use crate::ops::ask;
 
@@ -114,7 +115,10 @@ fn globals(call: &Call) -> Vec<Value> {
     let stored = stored.map(|(name, value)| json!({"name": name, "value": value}));
     // RabbitMQ has it here, and the metrics as `rabbitmq_cluster_permanent_id`.
     let id = json!({"name": CLUSTER_ID, "value": call.node_name()});
-    stored.filter(|row| row["name"] != CLUSTER_ID).chain([id]).collect()
+    // RabbitMQ sets these at each start: a client that asks for them finds an empty list, not a 404.
+    let no_tags = json!({"name": CLUSTER_TAGS, "value": []});
+    let no_tags = Some(no_tags).filter(|_| topology.global_parameter(CLUSTER_TAGS).is_none());
+    stored.filter(|row| row["name"] != CLUSTER_ID).chain([id]).chain(no_tags).collect()
 }
 
 /// `GET /api/global-parameters`.
@@ -151,6 +155,9 @@ pub(super) async fn delete_global(call: Call) -> Result<Answer, Fault> {
     call.login.must_policymaker()?;
     global(&call).ok_or_else(Fault::not_found)?;
     let name = call.param("name").to_owned();
+    if name == CLUSTER_TAGS && call.node().topology().global_parameter(&name).is_none() {
+        return Ok(Answer::Done);
+    }
     ask::admin(call.node(), call.by(), AdminCommand::ClearGlobalParameter { name }).await?;
     Ok(Answer::Done)
 }

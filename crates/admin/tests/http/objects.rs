@@ -250,10 +250,16 @@ fn policies_and_parameters() {
         ("PUT",    "/api/cluster-name",           r#"{"name": ""}"#,            400, "empty"),
         ("GET",    "/api/overview",               "",                           200, r#""cluster_name":"mine""#),
         ("GET",    "/api/overview",               "",                           200, r#""cluster_tags":{}"#),
-        ("PUT",    "/api/global-parameters/cluster_tags", r#"{"value": {"region": "eu"}}"#, 201, ""),
+        ("GET",    "/api/global-parameters/cluster_tags", "",                   200, r#"{"name":"cluster_tags","value":[]}"#),
+        ("GET",    "/api/global-parameters",      "",                           200, r#"{"name":"cluster_tags","value":[]}"#),
+        ("DELETE", "/api/global-parameters/cluster_tags", "",                   204, ""),
+        ("PUT",    "/api/global-parameters/cluster_tags", r#"{"value": {"region": "eu"}}"#, 204, ""),
+        ("GET",    "/api/global-parameters",      "",                           200, r#"{"name":"cluster_tags","value":{"region":"eu"}}"#),
         ("GET",    "/api/overview",               "",                           200, r#""cluster_tags":{"region":"eu"}"#),
         ("PUT",    "/api/global-parameters/cluster_tags", r#"{"value": []}"#,   204, ""),
         ("GET",    "/api/overview",               "",                           200, r#""cluster_tags":{}"#),
+        ("DELETE", "/api/global-parameters/cluster_tags", "",                   204, ""),
+        ("GET",    "/api/global-parameters/cluster_tags", "",                   200, r#"{"name":"cluster_tags","value":[]}"#),
     ]);
 }
 

@@ -38,6 +38,25 @@ mod result {
     pub(super) const INVALID_DN: u32 = 34;
     pub(super) const INAPPROPRIATE_AUTHENTICATION: u32 = 48;
     pub(super) const INVALID_CREDENTIALS: u32 = 49;
+
+    /// What a code says, as RFC 4511 (appendix A) names it: many a directory adds no text. Empty for what is seldom met.
+    pub(super) fn meaning(code: u32) -> &'static str {
+        match code {
+            3 => " (time limit exceeded)",
+            SIZE_LIMIT_EXCEEDED => {
+                " (size limit exceeded: who asks the queries must be allowed more entries, in OpenLDAP by size.prtotal=unlimited)"
+            }
+            8 => " (stronger authentication required)",
+            10 => " (referral)",
+            11 => " (administrative limit exceeded)",
+            13 => " (confidentiality required: the directory wants TLS)",
+            50 => " (insufficient access rights)",
+            51 => " (busy)",
+            52 => " (unavailable)",
+            53 => " (unwilling to perform)",
+            _ => "",
+        }
+    }
 }
 
 /// Why there is no answer.
@@ -60,7 +79,7 @@ pub(super) enum Fault {
     #[error("it does not let in '{0}', as whom it is asked")]
     Refused(String),
     /// A result that is neither a yes nor a no.
-    #[error("result {code}{text}")]
+    #[error("result {code}{}{text}", result::meaning(*code))]
     Result { code: u32, text: String },
 }
 
@@ -505,9 +524,15 @@ mod tests {
         let steps: &[Step] = &[(&["a"], 4, None), (&["a"], 0, Some("1")), (&["b"], 0, Some(""))];
         assert_eq!(searched(steps), (names(&["a", "b"]), vec![false, true, true]));
         let total: &[Step] = &[(&["a"], 4, None), (&["a"], 0, Some("1")), (&[], 4, None)];
-        assert_eq!(searched(total), (Err("result 4".to_owned()), vec![false, true, true]));
+        let more = "result 4 (size limit exceeded: who asks the queries must be allowed more entries, in OpenLDAP by size.prtotal=unlimited)";
+        assert_eq!(searched(total), (Err(more.to_owned()), vec![false, true, true]));
+        let first: &[Step] = &[(&["a"], 4, None), (&["a"], 4, None)];
+        assert_eq!(searched(first), (Err(more.to_owned()), vec![false, true]));
         let none: &[Step] = &[(&["a"], 4, None), (&[], 11, None)];
-        assert_eq!(searched(none), (Err("result 11".to_owned()), vec![false, true]));
+        assert_eq!(
+            searched(none),
+            (Err("result 11 (administrative limit exceeded)".to_owned()), vec![false, true])
+        );
         // The bound is of all pages together.
         let long: &[Step] =
             &[(&["a"; 40_000], 4, None), (&["a"; 40_000], 0, Some("1")), (&["a"; 60_000], 0, None)];

@@ -148,6 +148,8 @@ fn cluster_status(it: &mut Call<'_>) -> Result<Answer, Fault> {
     let status = it.get("/api/leveret/status")?;
     let flags = it.get("/api/feature-flags?columns=name,state")?;
     let cluster = it.get("/api/cluster-name")?;
+    let tags = it.get("/api/overview?columns=cluster_tags")?["cluster_tags"].take();
+    let tag = |(name, value): (&String, &Value)| format!("{name}: {}", cell(value));
     let node = cell(&status["node"]);
     let mode = match status["is_under_maintenance"] == true {
         true => "marked for maintenance",
@@ -164,6 +166,7 @@ fn cluster_status(it: &mut Call<'_>) -> Result<Answer, Fault> {
                 format!("Total CPU cores available cluster-wide: {processors}"),
             ],
         ),
+        ("Cluster Tags", tags.as_object().into_iter().flatten().map(tag).collect()),
         ("Disk Nodes", vec![node.clone()]),
         ("Running Nodes", vec![node.clone()]),
         (
@@ -184,6 +187,7 @@ fn cluster_status(it: &mut Call<'_>) -> Result<Answer, Fault> {
     ];
     let document = json!({
         "cluster_name": cluster["name"],
+        "cluster_tags": tags,
         "disk_nodes": [node],
         "ram_nodes": [],
         "running_nodes": [node],
