@@ -18,7 +18,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::gate::Gate;
-use crate::message::Time;
+use crate::time::Time;
 
 /// A consumer to add.
 #[derive(Clone, Debug)]
@@ -129,7 +129,7 @@ pub(crate) struct Turns {
     pub(crate) bytes: u64,
 }
 
-/// Those of one priority that may be able to take a message.
+/// The consumers of one priority that may be able to take a message.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ring {
     priority: i32,

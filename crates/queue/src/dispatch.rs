@@ -10,14 +10,15 @@
 
 use crate::consumers::Turns;
 use crate::gate::delivery_cost;
-use crate::message::{Delivery, Left, Offset, Reason, Time, UnackedId};
+use crate::message::{Delivery, Left, Offset, Reason, UnackedId};
 use crate::queue::{Dispatched, Queue};
-use crate::ready::Entry;
+use crate::ready::QueuedMessage;
+use crate::time::Time;
 
 /// A message that found its consumer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Assigned {
-    pub(crate) entry: Entry,
+    pub(crate) entry: QueuedMessage,
     /// None when no ack is expected.
     pub(crate) unacked: Option<UnackedId>,
     consumer_key: u64,
@@ -191,7 +192,7 @@ impl Queue {
     }
 
     #[inline]
-    fn is_expired(&self, entry: Entry, now: Time) -> bool {
+    fn is_expired(&self, entry: QueuedMessage, now: Time) -> bool {
         entry.extra().is_some() && self.extras.expires_at(entry).is_some_and(|at| now >= at)
     }
 
@@ -246,7 +247,7 @@ impl Queue {
 
     /// A message that cannot be read is kept where nobody gets it: it counts as unacked.
     #[cold]
-    fn set_aside(&mut self, priority: u8, entry: Entry) {
+    fn set_aside(&mut self, priority: u8, entry: QueuedMessage) {
         self.unacked.insert(entry, priority, None);
     }
 
@@ -283,7 +284,7 @@ impl Queue {
     #[inline]
     pub(crate) fn give_out(
         &mut self,
-        entry: Entry,
+        entry: QueuedMessage,
         priority: u8,
         consumer: Option<u32>,
     ) -> UnackedId {

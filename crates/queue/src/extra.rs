@@ -1,8 +1,8 @@
 //! What only few messages have: an end of life, and a count of returns.
 
-use crate::message::Time;
-use crate::ready::Entry;
+use crate::ready::QueuedMessage;
 use crate::slab::Slab;
+use crate::time::Time;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extra {
@@ -26,21 +26,26 @@ impl Extras {
     }
 
     fn has_room(&self) -> bool {
-        self.slab.len() < Entry::EXTRA_END as usize / 2
+        self.slab.len() < QueuedMessage::EXTRA_END as usize / 2
     }
 
     #[inline]
-    pub(crate) fn expires_at(&self, entry: Entry) -> Option<Time> {
+    pub(crate) fn expires_at(&self, entry: QueuedMessage) -> Option<Time> {
         let extra = self.slab.get(entry.extra()?)?;
         extra.expires.then_some(extra.expires_at)
     }
 
     #[inline]
-    pub(crate) fn delivery_count(&self, entry: Entry) -> u32 {
+    pub(crate) fn delivery_count(&self, entry: QueuedMessage) -> u32 {
         entry.extra().and_then(|at| self.slab.get(at)).map_or(0, |extra| extra.delivery_count)
     }
 
-    pub(crate) fn set(&mut self, entry: &mut Entry, expires_at: Option<Time>, delivery_count: u32) {
+    pub(crate) fn set(
+        &mut self,
+        entry: &mut QueuedMessage,
+        expires_at: Option<Time>,
+        delivery_count: u32,
+    ) {
         let extra = Extra {
             expires_at: expires_at.unwrap_or_default(),
             delivery_count,
@@ -57,7 +62,7 @@ impl Extras {
     }
 
     /// Takes over what others had of the message.
-    pub(crate) fn adopt(&mut self, entry: &mut Entry, others: &Self) {
+    pub(crate) fn adopt(&mut self, entry: &mut QueuedMessage, others: &Self) {
         if let Some(&extra) = entry.extra().and_then(|at| others.slab.get(at)) {
             entry.set_extra(self.slab.insert(extra));
         }
@@ -65,7 +70,7 @@ impl Extras {
 
     /// The message leaves: its extra goes, and its count is told.
     #[inline]
-    pub(crate) fn forget(&mut self, entry: Entry) -> u32 {
+    pub(crate) fn forget(&mut self, entry: QueuedMessage) -> u32 {
         entry
             .extra()
             .and_then(|at| self.slab.take_if(at, |_| true))
@@ -94,7 +99,7 @@ mod tests {
     #[test]
     fn set_read_and_forgotten() {
         let mut extras = Extras::default();
-        let mut entry = Entry::new(1, 1, true, false);
+        let mut entry = QueuedMessage::new(1, 1, true, false);
         assert_eq!(extras.forget(entry), 0);
         extras.set(&mut entry, None, 3);
         assert_eq!((extras.expires_at(entry), extras.delivery_count(entry)), (None, 3));

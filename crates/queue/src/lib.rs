@@ -39,6 +39,7 @@ mod options;
 mod queue;
 mod ready;
 mod slab;
+mod time;
 mod totals;
 mod unacked;
 
@@ -47,9 +48,8 @@ pub use consumers::{ConsumerId, ConsumerSpec, ConsumerView, ExclusiveInUse};
 pub use dispatch::{Deliver, Record};
 pub use gate::{ChannelLimit, Gate, OutputGauge, delivery_cost};
 pub use look::{Look, LookAt};
-pub use message::{
-    Delivery, Got, Incoming, Left, Offset, Reason, Refused, Settle, Time, UnackedId,
-};
+pub use message::{Delivery, Got, Incoming, Left, Offset, Reason, Refused, Settle, UnackedId};
 pub use options::{Options, Overflow};
 pub use queue::{Counts, Dispatched, Queue, Removed, Settled};
+pub use time::Time;
 pub use totals::{ByReason, Totals};

@@ -4,9 +4,10 @@
 //! to the head; and over-long queues lose their head, which in a queue with priorities is the oldest of
 //! the *highest* priority. Both as in RabbitMQ's classic queues.
 
-use crate::message::{Left, Reason, Time};
+use crate::message::{Left, Reason};
 use crate::options::Overflow;
 use crate::queue::Queue;
+use crate::time::Time;
 
 /// Messages that one call lets go at most, so that a turn stays short. Each may be a dead letter.
 const LEAVE_PER_CALL: u32 = 256;

@@ -4,9 +4,10 @@
 //! but for transactions over several shards. The order of delivery differs from it where there are
 //! priorities, and messages that came back.
 
-use crate::message::{Offset, Time};
+use crate::message::Offset;
 use crate::queue::Queue;
-use crate::ready::Entry;
+use crate::ready::QueuedMessage;
+use crate::time::Time;
 
 /// What is found again by a number.
 pub(crate) trait Keyed {
@@ -106,7 +107,7 @@ impl Queue {
         }
     }
 
-    fn look_at(&self, entry: Entry, consumer: Option<u32>) -> Look {
+    fn look_at(&self, entry: QueuedMessage, consumer: Option<u32>) -> Look {
         Look {
             offset: Offset::new(entry.offset),
             size: entry.size,

@@ -6,11 +6,12 @@ use crate::backlog::Backlog;
 use crate::consumers::{ConsumerId, ConsumerSpec, ConsumerView, Consumers, ExclusiveInUse};
 use crate::dispatch::Assigned;
 use crate::extra::Extras;
-use crate::message::{Got, Incoming, Left, Offset, Reason, Refused, Settle, Time, UnackedId};
+use crate::message::{Got, Incoming, Left, Offset, Reason, Refused, Settle, UnackedId};
 use crate::options::{Options, Overflow};
-use crate::ready::{Entry, Ready};
+use crate::ready::{QueuedMessage, Ready};
+use crate::time::Time;
 use crate::totals::Totals;
-use crate::unacked::{Out, Unacked};
+use crate::unacked::{Unacked, UnackedMessage};
 
 /// Dead letters that wait until they are safe elsewhere.
 #[derive(Debug, Default)]
@@ -199,7 +200,7 @@ impl Queue {
     ) -> Result<(), Refused> {
         let Incoming { offset, size, persistent, redelivered, delivery_count, .. } = message;
         let ttl_ms = self.ttl_ms(message.expiration_ms);
-        let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
+        let mut entry = QueuedMessage::new(offset.get(), size, persistent, redelivered);
         if is_lean {
             entry.set_lean();
         }
@@ -234,7 +235,7 @@ impl Queue {
     /// it was `published`.
     pub fn restore(&mut self, message: Incoming, published: Time) {
         let Incoming { offset, size, persistent, redelivered, delivery_count, .. } = message;
-        let mut entry = Entry::new(offset.get(), size, persistent, redelivered);
+        let mut entry = QueuedMessage::new(offset.get(), size, persistent, redelivered);
         self.count_persistent(entry);
         self.totals.restored += 1;
         let ttl_ms = self.ttl_ms(message.expiration_ms);
@@ -318,7 +319,7 @@ impl Queue {
         }
     }
 
-    fn refuse(&mut self, entry: Entry, out: &mut Vec<Left>) {
+    fn refuse(&mut self, entry: QueuedMessage, out: &mut Vec<Left>) {
         self.totals.refused += 1;
         if self.options.overflow == Overflow::RejectPublishDlx {
             self.leave(entry, Reason::Maxlen, out);
@@ -411,8 +412,14 @@ impl Queue {
         Settled::Ended
     }
 
-    fn requeue(&mut self, message: Out, counts: bool, now: Time, out: &mut Vec<Left>) -> Settled {
-        let Out { mut entry, priority, .. } = message;
+    fn requeue(
+        &mut self,
+        message: UnackedMessage,
+        counts: bool,
+        now: Time,
+        out: &mut Vec<Left>,
+    ) -> Settled {
+        let UnackedMessage { mut entry, priority, .. } = message;
         self.totals.requeued += 1;
         entry.set_redelivered();
         let mut delivery_count = None;
@@ -758,7 +765,7 @@ impl Queue {
     }
 
     /// Hands a message over to the dead-letter exchange, or drops it.
-    pub(crate) fn leave(&mut self, entry: Entry, reason: Reason, out: &mut Vec<Left>) {
+    pub(crate) fn leave(&mut self, entry: QueuedMessage, reason: Reason, out: &mut Vec<Left>) {
         let delivery_count = self.forget(entry);
         let offset = Offset::new(entry.offset);
         if !self.options.dead_letter {
@@ -777,14 +784,14 @@ impl Queue {
     }
 
     #[inline]
-    fn count_persistent(&mut self, entry: Entry) {
+    fn count_persistent(&mut self, entry: QueuedMessage) {
         self.persistent += u64::from(entry.persistent());
         self.persistent_bytes += persistent_bytes(entry);
     }
 
     /// What is kept of a message besides its entry goes; tells how often it came back.
     #[inline]
-    pub(crate) fn forget(&mut self, entry: Entry) -> u32 {
+    pub(crate) fn forget(&mut self, entry: QueuedMessage) -> u32 {
         self.persistent -= u64::from(entry.persistent());
         self.persistent_bytes -= persistent_bytes(entry);
         self.extras.forget(entry)
@@ -796,6 +803,6 @@ fn numbers(offsets: &[Offset]) -> Vec<u64> {
 }
 
 #[inline]
-fn persistent_bytes(entry: Entry) -> u64 {
+fn persistent_bytes(entry: QueuedMessage) -> u64 {
     u64::from(entry.size) * u64::from(entry.persistent())
 }

@@ -31,7 +31,7 @@ const RETURNED_KEPT: usize = 1_024;
 ///   offset 8 bytes | size 4 bytes | redelivered, persistent, lean 1 bit each, extra 29 bits
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct QueuedMessage {
     pub(crate) offset: u64,
     pub(crate) size: u32,
     bits: u32,
@@ -43,7 +43,7 @@ const LEAN: u32 = 1 << 29;
 /// No [`Extra`](crate::extra::Extra).
 const NO_EXTRA: u32 = LEAN - 1;
 
-impl Entry {
+impl QueuedMessage {
     /// One more than the largest number an extra may have.
     pub(crate) const EXTRA_END: u32 = NO_EXTRA;
 
@@ -99,7 +99,7 @@ impl Entry {
     }
 }
 
-impl Keyed for Entry {
+impl Keyed for QueuedMessage {
     fn key(&self) -> u64 {
         self.offset
     }
@@ -111,7 +111,7 @@ impl Keyed for Entry {
 /// ```text
 ///   count | offset, steps | size, steps | bits, steps        steps: 0 step | 1 step step ...
 /// ```
-impl Pack for Entry {
+impl Pack for QueuedMessage {
     fn pack(block: &[Self]) -> Box<[u8]> {
         let mut out = Vec::with_capacity(64);
         put(&mut out, block.len() as u64);
@@ -162,7 +162,7 @@ struct Series {
 }
 
 impl Series {
-    /// What [`Entry::pack`] or [`write`](Self::write) wrote, unless some column has many steps.
+    /// What [`QueuedMessage::pack`] or [`write`](Self::write) wrote, unless some column has many steps.
     fn read(mut bytes: &[u8]) -> Option<Self> {
         let bytes = &mut bytes;
         let mut series = Self { count: take(bytes), first: [0; 3], steps: [0; 3] };
@@ -194,7 +194,7 @@ impl Series {
     }
 }
 
-fn put_column(out: &mut Vec<u8>, block: &[Entry], value: impl Fn(&Entry) -> u64) {
+fn put_column(out: &mut Vec<u8>, block: &[QueuedMessage], value: impl Fn(&QueuedMessage) -> u64) {
     let Some(first) = block.first().map(&value) else { return };
     put(out, first);
     let steps = || block.windows(2).map(|pair| value(&pair[1]).wrapping_sub(value(&pair[0])));
@@ -208,7 +208,11 @@ fn put_column(out: &mut Vec<u8>, block: &[Entry], value: impl Fn(&Entry) -> u64)
     }
 }
 
-fn take_column(bytes: &mut &[u8], block: &mut [Entry], mut set: impl FnMut(&mut Entry, u64)) {
+fn take_column(
+    bytes: &mut &[u8],
+    block: &mut [QueuedMessage],
+    mut set: impl FnMut(&mut QueuedMessage, u64),
+) {
     let mut value = take(bytes);
     let varies = take(bytes) == 1;
     let mut step = if varies { 0 } else { unzigzag(take(bytes)) };
@@ -257,7 +261,7 @@ fn take(bytes: &mut &[u8]) -> u64 {
 
 /// An entry in the heap of those that came back: the smallest offset is the greatest.
 #[derive(Clone, Copy, Debug)]
-struct Returned(Entry);
+struct Returned(QueuedMessage);
 
 impl Ord for Returned {
     fn cmp(&self, other: &Self) -> Ordering {
@@ -282,12 +286,12 @@ impl Eq for Returned {}
 #[derive(Debug, Default)]
 struct Level {
     returned: BinaryHeap<Returned>,
-    fresh: Fifo<Entry>,
+    fresh: Fifo<QueuedMessage>,
 }
 
 impl Level {
     #[inline]
-    fn peek(&self) -> Option<&Entry> {
+    fn peek(&self) -> Option<&QueuedMessage> {
         match self.returned.peek() {
             Some(Returned(entry)) => Some(entry),
             None => self.fresh.front(),
@@ -295,11 +299,11 @@ impl Level {
     }
 
     #[inline]
-    fn pop(&mut self) -> Option<Entry> {
+    fn pop(&mut self) -> Option<QueuedMessage> {
         if self.returned.is_empty() { self.fresh.pop_front() } else { self.pop_returned() }
     }
 
-    fn pop_returned(&mut self) -> Option<Entry> {
+    fn pop_returned(&mut self) -> Option<QueuedMessage> {
         let Returned(entry) = self.returned.pop()?;
         if self.returned.is_empty() && self.returned.capacity() > RETURNED_KEPT {
             self.returned = BinaryHeap::new();
@@ -312,11 +316,11 @@ impl Level {
         self.returned.is_empty() && self.fresh.is_empty()
     }
 
-    fn entries(&self) -> impl Iterator<Item = Entry> {
+    fn entries(&self) -> impl Iterator<Item = QueuedMessage> {
         self.returned.iter().map(|&Returned(entry)| entry).chain(self.fresh.iter())
     }
 
-    fn take(&mut self, offsets: &[u64], taken: &mut Vec<Entry>) {
+    fn take(&mut self, offsets: &[u64], taken: &mut Vec<QueuedMessage>) {
         self.returned.retain(|Returned(entry)| {
             let is_wanted = offsets.binary_search(&entry.offset).is_ok();
             taken.extend(is_wanted.then_some(*entry));
@@ -364,7 +368,7 @@ impl Higher {
     }
 
     #[inline]
-    fn pop(&mut self, priority: u8) -> Option<Entry> {
+    fn pop(&mut self, priority: u8) -> Option<QueuedMessage> {
         let level = &mut self.levels[usize::from(priority) - 1];
         let entry = level.pop();
         if level.is_empty() {
@@ -402,14 +406,14 @@ impl Ready {
 
     /// A new message, behind all others of its priority.
     #[inline]
-    pub(crate) fn push_fresh(&mut self, priority: u8, entry: Entry) {
+    pub(crate) fn push_fresh(&mut self, priority: u8, entry: QueuedMessage) {
         self.len += 1;
         self.bytes += u64::from(entry.size);
         self.level_for(priority).fresh.push_back(entry);
     }
 
     /// A message that comes back to its place.
-    pub(crate) fn push_returned(&mut self, priority: u8, entry: Entry) {
+    pub(crate) fn push_returned(&mut self, priority: u8, entry: QueuedMessage) {
         self.len += 1;
         self.bytes += u64::from(entry.size);
         self.level_for(priority).returned.push(Returned(entry));
@@ -417,7 +421,7 @@ impl Ready {
 
     /// A message that goes out before all others, but for older ones that were brought forward, too. It
     /// keeps that place when it comes back.
-    pub(crate) fn push_forward(&mut self, entry: Entry) {
+    pub(crate) fn push_forward(&mut self, entry: QueuedMessage) {
         self.push_returned(u8::MAX, entry);
     }
 
@@ -432,7 +436,7 @@ impl Ready {
 
     /// The message to be delivered next.
     #[inline]
-    pub(crate) fn peek(&self) -> Option<&Entry> {
+    pub(crate) fn peek(&self) -> Option<&QueuedMessage> {
         if let Some(higher) = &self.higher
             && let Some(priority) = higher.top()
         {
@@ -443,7 +447,7 @@ impl Ready {
 
     /// Takes the message to be delivered next, and tells its priority.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<(u8, Entry)> {
+    pub(crate) fn pop(&mut self) -> Option<(u8, QueuedMessage)> {
         let (priority, entry) = match self.higher.as_mut().and_then(|h| h.top().map(|p| (h, p))) {
             Some((higher, priority)) => (priority, higher.pop(priority)?),
             None => (0, self.base.pop()?),
@@ -469,7 +473,7 @@ impl Ready {
 
     /// Takes those with one of these offsets out, wherever they are. The offsets ascend.
     #[cold]
-    pub(crate) fn take(&mut self, offsets: &[u64]) -> Vec<(u8, Entry)> {
+    pub(crate) fn take(&mut self, offsets: &[u64]) -> Vec<(u8, QueuedMessage)> {
         let mut taken = Vec::new();
         let mut of_level = Vec::new();
         if let Some(higher) = &mut self.higher {
@@ -489,7 +493,7 @@ impl Ready {
     }
 
     /// Offers all that may be wanted.
-    pub(crate) fn search(&self, lowest: &mut Lowest<Entry>) {
+    pub(crate) fn search(&self, lowest: &mut Lowest<QueuedMessage>) {
         let higher = self.higher.iter().flat_map(|higher| &higher.levels);
         for level in higher.chain([&self.base]) {
             level.returned.iter().for_each(|&Returned(entry)| lowest.offer(entry));
@@ -501,7 +505,7 @@ impl Ready {
     pub(crate) fn allocated_bytes(&self) -> u64 {
         // Packed are only long backlogs, and those have the priority that most messages have: none.
         let (bytes, packed) = self.base.fresh.packed();
-        let open = (self.len - packed.min(self.len)) * (size_of::<Entry>() as u64 + 1);
+        let open = (self.len - packed.min(self.len)) * (size_of::<QueuedMessage>() as u64 + 1);
         open.max(self.base.fresh.open_bytes()) + bytes
     }
 
@@ -511,7 +515,7 @@ impl Ready {
     }
 
     /// All of them in about the order they will be popped: what came back is in no order of its own.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = QueuedMessage> {
         let higher = self.higher.iter().flat_map(|higher| higher.levels.iter().rev());
         higher.chain([&self.base]).flat_map(Level::entries)
     }
@@ -543,8 +547,8 @@ impl Ready {
 mod tests {
     use super::*;
 
-    fn entry(offset: u64) -> Entry {
-        Entry::new(offset, 10, false, false)
+    fn entry(offset: u64) -> QueuedMessage {
+        QueuedMessage::new(offset, 10, false, false)
     }
 
     fn popped(ready: &mut Ready) -> Vec<u64> {
@@ -561,19 +565,19 @@ mod tests {
 
     #[test]
     fn sixteen_bytes() {
-        assert_eq!(size_of::<Entry>(), 16);
+        assert_eq!(size_of::<QueuedMessage>(), 16);
         assert_eq!(size_of::<Returned>(), 16);
     }
 
     #[test]
     fn an_entry_keeps_its_bits() {
-        let mut entry = Entry::new(u64::MAX, u32::MAX, true, false);
+        let mut entry = QueuedMessage::new(u64::MAX, u32::MAX, true, false);
         assert_eq!((entry.persistent(), entry.redelivered(), entry.extra()), (true, false, None));
         entry.set_extra(5);
         entry.set_redelivered();
         assert_eq!((entry.persistent(), entry.redelivered(), entry.extra()), (true, true, Some(5)));
-        entry.set_extra(Entry::EXTRA_END - 1);
-        assert_eq!(entry.extra(), Some(Entry::EXTRA_END - 1));
+        entry.set_extra(QueuedMessage::EXTRA_END - 1);
+        assert_eq!(entry.extra(), Some(QueuedMessage::EXTRA_END - 1));
     }
 
     #[test]
@@ -583,8 +587,8 @@ mod tests {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (seed >> 33) % below
         };
-        let alike: Vec<_> = (0..128).map(|n| Entry::new(n, 16, true, false)).collect();
-        assert!(Entry::pack(&alike).len() < 20, "{}", Entry::pack(&alike).len());
+        let alike: Vec<_> = (0..128).map(|n| QueuedMessage::new(n, 16, true, false)).collect();
+        assert!(QueuedMessage::pack(&alike).len() < 20, "{}", QueuedMessage::pack(&alike).len());
         for round in 0..200 {
             let mut offset = random(1 << 40);
             let block: Vec<_> = (0..=random(BLOCK as u64 - 1))
@@ -595,7 +599,8 @@ mod tests {
                         _ => random(u64::MAX),
                     };
                     let size = if round % 2 == 0 { 1024 } else { random(1 << 32) as u32 };
-                    let mut entry = Entry::new(offset, size, random(2) == 0, random(9) == 0);
+                    let mut entry =
+                        QueuedMessage::new(offset, size, random(2) == 0, random(9) == 0);
                     if random(5) == 0 {
                         entry.set_extra(random(1000) as u32);
                     }
@@ -603,7 +608,7 @@ mod tests {
                 })
                 .collect();
             let mut again = vec![entry(1)];
-            assert_eq!(Entry::unpack(&Entry::pack(&block), &mut again), None);
+            assert_eq!(QueuedMessage::unpack(&QueuedMessage::pack(&block), &mut again), None);
             assert_eq!(again[1..], block);
         }
     }
@@ -611,8 +616,8 @@ mod tests {
     /// As long as they go on alike, and no longer; what was packed so comes back block by block.
     #[test]
     fn blocks_that_go_on_alike_are_packed_as_one() {
-        let block = |first: u64, step: u64, count: u64| -> Vec<Entry> {
-            (0..count).map(|n| Entry::new(first + step * n, 100, true, false)).collect()
+        let block = |first: u64, step: u64, count: u64| -> Vec<QueuedMessage> {
+            (0..count).map(|n| QueuedMessage::new(first + step * n, 100, true, false)).collect()
         };
         let start = block(1000, 3, 128);
         for (next, is_alike) in [
@@ -620,20 +625,27 @@ mod tests {
             (block(1384, 3, 1), true),
             (block(1384, 2, 128), false),
             (block(1383, 3, 128), false),
-            (block(1384, 3, 128).into_iter().map(|it| Entry { size: 101, ..it }).collect(), false),
+            (
+                block(1384, 3, 128)
+                    .into_iter()
+                    .map(|it| QueuedMessage { size: 101, ..it })
+                    .collect(),
+                false,
+            ),
         ] {
-            let mut packed = Entry::pack(&start);
-            assert_eq!(Entry::pack_behind(&mut packed, &next), is_alike, "{next:?}");
+            let mut packed = QueuedMessage::pack(&start);
+            assert_eq!(QueuedMessage::pack_behind(&mut packed, &next), is_alike, "{next:?}");
             if is_alike {
                 let (mut first, mut last) = (Vec::new(), Vec::new());
-                let others = Entry::unpack(&packed, &mut first).expect("the second block");
-                assert_eq!(Entry::unpack(&others, &mut last), None);
+                let others = QueuedMessage::unpack(&packed, &mut first).expect("the second block");
+                assert_eq!(QueuedMessage::unpack(&others, &mut last), None);
                 assert_eq!((first, last), (start.clone(), next));
             }
         }
-        let mut packed = Entry::pack(&start);
-        let more = (1..)
-            .take_while(|n| Entry::pack_behind(&mut packed, &block(1000 + 3 * 128 * n, 3, 128)));
+        let mut packed = QueuedMessage::pack(&start);
+        let more = (1..).take_while(|n| {
+            QueuedMessage::pack_behind(&mut packed, &block(1000 + 3 * 128 * n, 3, 128))
+        });
         assert_eq!(more.count() as u64, SERIES_MAX / 128 - 1);
     }
 
@@ -641,7 +653,7 @@ mod tests {
     fn a_long_backlog_of_like_messages_takes_next_to_nothing() {
         let mut ready = Ready::default();
         for offset in 0..1_000_000 {
-            ready.push_fresh(0, Entry::new(3 * offset, 16, true, false));
+            ready.push_fresh(0, QueuedMessage::new(3 * offset, 16, true, false));
         }
         assert!(ready.allocated() < 40_000, "{} for a million", ready.allocated());
         assert!(ready.allocated_bytes() < 40_000, "{} counted", ready.allocated_bytes());

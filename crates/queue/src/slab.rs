@@ -19,13 +19,13 @@ const NONE: u16 = u16::MAX;
 pub(crate) struct Slab<T> {
     chunks: Vec<Chunk<T>>,
     open: BinaryHeap<Reverse<u32>>,
-    spare: Vec<Slot<T>>,
+    spare: Vec<SlabSlot<T>>,
     len: usize,
 }
 
 #[derive(Debug)]
 struct Chunk<T> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<SlabSlot<T>>,
     /// First of the vacant slots, linked by `Vacant::next`; [`NONE`] at the end.
     vacant: u16,
     live: u16,
@@ -33,7 +33,7 @@ struct Chunk<T> {
 }
 
 #[derive(Debug)]
-enum Slot<T> {
+enum SlabSlot<T> {
     Vacant { next: u16 },
     Full(T),
 }
@@ -46,7 +46,7 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     /// What a value takes, in bytes.
-    pub(crate) const VALUE_BYTES: usize = size_of::<Slot<T>>();
+    pub(crate) const VALUE_BYTES: usize = size_of::<SlabSlot<T>>();
 
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -64,12 +64,12 @@ impl<T> Slab<T> {
                 chunk.slots = std::mem::take(&mut self.spare);
                 chunk.slots.reserve_exact(CHUNK);
             }
-            chunk.slots.push(Slot::Full(value));
+            chunk.slots.push(SlabSlot::Full(value));
             chunk.slots.len() as u32 - 1
         } else {
             let slot = chunk.vacant;
-            let before = std::mem::replace(&mut chunk.slots[slot as usize], Slot::Full(value));
-            let Slot::Vacant { next } = before else { unreachable!("vacant slots are linked") };
+            let before = std::mem::replace(&mut chunk.slots[slot as usize], SlabSlot::Full(value));
+            let SlabSlot::Vacant { next } = before else { unreachable!("vacant slots are linked") };
             chunk.vacant = next;
             u32::from(slot)
         };
@@ -102,16 +102,16 @@ impl<T> Slab<T> {
     pub(crate) fn get(&self, id: u32) -> Option<&T> {
         let chunk = self.chunks.get((id >> CHUNK_BITS) as usize)?;
         match chunk.slots.get(id as usize % CHUNK)? {
-            Slot::Full(value) => Some(value),
-            Slot::Vacant { .. } => None,
+            SlabSlot::Full(value) => Some(value),
+            SlabSlot::Vacant { .. } => None,
         }
     }
 
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
         let chunk = self.chunks.get_mut((id >> CHUNK_BITS) as usize)?;
         match chunk.slots.get_mut(id as usize % CHUNK)? {
-            Slot::Full(value) => Some(value),
-            Slot::Vacant { .. } => None,
+            SlabSlot::Full(value) => Some(value),
+            SlabSlot::Vacant { .. } => None,
         }
     }
 
@@ -122,10 +122,10 @@ impl<T> Slab<T> {
         let chunk = self.chunks.get_mut(at as usize)?;
         let slot = chunk.slots.get_mut(id as usize % CHUNK)?;
         match slot {
-            Slot::Full(value) if check(value) => {}
+            SlabSlot::Full(value) if check(value) => {}
             _ => return None,
         }
-        let before = std::mem::replace(slot, Slot::Vacant { next: chunk.vacant });
+        let before = std::mem::replace(slot, SlabSlot::Vacant { next: chunk.vacant });
         chunk.vacant = (id as usize % CHUNK) as u16;
         chunk.live -= 1;
         self.len -= 1;
@@ -137,8 +137,8 @@ impl<T> Slab<T> {
             self.empty_chunk(at);
         }
         match before {
-            Slot::Full(value) => Some(value),
-            Slot::Vacant { .. } => None,
+            SlabSlot::Full(value) => Some(value),
+            SlabSlot::Vacant { .. } => None,
         }
     }
 
@@ -160,15 +160,15 @@ impl<T> Slab<T> {
 
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flat_map(|chunk| &chunk.slots).filter_map(|slot| match slot {
-            Slot::Full(value) => Some(value),
-            Slot::Vacant { .. } => None,
+            SlabSlot::Full(value) => Some(value),
+            SlabSlot::Vacant { .. } => None,
         })
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.chunks.iter_mut().flat_map(|chunk| &mut chunk.slots).filter_map(|slot| match slot {
-            Slot::Full(value) => Some(value),
-            Slot::Vacant { .. } => None,
+            SlabSlot::Full(value) => Some(value),
+            SlabSlot::Vacant { .. } => None,
         })
     }
 
@@ -185,7 +185,7 @@ impl<T> Slab<T> {
     pub(crate) fn allocated(&self) -> usize {
         let slots =
             self.spare.capacity() + self.chunks.iter().map(|c| c.slots.capacity()).sum::<usize>();
-        slots * size_of::<Slot<T>>()
+        slots * size_of::<SlabSlot<T>>()
             + self.chunks.capacity() * size_of::<Chunk<T>>()
             + self.open.capacity() * 4
     }
@@ -243,7 +243,7 @@ mod tests {
         for &id in &ids[..99_999] {
             slab.take_if(id, |_| true);
         }
-        let kept = 4 * CHUNK * size_of::<Slot<u64>>();
+        let kept = 4 * CHUNK * size_of::<SlabSlot<u64>>();
         let directory = 100_000 / CHUNK * 2 * (size_of::<Chunk<u64>>() + 4);
         assert!(slab.allocated() < kept + directory, "{}", slab.allocated());
         assert_eq!(slab.get(ids[99_999]), Some(&99_999));

@@ -7,13 +7,13 @@
 
 use crate::look::Keyed;
 use crate::message::UnackedId;
-use crate::ready::Entry;
+use crate::ready::QueuedMessage;
 use crate::slab::Slab;
 
-/// One message that is out.
+/// A message that was handed out and is not settled.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Out {
-    pub(crate) entry: Entry,
+pub(crate) struct UnackedMessage {
+    pub(crate) entry: QueuedMessage,
     /// Where it comes back to.
     pub(crate) priority: u8,
     /// Meaningless for `by_get`.
@@ -22,14 +22,14 @@ pub(crate) struct Out {
     by_get: bool,
 }
 
-impl Out {
+impl UnackedMessage {
     /// Who has it.
     pub(crate) fn consumer(&self) -> Option<u32> {
         (!self.by_get).then_some(self.consumer)
     }
 }
 
-impl Keyed for Out {
+impl Keyed for UnackedMessage {
     fn key(&self) -> u64 {
         self.entry.offset
     }
@@ -38,13 +38,13 @@ impl Keyed for Out {
 /// All unacked messages of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Unacked {
-    out: Slab<Out>,
+    out: Slab<UnackedMessage>,
     bytes: u64,
 }
 
 impl Unacked {
     /// What a message takes.
-    pub(crate) const MESSAGE_BYTES: u64 = Slab::<Out>::VALUE_BYTES as u64;
+    pub(crate) const MESSAGE_BYTES: u64 = Slab::<UnackedMessage>::VALUE_BYTES as u64;
 
     pub(crate) fn len(&self) -> u64 {
         self.out.len() as u64
@@ -59,32 +59,32 @@ impl Unacked {
     #[inline]
     pub(crate) fn insert(
         &mut self,
-        entry: Entry,
+        entry: QueuedMessage,
         priority: u8,
         consumer: Option<u32>,
     ) -> UnackedId {
         self.bytes += u64::from(entry.size);
         let (by_get, consumer) = (consumer.is_none(), consumer.unwrap_or_default());
-        UnackedId(self.out.insert(Out { entry, priority, consumer, by_get }))
+        UnackedId(self.out.insert(UnackedMessage { entry, priority, consumer, by_get }))
     }
 
     /// Takes the message out if `id` still means `offset`.
     #[inline]
-    pub(crate) fn take(&mut self, id: UnackedId, offset: u64) -> Option<Out> {
+    pub(crate) fn take(&mut self, id: UnackedId, offset: u64) -> Option<UnackedMessage> {
         let out = self.out.take_if(id.0, |out| out.entry.offset == offset)?;
         self.bytes -= u64::from(out.entry.size);
         Some(out)
     }
 
-    pub(crate) fn outs(&self) -> impl Iterator<Item = &Out> {
+    pub(crate) fn outs(&self) -> impl Iterator<Item = &UnackedMessage> {
         self.out.values()
     }
 
-    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = QueuedMessage> {
         self.outs().map(|out| out.entry)
     }
 
-    pub(crate) fn entries_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+    pub(crate) fn entries_mut(&mut self) -> impl Iterator<Item = &mut QueuedMessage> {
         self.out.values_mut().map(|out| &mut out.entry)
     }
 
@@ -104,16 +104,16 @@ mod tests {
 
     #[test]
     fn twenty_four_bytes() {
-        assert_eq!(Slab::<Out>::VALUE_BYTES, 24);
+        assert_eq!(Slab::<UnackedMessage>::VALUE_BYTES, 24);
     }
 
     #[test]
     fn a_late_id_settles_nothing() {
         let mut unacked = Unacked::default();
-        let first = unacked.insert(Entry::new(7, 100, false, false), 0, Some(0));
+        let first = unacked.insert(QueuedMessage::new(7, 100, false, false), 0, Some(0));
         assert!(unacked.take(first, 8).is_none());
         assert!(unacked.take(first, 7).is_some());
-        let second = unacked.insert(Entry::new(9, 100, false, false), 0, Some(0));
+        let second = unacked.insert(QueuedMessage::new(9, 100, false, false), 0, Some(0));
         assert_eq!(first, second, "the place is used again");
         assert!(unacked.take(first, 7).is_none());
         assert_eq!((unacked.len(), unacked.bytes()), (1, 100));
