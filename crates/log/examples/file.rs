@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::Instant;
 
-use leveret_log::disk::{Disk, DiskError, Done, FileName, Lines, Op, Roster, Token};
+use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, Roster, RosterLines, Token};
 use leveret_log::file::Options;
 use leveret_log::{FileLog, Holder, Keep, Log, MemoryLog, Offset};
 
@@ -46,7 +46,7 @@ impl Disk for NoDisk {
         Ok(Roster::None)
     }
 
-    fn enlist(&mut self, _: &Lines, _: bool) -> Result<(), DiskError> {
+    fn enlist(&mut self, _: &RosterLines, _: bool) -> Result<(), DiskError> {
         Ok(())
     }
 

@@ -243,9 +243,9 @@ pub struct Floor {
     pub segment: u64,
 }
 
-/// What a list of files says.
+/// The lines of a list of files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lines {
+pub struct RosterLines {
     /// The files, in no order.
     pub files: Vec<Listed>,
     /// How far the log was when it was opened last.
@@ -258,9 +258,9 @@ pub enum Roster {
     /// There is no list: an older version left the directory, or somebody took it away.
     None,
     /// There is one, and it is not whole. What can be read of it, and what is wrong.
-    Damaged(Lines, String),
+    Damaged(RosterLines, String),
     /// All that the disk knows.
-    Whole(Lines),
+    Whole(RosterLines),
 }
 
 impl Roster {
@@ -350,7 +350,7 @@ pub trait Disk {
 
     /// The log is open, and these are its files: from now on, and as all that is submitted changes them. `is_needed`:
     /// some file says that there is a list.
-    fn enlist(&mut self, lines: &Lines, is_needed: bool) -> Result<(), DiskError>;
+    fn enlist(&mut self, lines: &RosterLines, is_needed: bool) -> Result<(), DiskError>;
 
     /// The segment files there are, and their lengths.
     fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError>;

@@ -48,7 +48,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 
 use crate::disk::{Disk, Done, Reached};
-use crate::memory::{LARGE, MemoryLog, Source};
+use crate::memory::{LARGE, MemoryLog, RecordBytes};
 use crate::shared::{Errand, LogNumber, Shared};
 use crate::{
     AppendError, HEAD_MAX, HoldError, Holder, Keep, Log, Moment, Offset, PagedOut, ReadError,
@@ -363,7 +363,7 @@ impl<D: Disk> FileLog<D> {
     /// Appends a record, whose head has so many bytes.
     fn add(
         &mut self,
-        source: Source<'_>,
+        source: RecordBytes<'_>,
         head_len: usize,
         holders: &[Holder],
         keep: Keep,
@@ -610,7 +610,7 @@ impl<D: Disk> Log for FileLog<D> {
         holders: &[Holder],
         keep: Keep,
     ) -> Result<Offset, AppendError> {
-        self.add(Source::Pieces(head, parts), head.len(), holders, keep)
+        self.add(RecordBytes::Pieces(head, parts), head.len(), holders, keep)
     }
 
     fn append_whole(
@@ -620,7 +620,7 @@ impl<D: Disk> Log for FileLog<D> {
         holders: &[Holder],
         keep: Keep,
     ) -> Result<Offset, AppendError> {
-        self.add(Source::Whole(record), head_len, holders, keep)
+        self.add(RecordBytes::Whole(record), head_len, holders, keep)
     }
 
     fn append_shared(
@@ -631,7 +631,7 @@ impl<D: Disk> Log for FileLog<D> {
         keep: Keep,
         shared: &Arc<Shared>,
     ) -> Result<Offset, AppendError> {
-        let result = self.add(Source::Whole(record), head_len, holders, keep);
+        let result = self.add(RecordBytes::Whole(record), head_len, holders, keep);
         self.begin_shared(result.as_ref().ok().filter(|_| !holders.is_empty()), shared);
         result
     }

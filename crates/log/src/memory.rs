@@ -70,14 +70,14 @@ const RECORD_MAX: u64 = u32::MAX as u64;
 
 /// The bytes of a record to come.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Source<'a> {
+pub(crate) enum RecordBytes<'a> {
     /// Pieces, to be copied: its head and more.
     Pieces(&'a [u8], &'a [&'a [u8]]),
     /// All of them, in memory that a large record may keep.
     Whole(&'a Bytes),
 }
 
-impl Source<'_> {
+impl RecordBytes<'_> {
     /// Bytes of the record, if it may be that long.
     #[inline]
     pub(crate) fn len(self) -> Result<usize, AppendError> {
@@ -97,7 +97,7 @@ impl Source<'_> {
 /// A [`Log`] in memory. An empty one that was not used for long holds next to nothing.
 #[derive(Debug, Default)]
 pub struct MemoryLog {
-    blocks: VecDeque<Slot>,
+    blocks: VecDeque<DirectoryRow>,
     end: Offset,
     records: u64,
     live_bytes: u64,
@@ -119,7 +119,7 @@ pub struct MemoryLog {
 
 /// The directory's line for a block, so that a search reads only the directory.
 #[derive(Debug)]
-struct Slot {
+struct DirectoryRow {
     /// No record below it is in the block, and every one from it on is not in an earlier one.
     first: u64,
     block: Box<Block>,
@@ -158,7 +158,7 @@ impl MemoryLog {
         }
         let released = HoldError::Released { at };
         let slot = self.find(at.get()).ok_or(released)?;
-        let Slot { first, block } = &self.blocks[slot];
+        let DirectoryRow { first, block } = &self.blocks[slot];
         let entry = block.find(*first, at.get()).ok_or(released)?;
         Ok((slot, entry))
     }
@@ -167,7 +167,7 @@ impl MemoryLog {
     #[cold]
     fn make_room(&mut self, len: usize) {
         let mut size = BLOCK_MIN;
-        if let Some(Slot { first, block }) = self.blocks.back_mut() {
+        if let Some(DirectoryRow { first, block }) = self.blocks.back_mut() {
             if block.live() == 0 {
                 block.reuse();
                 *first = self.end.get();
@@ -189,7 +189,7 @@ impl MemoryLog {
             block.seal();
             self.sealed_held += block.held();
         }
-        self.blocks.push_back(Slot { first: self.end.get(), block });
+        self.blocks.push_back(DirectoryRow { first: self.end.get(), block });
         if let Some(sealed) = sealed
             && self.blocks[sealed].block.live() == 0
         {
@@ -200,7 +200,7 @@ impl MemoryLog {
     /// Takes out a sealed block in which nothing is left.
     #[cold]
     fn retire(&mut self, slot: usize) {
-        if let Some(Slot { block, .. }) = self.blocks.remove(slot) {
+        if let Some(DirectoryRow { block, .. }) = self.blocks.remove(slot) {
             self.sealed_held -= block.held();
             self.keep_spare(block);
         }
@@ -254,7 +254,7 @@ impl MemoryLog {
             None => {
                 let size = (4 * block.small_bytes()).next_power_of_two();
                 let mut sparse = Box::new(Block::sparse(size.clamp(SPARSE_MIN, BLOCK_MAX)));
-                let Slot { first, block } = &mut self.blocks[slot];
+                let DirectoryRow { first, block } = &mut self.blocks[slot];
                 self.sealed_held -= block.held();
                 block.pour_into(*first, &mut sparse);
                 self.sealed_held += sparse.held();
@@ -303,12 +303,13 @@ impl MemoryLog {
 
     /// Appends a record of `len` bytes with a number of holders, or whatever else stands for them and is 0
     /// only for none.
-    fn push(&mut self, source: Source<'_>, len: usize, (holders, tag): (u32, u16)) -> Offset {
+    fn push(&mut self, source: RecordBytes<'_>, len: usize, (holders, tag): (u32, u16)) -> Offset {
         let at = self.end;
         // A hole needs no memory, and large records bring their own.
-        let (source, len) = if holders > 0 { (source, len) } else { (Source::Pieces(&[], &[]), 0) };
+        let (source, len) =
+            if holders > 0 { (source, len) } else { (RecordBytes::Pieces(&[], &[]), 0) };
         let needed = if len > LARGE { 0 } else { len };
-        let fits = self.blocks.back().is_some_and(|Slot { block, .. }| {
+        let fits = self.blocks.back().is_some_and(|DirectoryRow { block, .. }| {
             block.room() >= needed
                 && block.len() < RECORDS_MAX
                 && (block.live() > 0 || block.len() < REUSE_AFTER)
@@ -357,7 +358,7 @@ impl Log for MemoryLog {
         holders: &[Holder],
         _: Keep,
     ) -> Result<Offset, AppendError> {
-        let source = Source::Pieces(head, parts);
+        let source = RecordBytes::Pieces(head, parts);
         Ok(self.push(source, source.len()?, (holders.len() as u32, 0)))
     }
 
@@ -368,7 +369,7 @@ impl Log for MemoryLog {
         holders: &[Holder],
         _: Keep,
     ) -> Result<Offset, AppendError> {
-        let source = Source::Whole(record);
+        let source = RecordBytes::Whole(record);
         Ok(self.push(source, source.len()?, (holders.len() as u32, 0)))
     }
 
@@ -430,7 +431,7 @@ impl Log for MemoryLog {
     }
 
     fn usage(&self) -> Usage {
-        let directory = self.blocks.capacity() * size_of::<Slot>();
+        let directory = self.blocks.capacity() * size_of::<DirectoryRow>();
         let tail = self.blocks.back().map_or(0, |slot| slot.block.held());
         let spare = self.spare.as_ref().map_or(0, |spare| spare.held());
         let spare = spare + self.spares.held();

@@ -91,9 +91,9 @@ pub(crate) enum Progress {
     Safe,
 }
 
-/// What a log does about the bytes that it was to write.
+/// Which log writes the bytes that several were to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum BytesAt {
     /// It writes them. These logs may come to refer to it.
     Here(SmallVec<[LogNumber; 4]>),
     /// Another one has them.
@@ -138,22 +138,22 @@ impl Shared {
     }
 
     /// A log writes the record `at` now.
-    pub(crate) fn take(&self, log: LogNumber, at: Offset) -> Taken {
+    pub(crate) fn take(&self, log: LogNumber, at: Offset) -> BytesAt {
         let mut state = self.state();
         let Some(index) = state.logs.iter().position(|&it| it == log) else {
             // Given twice to one log: cannot be, and each has its own then.
-            return Taken::Here(SmallVec::new());
+            return BytesAt::Here(SmallVec::new());
         };
         state.logs.swap_remove(index);
         if let Some(home) = &mut state.home {
             if home.progress != Progress::Safe {
                 home.waiting.push(log);
             }
-            return Taken::There(home.place, home.progress);
+            return BytesAt::There(home.place, home.progress);
         }
         let place = Original { log, at };
         state.home = Some(Home { place, progress: Progress::Writing, waiting: SmallVec::new() });
-        Taken::Here(state.logs.clone())
+        BytesAt::Here(state.logs.clone())
     }
 
     /// How far the bytes are. Tells who waits for that.
@@ -186,13 +186,13 @@ mod tests {
         let place = Original { log: log(1), at: Offset::new(7) };
         assert_eq!(
             shared.take(log(1), place.at),
-            Taken::Here([log(0), log(2)].into_iter().collect())
+            BytesAt::Here([log(0), log(2)].into_iter().collect())
         );
-        assert_eq!(shared.take(log(0), Offset::new(9)), Taken::There(place, Progress::Writing));
+        assert_eq!(shared.take(log(0), Offset::new(9)), BytesAt::There(place, Progress::Writing));
         assert_eq!(shared.set(Progress::Stuck).to_vec(), [log(0)]);
         assert_eq!(shared.set(Progress::Safe).to_vec(), [log(0)]);
         assert_eq!(shared.set(Progress::Safe).to_vec(), []);
-        assert_eq!(shared.take(log(2), Offset::new(3)), Taken::There(place, Progress::Safe));
+        assert_eq!(shared.take(log(2), Offset::new(3)), BytesAt::There(place, Progress::Safe));
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(shared.leave(log(2)), None);
         assert_eq!(
             shared.take(log(0), Offset::new(5)),
-            Taken::Here([log(1)].into_iter().collect())
+            BytesAt::Here([log(1)].into_iter().collect())
         );
         assert_eq!(shared.leave(log(1)), Some(Original { log: log(0), at: Offset::new(5) }));
     }

@@ -4,7 +4,7 @@ mod batches;
 
 use batches::{FIRST, append, drive, open, options, read, recovered, written};
 use leveret_log::disk::{
-    Disk, DiskError, Done, FileName, Lines, Op, Reached, Roster, SimDisk, Token,
+    Disk, DiskError, Done, FileName, Op, Reached, Roster, RosterLines, SimDisk, Token,
 };
 use leveret_log::file::{OnDamage, OpenError, Options};
 use leveret_log::{FileLog, Log, Offset};
@@ -342,7 +342,7 @@ impl Disk for Stops {
         self.disk.roster()
     }
 
-    fn enlist(&mut self, lines: &Lines, is_needed: bool) -> Result<(), DiskError> {
+    fn enlist(&mut self, lines: &RosterLines, is_needed: bool) -> Result<(), DiskError> {
         self.may()?;
         self.disk.enlist(lines, is_needed)
     }

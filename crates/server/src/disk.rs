@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use leveret_log::disk::{Disk, DiskError, Done, FileName, Lines, Op, Piece, Roster, Token};
+use leveret_log::disk::{Disk, DiskError, Done, FileName, Op, Piece, Roster, RosterLines, Token};
 
 use crate::buffers::Buffers;
 use crate::locks::{Rank, Ranked};
@@ -166,7 +166,7 @@ impl RealDisk {
         let buffers = Buffers::of_all(BUFFERS_KEPT);
         let reader =
             Reader { dir: dir.to_owned(), open: Vec::new(), background, buffers: buffers.clone() };
-        let told = Told { done: done_in, wake, rests };
+        let told = DiskBells { done: done_in, wake, rests };
         let digests = Digests::new(dir, name, room, told.clone());
         let threads = vec![
             spawn(&format!("{name}-write"), to_write, told.clone(), writer)?,
@@ -266,9 +266,9 @@ pub(crate) enum ListState {
     Whole,
 }
 
-/// Whom a thread tells of what it did.
+/// Where a thread says what it did, and whom it wakes for that.
 #[derive(Clone)]
-struct Told {
+struct DiskBells {
     done: Sender<(Token, Done)>,
     wake: Wake,
     rests: Wake,
@@ -314,7 +314,7 @@ impl Job {
 fn spawn(
     name: &str,
     jobs: Receiver<Job>,
-    told: Told,
+    told: DiskBells,
     mut worker: impl Worker,
 ) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -539,7 +539,7 @@ impl Disk for RealDisk {
         List::read(&self.dir).map(|found| found.roster).map_err(|error| failed(&error))
     }
 
-    fn enlist(&mut self, lines: &Lines, is_needed: bool) -> Result<(), DiskError> {
+    fn enlist(&mut self, lines: &RosterLines, is_needed: bool) -> Result<(), DiskError> {
         let enlisted = self.touch().and_then(|()| self.list.lock().enlist(lines, is_needed));
         enlisted.map_err(|error| not_written(&error))
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use leveret_log::disk::{
-    Disk, DiskError, Done, FileName, Lines, Op, Reached, Roster, SimDisk, Token,
+    Disk, DiskError, Done, FileName, Op, Reached, Roster, RosterLines, SimDisk, Token,
 };
 use leveret_log::file::{OnDamage, Options as LogOptions, Report};
 use leveret_log::{
@@ -24,7 +24,7 @@ use crate::random::{Random, Seed};
 
 /// Whose disk it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
+pub(crate) enum DiskOwner {
     /// By index.
     Shard(usize),
     Names,
@@ -100,7 +100,7 @@ impl Disk for StepDisk {
         self.disk.roster()
     }
 
-    fn enlist(&mut self, lines: &Lines, is_needed: bool) -> Result<(), DiskError> {
+    fn enlist(&mut self, lines: &RosterLines, is_needed: bool) -> Result<(), DiskError> {
         self.disk.enlist(lines, is_needed)
     }
 
@@ -170,8 +170,8 @@ impl Disks {
     }
 
     /// By number, names last.
-    pub(crate) fn owner(&self, index: usize) -> Owner {
-        if index < self.shards.len() { Owner::Shard(index) } else { Owner::Names }
+    pub(crate) fn owner(&self, index: usize) -> DiskOwner {
+        if index < self.shards.len() { DiskOwner::Shard(index) } else { DiskOwner::Names }
     }
 
     pub(crate) fn disk(&self, index: usize) -> &StepDisk {

@@ -6,7 +6,7 @@ use leveret_log::disk::Faults as DiskFaults;
 use leveret_log::file::match_up;
 use leveret_node::stop::{Next, PutAway, Stopping};
 
-use crate::disk::{Ending, Owner, Store};
+use crate::disk::{DiskOwner, Ending, Store};
 use crate::life;
 use crate::node::Actor;
 use crate::plan;
@@ -319,8 +319,8 @@ impl Sim {
         let Some(disks) = &self.disks else { return };
         disks.disk(index).step();
         match disks.owner(index) {
-            Owner::Shard(index) => self.node.tell_shard(index, ToShard::LogWoke),
-            Owner::Names => self.node.tell_meta(ToMeta::LogWoke),
+            DiskOwner::Shard(index) => self.node.tell_shard(index, ToShard::LogWoke),
+            DiskOwner::Names => self.node.tell_meta(ToMeta::LogWoke),
         }
     }
 

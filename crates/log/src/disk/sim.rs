@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::{
-    Body, Disk, DiskError, Done, FileName, Floor, Lines, Listed, Op, Piece, Reached, Roster, Stage,
-    Token, lens_like,
+    Body, Disk, DiskError, Done, FileName, Floor, Listed, Op, Piece, Reached, Roster, RosterLines,
+    Stage, Token, lens_like,
 };
 use crate::file::{Digester, Undigested};
 
@@ -651,16 +651,16 @@ impl Disk for SimDisk {
     fn roster(&mut self) -> Result<Roster, DiskError> {
         let world = self.world();
         let files = world.roster.values().copied().collect();
-        let lines = Lines { files, floor: world.floor };
+        let lines = RosterLines { files, floor: world.floor };
         Ok(match world.list {
             List::Whole | List::Failed => Roster::Whole(lines),
-            List::GivenUp => Roster::Damaged(Lines::default(), "was given up".to_owned()),
+            List::GivenUp => Roster::Damaged(RosterLines::default(), "was given up".to_owned()),
             List::Damaged => Roster::Damaged(lines, "is damaged by a test".to_owned()),
             List::Lost => Roster::None,
         })
     }
 
-    fn enlist(&mut self, lines: &Lines, _: bool) -> Result<(), DiskError> {
+    fn enlist(&mut self, lines: &RosterLines, _: bool) -> Result<(), DiskError> {
         let mut world = self.world();
         (world.floor, world.list) = (lines.floor, List::Whole);
         world.roster = lines.files.iter().map(|it| (it.file, *it)).collect();

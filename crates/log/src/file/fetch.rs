@@ -27,8 +27,8 @@ use super::walk::{Step, Walk};
 use crate::disk::{DiskError, FileName, Op, Piece, Token};
 use crate::{Offset, ReadError, shared};
 use index::Indexes;
-use kept::Kept;
-use places::Place;
+use kept::FetchedRecords;
+use places::RecordPlace;
 use plan::{Plan, Spread};
 
 /// What is read at least to see the header and the index of a batch behind another one.
@@ -49,7 +49,7 @@ enum Job {
     /// Each with where it begins in what is read.
     Bodies {
         file: FileName,
-        places: Vec<(Place, usize)>,
+        places: Vec<(RecordPlace, usize)>,
     },
 }
 
@@ -61,7 +61,7 @@ struct Load {
     /// Of what is read.
     position: u64,
     /// So far, and of how many batches.
-    places: Vec<Place>,
+    places: Vec<RecordPlace>,
     batches: u64,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct Fetch {
     /// Records that jobs read, so that they are not read twice.
     under_way: BTreeSet<u64>,
     indexes: Indexes,
-    kept: Kept,
+    kept: FetchedRecords,
     /// What cannot be read, and why.
     damaged: BTreeMap<u64, ReadError>,
     /// Records whose bytes were asked of another log, and whether nobody waits for them.
@@ -118,7 +118,7 @@ impl Fetch {
             flying: 0,
             under_way: BTreeSet::new(),
             indexes: Indexes::default(),
-            kept: Kept::new(bytes_max),
+            kept: FetchedRecords::new(bytes_max),
             damaged: BTreeMap::new(),
             borrowed: BTreeMap::new(),
             lent_from: None,
@@ -374,7 +374,7 @@ impl Fetch {
                             let taken = batch.records(&mut |record, position| {
                                 let (at, len, crc) = (record.at, record.len, record.crc);
                                 if record.elsewhere.is_none() {
-                                    places.push(Place { at, position, len, crc });
+                                    places.push(RecordPlace { at, position, len, crc });
                                 }
                             });
                             if taken.is_err() {
@@ -398,7 +398,7 @@ impl Fetch {
         }
     }
 
-    fn no_longer_under_way(&mut self, places: &[(Place, usize)]) {
+    fn no_longer_under_way(&mut self, places: &[(RecordPlace, usize)]) {
         for (place, _) in places {
             self.under_way.remove(&place.at);
             self.done.push(place.at);
@@ -435,7 +435,7 @@ impl Fetch {
         &mut self,
         bytes: &Bytes,
         file: FileName,
-        mut places: Vec<(Place, usize)>,
+        mut places: Vec<(RecordPlace, usize)>,
         store: &Store,
     ) {
         places.retain(|(place, _)| store.cold.get(place.at).is_some());
@@ -491,7 +491,7 @@ fn damaged_in(file: FileName, position: u64, at: u64) -> ReadError {
     ReadError::Damaged { at: Offset::new(at), file, position }
 }
 
-impl Place {
+impl RecordPlace {
     fn damaged(&self, file: FileName) -> ReadError {
         damaged_in(file, self.position, self.at)
     }

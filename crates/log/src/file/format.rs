@@ -315,7 +315,7 @@ pub(super) enum NoteKind<'a> {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Entry<'a> {
+pub(super) enum BatchEntry<'a> {
     Record(RecordEntry<'a>),
     Note(NoteEntry<'a>),
 }
@@ -346,13 +346,13 @@ impl<'a> IndexReader<'a> {
         self.rest
     }
 
-    pub(super) fn next(&mut self) -> Result<Option<Entry<'a>>, Malformed> {
+    pub(super) fn next(&mut self) -> Result<Option<BatchEntry<'a>>, Malformed> {
         if let Some(left) = self.records.checked_sub(1) {
             self.records = left;
-            return self.record().map(Entry::Record).map(Some).ok_or(Malformed);
+            return self.record().map(BatchEntry::Record).map(Some).ok_or(Malformed);
         }
         if self.notes > 0 {
-            return self.note().map(Entry::Note).map(Some).ok_or(Malformed);
+            return self.note().map(BatchEntry::Note).map(Some).ok_or(Malformed);
         }
         if self.rest.is_empty() { Ok(None) } else { Err(Malformed) }
     }

@@ -14,7 +14,7 @@ use super::sets::SetId;
 use super::{FileLog, Tag};
 use crate::disk::{Disk, FileName};
 use crate::memory::MemoryLog;
-use crate::shared::{Errand, LogNumber, Original, Progress, Shared, Taken};
+use crate::shared::{BytesAt, Errand, LogNumber, Original, Progress, Shared};
 use crate::{Holder, Log as _, Offset};
 
 /// What is shared and not written, and what others are to be told.
@@ -25,9 +25,9 @@ pub(super) struct Lending {
     pub(super) errands: Vec<Errand>,
 }
 
-/// What of a batch is other logs' business.
+/// The shared records that a batch writes, refers to and gives up.
 #[derive(Debug, Default)]
-pub(super) struct Shares {
+pub(super) struct SharedOfBatch {
     /// Others wait for these.
     pub(super) here: Vec<Arc<Shared>>,
     /// This batch waits for these.
@@ -112,8 +112,8 @@ impl<D: Disk> FileLog<D> {
 
     /// Decides who writes the shared records that are going to be gathered: those of `first..end`, and
     /// earlier ones that are to persist.
-    pub(super) fn share_out(&mut self, first: Offset, end: Offset) -> Shares {
-        let mut shares = Shares::default();
+    pub(super) fn share_out(&mut self, first: Offset, end: Offset) -> SharedOfBatch {
+        let mut shares = SharedOfBatch::default();
         if self.lending.shared.is_empty() {
             return shares;
         }
@@ -136,8 +136,8 @@ impl<D: Disk> FileLog<D> {
             }
             self.lending.shared.remove(&at.get());
             match shared.take(self.options.number, at) {
-                Taken::Here(others) if others.is_empty() => {}
-                Taken::Here(others) => {
+                BytesAt::Here(others) if others.is_empty() => {}
+                BytesAt::Here(others) => {
                     let sets = &mut self.store.sets;
                     let mut names: SmallVec<[Holder; 8]> = SmallVec::new();
                     sets.each(set, |name| names.push(name));
@@ -148,7 +148,7 @@ impl<D: Disk> FileLog<D> {
                     self.sums.lent += others.len() as u64;
                     shares.here.push(shared);
                 }
-                Taken::There(place, progress) => {
+                BytesAt::There(place, progress) => {
                     self.store.elsewhere.insert(at.get(), place, facts.len);
                     self.sums.live_bytes -= u64::from(facts.len);
                     if progress != Progress::Safe {

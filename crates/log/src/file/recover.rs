@@ -42,7 +42,7 @@ use super::table::Table;
 use super::{Options, Store};
 use crate::Holder;
 use crate::disk::{
-    Disk, DiskError, FileName, Floor, Heading, Lines, Listed, Reached, Roster, Stage,
+    Disk, DiskError, FileName, Floor, Heading, Listed, Reached, Roster, RosterLines, Stage,
 };
 use choose::{Choice, File, choose, is_finished};
 use known::{Known, there};
@@ -107,7 +107,7 @@ pub enum OpenError {
         /// What the disk said.
         error: DiskError,
     },
-    /// Written by a later version.
+    /// A later version wrote the file.
     #[error(
         "{file} has format {format} and was written by {writer}; this version reads formats up to 3. \
          Start that version or a later one"
@@ -196,7 +196,7 @@ pub(super) struct Changes {
     /// In the order in which they are to go.
     obsolete: Vec<FileName>,
     /// What the list is to say, once that is done.
-    lines: Lines,
+    lines: RosterLines,
     is_list_needed: bool,
     /// There is one, or will be.
     has_list: bool,
@@ -415,7 +415,7 @@ fn read_all<D: Disk>(
     enlisted.extend(unagreed.iter().map(|&file| Listed { reached, ..known.going(file) }));
     enlisted.extend(obsolete.iter().map(|&file| known.going(file)));
     let obsolete = unagreed.into_iter().chain(obsolete).collect();
-    let lines = Lines { files: enlisted, floor };
+    let lines = RosterLines { files: enlisted, floor };
     let has_list = is_list_needed || known.roster != Roster::None;
     let changes = Changes { ends, cut, obsolete, lines, is_list_needed, has_list, digested: None };
     Ok((store, Found { reached, next_segment, kept, report }, changes))

@@ -23,7 +23,7 @@
 use bytes::Bytes;
 
 use super::format::{
-    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FORMAT, FileHeader, IndexWriter, NoteKind,
+    BATCH_HEADER, BatchEntry, BatchHeader, FILE_HEADER, FORMAT, FileHeader, IndexWriter, NoteKind,
     RecordEntry, RecordFacts,
 };
 use super::segments::{Epoch, Segment};
@@ -144,7 +144,7 @@ impl Rewrite {
         copied.map_err(|_| ())?;
         let mut entries = batch.entries();
         while let Some(entry) = entries.next().map_err(|_| ())? {
-            if let Entry::Note(note) = entry
+            if let BatchEntry::Note(note) = entry
                 && let Some(target) = store.segments.of_note(note.at, note.segment)
                 && let about_segment = &store.segments.all[target]
                 && !about_segment.is_rewriting

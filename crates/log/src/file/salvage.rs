@@ -20,7 +20,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::format::{
-    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FORMAT, FileHeader, IndexReader, LISTED_SINCE,
+    BATCH_HEADER, BatchEntry, BatchHeader, FILE_HEADER, FORMAT, FileHeader, IndexReader,
+    LISTED_SINCE,
 };
 use super::recover::{OpenError, Window, crcs, have_crcs, on};
 use super::walk::{Step, Walk};
@@ -351,10 +352,10 @@ impl Scan {
         let mut entries = IndexReader::new(&header, index);
         let is_sure = loop {
             match entries.next() {
-                Ok(Some(Entry::Record(record))) => {
+                Ok(Some(BatchEntry::Record(record))) => {
                     self.holders.extend(record.holders().map(|(holder, _)| holder));
                 }
-                Ok(Some(Entry::Note(_))) => {}
+                Ok(Some(BatchEntry::Note(_))) => {}
                 // It may be the number of records that is damaged.
                 end => break is_index && matches!(end, Ok(None)),
             }

@@ -47,8 +47,9 @@ impl SetId {
     }
 }
 
+/// A set of holders, stored once for all records that have it.
 #[derive(Debug)]
-struct Slot {
+struct StoredSet {
     /// In the order given by whoever made the set first.
     names: Names,
     /// Records that have this set.
@@ -72,7 +73,7 @@ enum Names {
 #[derive(Debug, Default)]
 pub(super) struct Sets {
     /// Set `n` is in slot `n - 1`.
-    slots: Vec<Slot>,
+    slots: Vec<StoredSet>,
     /// Slots by their names; those of `Many` only while nobody left.
     by_names: HashTable<u32>,
     free: Vec<u32>,
@@ -88,7 +89,7 @@ fn hash(names: &[Holder]) -> u64 {
     FixedState::default().hash_one(names)
 }
 
-impl Slot {
+impl StoredSet {
     fn is(&self, names: &[Holder]) -> bool {
         match &self.names {
             Names::Unused => false,
@@ -166,13 +167,13 @@ impl Sets {
             names if names.len() <= SHARED_MAX => Names::Few(names.into()),
             names => Names::Many { names: names.into(), gone: Box::new([]), left: names.len() },
         };
-        let id = self.add(Slot { names, uses: 1 });
+        let id = self.add(StoredSet { names, uses: 1 });
         let slots = &self.slots;
         self.by_names.insert_unique(hash, id.0, |&id| slots[id as usize - 1].hash());
         id
     }
 
-    fn add(&mut self, slot: Slot) -> SetId {
+    fn add(&mut self, slot: StoredSet) -> SetId {
         self.name_bytes += slot.bytes();
         if let Some(id) = self.free.pop() {
             self.slots[id as usize - 1] = slot;
@@ -230,7 +231,7 @@ impl Sets {
                 gone[word] |= bit;
                 let names = Names::Many { names: Arc::clone(names), gone, left: *left - 1 };
                 self.drop_use(id);
-                Ok(Some(self.add(Slot { names, uses: 1 })))
+                Ok(Some(self.add(StoredSet { names, uses: 1 })))
             }
         }
     }
@@ -319,14 +320,14 @@ impl Sets {
 
     /// Bytes of memory.
     pub(super) fn held_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot>()
+        self.slots.capacity() * size_of::<StoredSet>()
             + self.by_names.capacity() * size_of::<u32>()
             + self.free.capacity() * size_of::<u32>()
             + self.name_bytes
     }
 }
 
-impl Slot {
+impl StoredSet {
     fn hash(&self) -> u64 {
         match &self.names {
             Names::Unused => 0,

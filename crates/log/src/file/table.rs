@@ -15,7 +15,7 @@ use super::Store;
 use super::cold::Held;
 use super::digest::{Alike, Digest, Mixed};
 use super::format::{
-    BATCH_HEADER, BatchHeader, Entry, FILE_HEADER, FileHeader, IndexReader, LISTED_SINCE,
+    BATCH_HEADER, BatchEntry, BatchHeader, FILE_HEADER, FileHeader, IndexReader, LISTED_SINCE,
     Malformed, NoteEntry, NoteKind, RecordEntry,
 };
 use super::paged::Paged;
@@ -173,7 +173,7 @@ impl Table {
         let mut marks: SmallVec<[(Holder, u8); 4]> = SmallVec::new();
         let mut entries = batch.entries();
         for _ in 0..header.records {
-            let Some(Entry::Record(record)) = entries.next()? else { return Err(Malformed) };
+            let Some(BatchEntry::Record(record)) = entries.next()? else { return Err(Malformed) };
             order.check(record.at)?;
             bodies = bodies.checked_sub(u64::from(record.stored_len())).ok_or(Malformed)?;
             names.clear();
@@ -389,7 +389,7 @@ impl Table {
         self.store.paged.found_all();
         let mut about = Vec::new();
         while let Some(entry) = notes.next()? {
-            if let Entry::Note(note) = entry {
+            if let BatchEntry::Note(note) = entry {
                 about.extend(self.note(sequence, note));
             }
         }

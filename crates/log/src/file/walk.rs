@@ -5,7 +5,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
 
-use super::format::{BATCH_HEADER, BatchHeader, Entry, IndexReader, Malformed, RecordEntry};
+use super::format::{BATCH_HEADER, BatchEntry, BatchHeader, IndexReader, Malformed, RecordEntry};
 
 /// Where in a file the next batch begins.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +91,7 @@ impl<'a> Batch<'a> {
         let mut entries = self.entries();
         let mut place = self.bodies();
         let end = place.saturating_add(self.header.bodies_len);
-        while let Some(Entry::Record(record)) = entries.next()? {
+        while let Some(BatchEntry::Record(record)) = entries.next()? {
             let after = place.checked_add(u64::from(record.stored_len())).ok_or(Malformed)?;
             if after > end {
                 return Err(Malformed);

@@ -11,7 +11,7 @@ use super::elsewhere::Elsewhere;
 use super::format::{
     BATCH_HEADER, BatchHeader, FILE_HEADER, FORMAT, FileHeader, IndexWriter, RecordFacts,
 };
-use super::lend::Shares;
+use super::lend::SharedOfBatch;
 use super::segments::{Segment, Segments};
 use super::sets::{SetId, Sets};
 use super::{FileLog, Marks, Store, Tag, submit};
@@ -91,7 +91,7 @@ struct Flight {
     range: Range<u64>,
     /// Records of the batch that still have a holder.
     live: u64,
-    shares: Shares,
+    shares: SharedOfBatch,
     /// Every write of the batch is done.
     is_written: bool,
     /// The file with the batch, and its length behind the batch.
@@ -681,7 +681,7 @@ impl<D: Disk> FileLog<D> {
         mut header: BatchHeader,
         (mut head, body): (Vec<u8>, Body),
         sync: bool,
-        shares: Shares,
+        shares: SharedOfBatch,
     ) {
         let segment_len = self.segment_len();
         let Self { store, writer, options, .. } = self;

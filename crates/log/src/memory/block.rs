@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::Source;
+use super::RecordBytes;
 use super::spares::{Spares, room_of};
 use super::tail::Stored;
 
@@ -27,7 +27,7 @@ const GIVEN: usize = 1;
 
 #[derive(Debug, Default)]
 pub(super) struct Block {
-    entries: Vec<Entry>,
+    entries: Vec<BlockEntry>,
     /// Offsets of the entries, ascending, if the block is sparse.
     offsets: Option<Vec<u64>>,
     bytes: RefCell<Runs>,
@@ -41,8 +41,9 @@ pub(super) struct Block {
     large_bytes: usize,
 }
 
+/// Where a record is in its block, and who holds it.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct BlockEntry {
     /// Which run, and where in it. A block has at most [`super::RECORDS_MAX`] entries, and two runs
     /// for each.
     run: u16,
@@ -55,7 +56,7 @@ struct Entry {
     holders: u32,
 }
 
-impl Entry {
+impl BlockEntry {
     fn is_large(&self) -> bool {
         self.len as usize > LARGE
     }
@@ -68,7 +69,7 @@ impl Entry {
 }
 
 #[cfg(test)]
-pub(super) const ENTRY_SIZE: usize = size_of::<Entry>();
+pub(super) const ENTRY_SIZE: usize = size_of::<BlockEntry>();
 
 #[derive(Debug, Default)]
 struct Runs {
@@ -139,7 +140,7 @@ impl Block {
     fn held_common(&self) -> usize {
         size_of::<Self>()
             + self.capacity
-            + self.entries.capacity() * size_of::<Entry>()
+            + self.entries.capacity() * size_of::<BlockEntry>()
             + self.offsets.as_ref().map_or(0, |offsets| offsets.capacity() * size_of::<u64>())
             + self.bytes.borrow().frozen.capacity() * size_of::<Bytes>()
     }
@@ -162,25 +163,25 @@ impl Block {
     pub(super) fn push(
         &mut self,
         at: u64,
-        source: Source<'_>,
+        source: RecordBytes<'_>,
         len: usize,
         (holders, tag): (u32, u16),
         spares: &mut Spares,
     ) {
         let (bytes, whose) = match source {
-            Source::Pieces(head, parts) if len <= LARGE => {
+            RecordBytes::Pieces(head, parts) if len <= LARGE => {
                 return self.push_small(at, (head, parts), len, (holders, tag));
             }
-            Source::Whole(record) if len <= LARGE => {
+            RecordBytes::Whole(record) if len <= LARGE => {
                 return self.push_small(at, (record, &[]), len, (holders, tag));
             }
-            Source::Pieces(head, parts) => {
+            RecordBytes::Pieces(head, parts) => {
                 let mut bytes = spares.take(len);
                 bytes.put_slice(head);
                 parts.iter().for_each(|part| bytes.put_slice(part));
                 (bytes.freeze(), OWN)
             }
-            Source::Whole(record) => (record.clone(), GIVEN),
+            RecordBytes::Whole(record) => (record.clone(), GIVEN),
         };
         self.push_large(at, (bytes, whose), len, (holders, tag));
     }
@@ -232,7 +233,7 @@ impl Block {
     ) {
         debug_assert!(run <= usize::from(u16::MAX), "runs are bounded by entries");
         let (run, start, len) = (run as u16, start as u32, len as u32);
-        self.entries.push(Entry { run, tag, start, len, holders });
+        self.entries.push(BlockEntry { run, tag, start, len, holders });
         if let Some(offsets) = &mut self.offsets {
             offsets.push(at);
         }
@@ -264,7 +265,7 @@ impl Block {
         for index in start..end {
             let at = self.offsets.as_ref().map_or(first + index as u64, |offsets| offsets[index]);
             let range = self.entries[index].range();
-            let Entry { run, len, holders, ref mut tag, .. } = self.entries[index];
+            let BlockEntry { run, len, holders, ref mut tag, .. } = self.entries[index];
             if holders > 0 {
                 let bytes = match runs.frozen.get(usize::from(run)) {
                     _ if len == 0 => Stored::Among(&[]), // it may have no run at all
@@ -283,7 +284,7 @@ impl Block {
 
     /// Tag, holders and length of an entry.
     pub(super) fn facts(&self, index: usize) -> (u16, u32, u32) {
-        let Entry { tag, holders, len, .. } = self.entries[index];
+        let BlockEntry { tag, holders, len, .. } = self.entries[index];
         (tag, holders, len)
     }
 
@@ -314,7 +315,7 @@ impl Block {
     /// is empty.
     pub(super) fn pour_into(&mut self, first: u64, target: &mut Self) {
         for index in 0..self.entries.len() {
-            let Entry { run, tag, start, len, holders } = self.entries[index];
+            let BlockEntry { run, tag, start, len, holders } = self.entries[index];
             if holders == 0 {
                 continue;
             }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 
-use super::{MemoryLog, Slot, Source};
+use super::{DirectoryRow, MemoryLog, RecordBytes};
 use crate::{HoldError, Offset};
 
 /// Takes a record: offset, tag, word and bytes.
@@ -53,10 +53,10 @@ impl MemoryLog {
         Self { end, empty_at: end, ..Self::default() }
     }
 
-    /// Appends a record of `len` bytes, which [`Source::len`] gave.
+    /// Appends a record of `len` bytes, which [`RecordBytes::len`] gave.
     pub(crate) fn append_tagged(
         &mut self,
-        source: Source<'_>,
+        source: RecordBytes<'_>,
         len: usize,
         (held, tag): (u32, u16),
     ) -> Offset {
@@ -65,7 +65,7 @@ impl MemoryLog {
 
     /// Takes an offset that no record has.
     pub(crate) fn append_hole(&mut self) -> Offset {
-        self.push(Source::Pieces(&[], &[]), 0, (0, 0))
+        self.push(RecordBytes::Pieces(&[], &[]), 0, (0, 0))
     }
 
     /// Finds a record that is held.
@@ -98,7 +98,7 @@ impl MemoryLog {
     pub(crate) fn walk(&mut self, from: Offset, end: Offset, each: &mut Each<'_>) {
         let (from, end) = (from.get(), end.get());
         let start = self.blocks.partition_point(|slot| slot.first <= from).saturating_sub(1);
-        for Slot { first, block } in self.blocks.range_mut(start..) {
+        for DirectoryRow { first, block } in self.blocks.range_mut(start..) {
             if *first >= end {
                 break;
             }

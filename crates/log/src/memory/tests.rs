@@ -19,7 +19,7 @@ fn check(log: &MemoryLog) {
     let held = log.blocks.range(..sealed).map(|slot| slot.block.held()).sum::<u64>();
     assert_eq!(log.sealed_held, held);
     assert!(log.blocks.iter().map(|slot| slot.first).is_sorted_by(|a, b| a < b));
-    for Slot { first, block } in log.blocks.range(..sealed) {
+    for DirectoryRow { first, block } in log.blocks.range(..sealed) {
         assert!(block.live() > 0, "block {first}");
     }
     let live = log.blocks.iter().map(|slot| slot.block.live() as u64).sum::<u64>();

@@ -18,7 +18,7 @@ use leveret_log::disk::{Done, FileName, Token};
 use leveret_log::file::{Digester, Undigested};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Told, failed, not_written};
+use super::{DiskBells, failed, not_written};
 use crate::room::Room;
 
 /// Time of a core after which the thread rests.
@@ -41,12 +41,12 @@ pub(super) struct Digests {
     dir: PathBuf,
     name: String,
     room: Arc<Room>,
-    told: Told,
+    told: DiskBells,
     thread: Option<(Sender<Job>, JoinHandle<()>)>,
 }
 
 impl Digests {
-    pub(super) fn new(dir: &Path, name: &str, room: &Arc<Room>, told: Told) -> Self {
+    pub(super) fn new(dir: &Path, name: &str, room: &Arc<Room>, told: DiskBells) -> Self {
         let (dir, name, room) = (dir.to_owned(), format!("{name}-digest"), Arc::clone(room));
         Self { dir, name, room, told, thread: None }
     }

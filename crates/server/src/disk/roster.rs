@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_log::disk::{
-    DiskError, FileName, Floor, Heading, Lines, Listed, Reached, Roster, Stage,
+    DiskError, FileName, Floor, Heading, Listed, Reached, Roster, RosterLines, Stage,
 };
 
 use super::{not_written, sync_dir};
@@ -116,7 +116,7 @@ impl List {
         let bytes = match std::fs::read(dir.join(NAME)) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let roster = match dir.join(LOST).try_exists()? {
-                    true => Roster::Damaged(Lines::default(), GIVEN_UP.to_owned()),
+                    true => Roster::Damaged(RosterLines::default(), GIVEN_UP.to_owned()),
                     false => Roster::None,
                 };
                 return Ok(Found { roster, names: 0, start: 0, is_empty: false });
@@ -127,8 +127,8 @@ impl List {
     }
 
     /// These are the files: the list says so if there is one, or if there has to be.
-    pub(super) fn enlist(&mut self, lines: &Lines, is_needed: bool) -> std::io::Result<()> {
-        let Lines { files, floor } = lines;
+    pub(super) fn enlist(&mut self, lines: &RosterLines, is_needed: bool) -> std::io::Result<()> {
+        let RosterLines { files, floor } = lines;
         self.floor = *floor;
         let path = self.dir.join(NAME);
         let bytes = std::fs::read(&path).ok();
@@ -443,7 +443,7 @@ const GROWING: u8 = 1;
 const SEALED: u8 = 2;
 const GOING: u8 = 3;
 
-/// It does without what finds no room.
+/// Takes a full disk for a success: the list does without what finds no room.
 fn unless_full(result: std::io::Result<()>) -> std::io::Result<()> {
     result.or_else(|error| match not_written(&error) {
         DiskError::Full => Ok(()),
@@ -498,7 +498,8 @@ impl Parsed {
     }
 
     fn found(self) -> Found {
-        let lines = Lines { files: self.lines.into_iter().flatten().collect(), floor: self.floor };
+        let lines =
+            RosterLines { files: self.lines.into_iter().flatten().collect(), floor: self.floor };
         let roster = match self.wrong {
             Some(wrong) => Roster::Damaged(lines, wrong),
             None => Roster::Whole(lines),
@@ -598,7 +599,7 @@ mod tests {
     fn it_has_what_was_synced_and_not_what_is_to_go() {
         let dir = tempfile::tempdir().unwrap();
         let mut it = list(dir.path());
-        it.enlist(&Lines::default(), false).unwrap();
+        it.enlist(&RosterLines::default(), false).unwrap();
         assert_eq!(List::read(dir.path()).unwrap().roster, Roster::None);
         it.begin().unwrap();
         assert_eq!(whole(dir.path()), []);
@@ -617,14 +618,15 @@ mod tests {
         let want = [(0, 128, 0), (1, 128, 1), (2, 128, 2), (3, 200, 9), (4, 128, 4), (300, 500, 1)];
         assert_eq!(whole(dir.path()), want);
         assert_eq!(List::read(dir.path()).unwrap().names, 7);
-        let Roster::Whole(Lines { files, .. }) = List::read(dir.path()).unwrap().roster else {
+        let Roster::Whole(RosterLines { files, .. }) = List::read(dir.path()).unwrap().roster
+        else {
             panic!()
         };
         assert_eq!(files.iter().filter(|it| it.stage == Stage::Going).count(), 100);
         assert!(files.iter().all(|it| it.beginning == crc32c::crc32c(&[1; BEGINNING])));
         let mut again = list(dir.path());
         let floor = Floor { reached: reached(70), segment: 9 };
-        let lines = Lines { files: files[..2].to_vec(), floor };
+        let lines = RosterLines { files: files[..2].to_vec(), floor };
         again.enlist(&lines, false).unwrap();
         // What is written later does not forget it.
         for number in 500..600 {
@@ -636,7 +638,7 @@ mod tests {
         let heading = Some(Heading { through: 8, first: 9, as_of: 10, mark: 11 });
         let files = [Stage::Growing, Stage::Sealed, Stage::Going];
         let line = |stage| Listed { heading, stage, ..files_of(stage as u64) };
-        let lines = Lines { files: files.map(line).to_vec(), floor };
+        let lines = RosterLines { files: files.map(line).to_vec(), floor };
         again.enlist(&lines, false).unwrap();
         assert_eq!(List::read(dir.path()).unwrap().roster, Roster::Whole(lines));
     }
@@ -674,7 +676,7 @@ mod tests {
         it.gone(file(1)).unwrap();
         assert!(it.is_given_up());
         let Roster::Damaged(lines, what) = List::read(dir.path()).unwrap().roster else { panic!() };
-        assert_eq!((lines, &what[..]), (Lines::default(), GIVEN_UP));
+        assert_eq!((lines, &what[..]), (RosterLines::default(), GIVEN_UP));
         it.settle(Instant::now()).unwrap();
         assert!(it.is_given_up(), "not at once again");
         it.synced(file(2), (128, &[], 72), reached(9), false).unwrap();
@@ -738,7 +740,7 @@ mod tests {
             stage: Stage::Growing,
         };
         let files = lines.map(listed).to_vec();
-        let lines = Lines { files, floor: Floor::default() };
+        let lines = RosterLines { files, floor: Floor::default() };
         assert_eq!((&found.roster, found.names), (&Roster::Whole(lines.clone()), 8));
         list(dir.path()).enlist(&lines, false).unwrap();
         let now = std::fs::read(dir.path().join(NAME)).unwrap();
@@ -750,7 +752,7 @@ mod tests {
     fn the_number_of_the_start() {
         let dir = tempfile::tempdir().unwrap();
         let start = || List::read(dir.path()).unwrap().start;
-        let files = Lines { files: vec![files_of(1)], floor: Floor::default() };
+        let files = RosterLines { files: vec![files_of(1)], floor: Floor::default() };
         let mut it = list(dir.path());
         it.set_start(3);
         it.enlist(&files, false).unwrap();
@@ -775,7 +777,7 @@ mod tests {
         let mut empty = list(dir.path());
         std::fs::remove_file(dir.path().join(NAME)).unwrap();
         empty.set_start(6);
-        empty.enlist(&Lines::default(), false).unwrap();
+        empty.enlist(&RosterLines::default(), false).unwrap();
         assert_eq!((empty.is_there(), start()), (true, 6), "it is not one that was emptied");
     }
 
@@ -783,7 +785,7 @@ mod tests {
     fn damage_is_seen() {
         let dir = tempfile::tempdir().unwrap();
         let mut it = list(dir.path());
-        it.enlist(&Lines::default(), true).unwrap();
+        it.enlist(&RosterLines::default(), true).unwrap();
         (0..5).for_each(|number| {
             it.synced(file(number), (0, &[1; 128], 128), reached(number), false).unwrap()
         });
@@ -796,7 +798,7 @@ mod tests {
         for len in 1..bytes.len() {
             assert!(matches!(parse(&bytes[..len]).found().roster, Roster::Damaged(..)), "{len}");
         }
-        assert_eq!(parse(&[]).found().roster, Roster::Whole(Lines::default()));
+        assert_eq!(parse(&[]).found().roster, Roster::Whole(RosterLines::default()));
         for junk in [&b"x"[..], &[0; 64], &[0; 4096], &[255; 640]] {
             assert!(matches!(parse(junk).found().roster, Roster::Damaged(..)));
         }

@@ -10,7 +10,7 @@ use super::*;
 const LEN: u64 = 32 << 20;
 
 /// A directory of its own, and a bell that the disk rings.
-struct Place {
+struct TestDisk {
     dir: tempfile::TempDir,
     bell: Arc<(Mutex<bool>, Condvar)>,
 }
@@ -18,10 +18,10 @@ struct Place {
 /// A log that keeps its directory for as long as it is there.
 struct Placed {
     log: FileLog<RealDisk>,
-    place: Place,
+    place: TestDisk,
 }
 
-impl Place {
+impl TestDisk {
     fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap(), bell: Arc::default() }
     }
@@ -59,7 +59,7 @@ fn options() -> Options {
 
 #[test]
 fn a_pipe_in_the_place_of_a_file_is_refused() {
-    let place = Place::new();
+    let place = TestDisk::new();
     drop(place.open(options()));
     let name = FileName { segment: 7, generation: 0 }.to_string();
     let path = place.dir.path().join(&name);
@@ -70,7 +70,7 @@ fn a_pipe_in_the_place_of_a_file_is_refused() {
 
 #[test]
 fn what_was_synced_is_there_again() {
-    let place = Place::new();
+    let place = TestDisk::new();
     // The data directory's lock is what keeps others out: not each file system locks any directory.
     let lock = File::open(place.dir.path()).unwrap();
     lock.try_lock().unwrap();
@@ -101,7 +101,7 @@ fn what_was_synced_is_there_again() {
 }
 
 /// What a disk did last, once it has.
-fn done(disk: &mut RealDisk, place: &Place, op: Op) -> Done {
+fn done(disk: &mut RealDisk, place: &TestDisk, op: Op) -> Done {
     disk.submit(Token(1), op);
     loop {
         if let Some((_, done)) = disk.poll() {
@@ -114,7 +114,7 @@ fn done(disk: &mut RealDisk, place: &Place, op: Op) -> Done {
 /// A long file that goes is the next that is begun, until that ends.
 #[test]
 fn a_file_is_used_again() {
-    let place = Place::new();
+    let place = TestDisk::new();
     let dir = place.dir.path();
     let name = |segment| FileName { segment, generation: 0 };
     let path = |segment: u64| dir.join(name(segment).to_string());
@@ -141,7 +141,7 @@ fn a_file_is_used_again() {
     let mut disk = place.disk();
     let has_spare = || dir.join(SPARE).exists();
     assert!(has_spare(), "nothing is changed so far");
-    disk.enlist(&Lines::default(), false).unwrap();
+    disk.enlist(&RosterLines::default(), false).unwrap();
     assert!(!has_spare());
     let remove = |segment, next_len| Op::Remove { file: name(segment), next_len };
     // Not one that somebody else has, nor a short one or a long one; one is enough, unless the next are shorter.
@@ -270,7 +270,7 @@ mod contract {
 
     log_suite!(
         || {
-            let place = Place::new();
+            let place = TestDisk::new();
             Placed { log: place.open(options()), place }
         },
         |it: &mut Placed| {
@@ -285,7 +285,7 @@ mod contract {
 
 #[test]
 fn pieces_of_a_file_come_joined() {
-    let place = Place::new();
+    let place = TestDisk::new();
     let mut log = place.open(options());
     let disk = log.disk();
     let (file, bytes) = (FileName { segment: 9, generation: 0 }, (0..=250).cycle());
@@ -314,7 +314,7 @@ fn pieces_of_a_file_come_joined() {
 /// The digests of what is sealed are made beside, and go with it; one of a damaged file is none.
 #[test]
 fn digests_are_made_and_go() {
-    let place = Place::new();
+    let place = TestDisk::new();
     let options =
         Options { segment_bytes: 64 << 10, digests: true, on_damage: OnDamage::Aside, ..options() };
     let holders = [Holder::new(1)];

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::{FORMAT, HEADER, MAGIC, row};
 use crate::disk::{DiskError, FileName};
 use crate::file::format::{
-    BatchHeader, Entry, FILE_HEADER, FileHeader, Malformed, RecordEntry, put_varint, zigzag,
+    BatchEntry, BatchHeader, FILE_HEADER, FileHeader, Malformed, RecordEntry, put_varint, zigzag,
 };
 use crate::file::walk::{Batch, Step, Walk};
 use crate::{HEAD_MAX, Holder};
@@ -178,7 +178,7 @@ impl Made {
         self.before.at = first.wrapping_sub(1);
         let mut entries = batch.entries();
         for _ in 0..records {
-            if let Some(Entry::Record(record)) = entries.next()? {
+            if let Some(BatchEntry::Record(record)) = entries.next()? {
                 self.record(&record);
             }
         }

@@ -6,7 +6,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use super::super::segments::Stretch;
-use super::places::{Place, Places};
+use super::places::{RecordPlace, RecordPlaces};
 use crate::disk::FileName;
 
 /// Bytes of the indexes that are kept: two hundred thousand records.
@@ -19,7 +19,7 @@ type Start = (FileName, u64);
 #[derive(Debug)]
 struct Index {
     end: u64,
-    places: Places,
+    places: RecordPlaces,
 }
 
 #[derive(Debug, Default)]
@@ -32,17 +32,17 @@ pub(super) struct Indexes {
 }
 
 impl Indexes {
-    pub(super) fn get(&self, stretch: &Stretch) -> Option<&Places> {
+    pub(super) fn get(&self, stretch: &Stretch) -> Option<&RecordPlaces> {
         let index = self.all.get(&start(stretch))?;
         (index.end == stretch.end).then_some(&index.places)
     }
 
-    pub(super) fn keep(&mut self, stretch: &Stretch, places: Vec<Place>) {
+    pub(super) fn keep(&mut self, stretch: &Stretch, places: Vec<RecordPlace>) {
         let start = start(stretch);
         if self.all.contains_key(&start) {
             self.drop_if(|it| it == start);
         }
-        let places = Places::new(places);
+        let places = RecordPlaces::new(places);
         self.bytes += places.held_bytes();
         self.all.insert(start, Index { end: stretch.end, places });
         self.order.push_back(start);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-use super::places::Place;
+use super::places::RecordPlace;
 
 /// Records for which there is room when there are none.
 const RECORDS_KEPT: usize = 1024;
@@ -27,8 +27,9 @@ struct Block {
     left: usize,
 }
 
+/// The records that were read, and the memory that they pin.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct FetchedRecords {
     records: HashMap<u64, (u64, Bytes), FixedState>,
     /// By number. Each has records: one that stays for long keeps none that came after it.
     blocks: BTreeMap<u64, Block>,
@@ -38,7 +39,7 @@ pub(super) struct Kept {
     bytes_max: u64,
 }
 
-impl Kept {
+impl FetchedRecords {
     pub(super) fn new(bytes_max: u64) -> Self {
         Self {
             records: HashMap::default(),
@@ -75,8 +76,8 @@ impl Kept {
     pub(super) fn take(
         &mut self,
         read: &Bytes,
-        places: &[(Place, usize)],
-        mut damaged: impl FnMut(Place),
+        places: &[(RecordPlace, usize)],
+        mut damaged: impl FnMut(RecordPlace),
     ) {
         let number = self.next_block;
         let wanted: u64 = places.iter().map(|(place, _)| u64::from(place.len)).sum();
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_record_that_stays_keeps_none_that_came_after_it() {
-        let mut kept = Kept::new(1 << 20);
+        let mut kept = FetchedRecords::new(1 << 20);
         kept.add(0, Bytes::from_static(b"stays"));
         let held_before = kept.held_bytes();
         for at in 1..100_000 {

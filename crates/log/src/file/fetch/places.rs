@@ -15,7 +15,7 @@ const BLOCK: usize = 16;
 
 /// Where a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RecordPlace {
     pub(super) at: u64,
     pub(super) position: u64,
     pub(super) len: u32,
@@ -24,19 +24,19 @@ pub(super) struct Place {
 
 #[derive(Debug)]
 struct Block {
-    first: Place,
+    first: RecordPlace,
     /// Where the others begin.
     from: u32,
 }
 
 /// Places by offset.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct RecordPlaces {
     blocks: Vec<Block>,
     others: Vec<u8>,
 }
 
-impl Place {
+impl RecordPlace {
     pub(super) fn end(&self) -> u64 {
         self.position.saturating_add(u64::from(self.len))
     }
@@ -66,8 +66,8 @@ impl Place {
     }
 }
 
-impl Places {
-    pub(super) fn new(mut places: Vec<Place>) -> Self {
+impl RecordPlaces {
+    pub(super) fn new(mut places: Vec<RecordPlace>) -> Self {
         places.sort_unstable_by_key(|place| place.at);
         let mut blocks = Vec::with_capacity(places.len().div_ceil(BLOCK));
         let mut others = Vec::new();
@@ -83,14 +83,14 @@ impl Places {
     }
 
     /// The place of a record.
-    pub(super) fn find(&self, at: u64) -> Option<Place> {
+    pub(super) fn find(&self, at: u64) -> Option<RecordPlace> {
         let after = self.blocks.partition_point(|block| block.first.at <= at);
         let Block { first, from } = self.blocks.get(after.checked_sub(1)?)?;
         let end = self.blocks.get(after).map_or(self.others.len(), |next| next.from as usize);
         let mut rest = self.others.get(*from as usize..end)?;
         let mut place = *first;
         while place.at < at {
-            place = Place::take_after(&place, &mut rest)?;
+            place = RecordPlace::take_after(&place, &mut rest)?;
         }
         (place.at == at).then_some(place)
     }
@@ -111,12 +111,16 @@ mod tests {
         step: u64,
         len: impl Fn(u64) -> u32,
         gap: impl Fn(u64) -> u64,
-    ) -> Vec<Place> {
+    ) -> Vec<RecordPlace> {
         let mut position = 1 << 33;
         let place = |n: u64| {
             position += gap(n);
-            let it =
-                Place { at: 1000 + n * step, position, len: len(n), crc: n as u32 ^ 0x8000_0001 };
+            let it = RecordPlace {
+                at: 1000 + n * step,
+                position,
+                len: len(n),
+                crc: n as u32 ^ 0x8000_0001,
+            };
             position = it.end();
             it
         };
@@ -124,8 +128,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(plain: Vec<Place>) -> usize {
-        let packed = Places::new(plain.iter().rev().copied().collect());
+    fn check(plain: Vec<RecordPlace>) -> usize {
+        let packed = RecordPlaces::new(plain.iter().rev().copied().collect());
         for place in &plain {
             assert_eq!(packed.find(place.at), Some(*place));
         }
@@ -152,8 +156,8 @@ mod tests {
         late.sort_unstable_by_key(|place| place.at);
         check(late);
         check(vec![
-            Place { at: 0, position: u64::MAX, len: u32::MAX, crc: u32::MAX },
-            Place { at: 1 << 60, position: 0, len: 0, crc: 0 },
+            RecordPlace { at: 0, position: u64::MAX, len: u32::MAX, crc: u32::MAX },
+            RecordPlace { at: 1 << 60, position: 0, len: 0, crc: 0 },
         ]);
     }
 
@@ -162,6 +166,6 @@ mod tests {
         let plain =
             places(2000, 1, |n| 1000 + n as u32 % 3, |n| if n % 100 == 0 { 4000 } else { 0 });
         let held = check(plain);
-        assert!(held < 2000 * size_of::<Place>() * 2 / 5, "{held} bytes");
+        assert!(held < 2000 * size_of::<RecordPlace>() * 2 / 5, "{held} bytes");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::places::{Place, Places};
+use super::places::{RecordPlace, RecordPlaces};
 use super::{Fetch, JOBS_MAX};
 use crate::disk::{FileName, Piece};
 use crate::file::Store;
@@ -32,7 +32,7 @@ pub(super) struct Spread {
     pub(super) file: FileName,
     pub(super) pieces: Vec<Piece>,
     /// Where each begins in what is read.
-    pub(super) places: Vec<(Place, usize)>,
+    pub(super) places: Vec<(RecordPlace, usize)>,
     /// Bytes of all pieces.
     pub(super) len: u64,
     /// Of the last piece: where it ends, and what of it is wanted and what not.
@@ -43,7 +43,7 @@ pub(super) struct Spread {
 
 /// A record that can be read with others.
 struct Next {
-    place: Place,
+    place: RecordPlace,
     /// Bytes between the others and this one, if they are read in one piece.
     gap: Option<u64>,
     /// By which the read gets longer.
@@ -63,7 +63,7 @@ pub(super) struct Plan {
 }
 
 impl Spread {
-    pub(super) fn new(file: FileName, first: Place) -> Self {
+    pub(super) fn new(file: FileName, first: RecordPlace) -> Self {
         let (len, position) = (u64::from(first.len), first.position);
         Self {
             file,
@@ -77,7 +77,7 @@ impl Spread {
     }
 
     /// What it takes to read a record with the others, behind them. None when that would be too much, or it is elsewhere.
-    fn next(&self, file: FileName, place: Place) -> Option<Next> {
+    fn next(&self, file: FileName, place: RecordPlace) -> Option<Next> {
         let len = u64::from(place.len);
         let gap = place.position.checked_sub(self.end);
         let gap = gap.filter(|gap| *gap <= GAP_MAX || self.vain + gap <= self.wanted / 4);
@@ -120,7 +120,7 @@ impl Fetch {
         let fits =
             |bytes: u64, len: u64| bytes.saturating_add(len) <= room || is_idle && bytes == 0;
         // The index looked at last: neighbours are in the same.
-        let mut near: Option<(Stretch, Option<&Places>)> = None;
+        let mut near: Option<(Stretch, Option<&RecordPlaces>)> = None;
         while let Some(&at) = asked.range(from..).next() {
             from = at + 1;
             let stretch = store.segments.stretch_of(at).filter(|_| store.cold.get(at).is_some());
@@ -197,7 +197,7 @@ mod tests {
         for (at, word) in records.split_whitespace().enumerate() {
             let (position, len) = word.split_once('+').unwrap();
             let (position, len) = (number(position), number(len) as u32);
-            let place = Place { at: at as u64, position, len, crc: 0 };
+            let place = RecordPlace { at: at as u64, position, len, crc: 0 };
             let last = reads.last_mut();
             match last.and_then(|last| Some((last.next(FILE, place)?, last))) {
                 Some((next, last)) => last.add(next),

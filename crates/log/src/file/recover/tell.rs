@@ -80,7 +80,7 @@ pub(in crate::file) fn tell<D: Disk>(
 }
 
 /// A record of a segment, whoever holds it.
-struct Told<'a> {
+struct SegmentRecord<'a> {
     at: u64,
     is_straggler: bool,
     /// Bytes of it in the segment.
@@ -92,7 +92,7 @@ struct Told<'a> {
 fn each_record<D: Disk>(
     disk: &mut D,
     segment: &Segment,
-    each: &mut dyn FnMut(Told<'_>),
+    each: &mut dyn FnMut(SegmentRecord<'_>),
 ) -> Result<(), OpenError> {
     if let Digested::Read(digest) = &segment.digest {
         let told = each_row(digest, each);
@@ -104,7 +104,7 @@ fn each_record<D: Disk>(
         let told = batch.records(&mut |record, _| {
             let stored_len = record.stored_len().into();
             let is_straggler = record.at < first;
-            each(Told { at: record.at, is_straggler, stored_len, head: record.head });
+            each(SegmentRecord { at: record.at, is_straggler, stored_len, head: record.head });
         });
         if told.is_err() {
             failed = Some(batch.position);
@@ -114,12 +114,12 @@ fn each_record<D: Disk>(
     failed.map_or(Ok(()), |position| Err(damaged(segment.file, position, what)))
 }
 
-fn each_row(digest: &Digest, each: &mut dyn FnMut(Told<'_>)) -> Result<(), Malformed> {
+fn each_row(digest: &Digest, each: &mut dyn FnMut(SegmentRecord<'_>)) -> Result<(), Malformed> {
     let mut rows = digest.rows();
     while let Some((header, _)) = rows.batch()? {
         while let Some(row) = rows.row()? {
             let (stored_len, is_straggler) = (row.stored_len().into(), row.at < header.first);
-            each(Told { at: row.at, is_straggler, stored_len, head: row.head });
+            each(SegmentRecord { at: row.at, is_straggler, stored_len, head: row.head });
         }
         rows.notes()?;
     }

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::super::format::{
-    BatchHeader, Entry, FILE_HEADER, FileHeader, IndexReader, IndexWriter, NoteKind, RecordFacts,
+    BatchEntry, BatchHeader, FILE_HEADER, FileHeader, IndexReader, IndexWriter, NoteKind,
+    RecordFacts,
 };
 use super::super::walk::{Step, Walk};
 use super::*;
@@ -95,7 +96,7 @@ impl Part {
             for _ in 0..times {
                 let moved = |at: u64| if number == pick { at.wrapping_add(shift) } else { at };
                 match entry {
-                    Entry::Record(it) => {
+                    BatchEntry::Record(it) => {
                         let holders: Vec<_> = it.holders().collect();
                         writer.record(RecordFacts {
                             at: moved(it.at),
@@ -113,7 +114,7 @@ impl Part {
                         let end = place + it.stored_len() as usize;
                         joined.extend_from_slice(&bodies[place..end]);
                     }
-                    Entry::Note(note) => {
+                    BatchEntry::Note(note) => {
                         if let Some(number) = note.segment {
                             writer.in_segment(note.at, number);
                         }
@@ -129,7 +130,7 @@ impl Part {
                     }
                 }
             }
-            if let Entry::Record(it) = entry {
+            if let BatchEntry::Record(it) = entry {
                 place += it.stored_len() as usize;
             }
         }
