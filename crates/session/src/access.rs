@@ -19,7 +19,7 @@ use crate::core::{Context, Core};
 use crate::publish;
 use crate::reply::Fault;
 use crate::session::Session;
-use crate::waiting::{Awaited, Waiting};
+use crate::waiting::{Awaited, WaitingCommand};
 
 /// How long an answer holds, in ms. RabbitMQ's channels forget theirs as often.
 const KEPT_MS: u64 = 60_000;
@@ -166,7 +166,8 @@ impl Session {
                 let (connection, rights) = (core.id, Arc::clone(&elsewhere.rights));
                 cx.outbox.asked.push(Asked { connection, rights, question: *question });
                 let what = Awaited::Decision { is_content };
-                core.waiting = Some(Waiting { channel: number, method, no_wait: false, what });
+                core.waiting =
+                    Some(WaitingCommand { channel: number, method, no_wait: false, what });
                 return is_content;
             }
             elsewhere.forget_refusals();
@@ -178,9 +179,12 @@ impl Session {
     /// The answer to what was asked.
     pub(crate) fn decided(&mut self, question: Question, decision: Decision, cx: &mut Context<'_>) {
         let (number, method, is_content) = match self.core.waiting.take() {
-            Some(Waiting { channel, method, what: Awaited::Decision { is_content }, .. }) => {
-                (channel, method, is_content)
-            }
+            Some(WaitingCommand {
+                channel,
+                method,
+                what: Awaited::Decision { is_content },
+                ..
+            }) => (channel, method, is_content),
             other => {
                 self.core.waiting = other;
                 return;

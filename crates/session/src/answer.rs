@@ -7,7 +7,7 @@ use crate::core::{Context, Core};
 use crate::declare::{reply_to_declared, send_declare};
 use crate::reply::{self, Fault};
 use crate::session::Session;
-use crate::waiting::{Awaited, Waiting};
+use crate::waiting::{Awaited, WaitingCommand};
 use crate::{consume, deliver};
 
 fn count(messages: u64) -> u32 {
@@ -48,11 +48,11 @@ impl Session {
 
     fn answer(
         &mut self,
-        waiting: Waiting,
+        waiting: WaitingCommand,
         reply: Reply,
         cx: &mut Context<'_>,
     ) -> Result<(), Fault> {
-        let Waiting { channel: number, no_wait, what, .. } = waiting;
+        let WaitingCommand { channel: number, no_wait, what, .. } = waiting;
         let core = &mut self.core;
         let Some(channel) = self.channels.get(number) else { return Ok(()) };
         let says = !no_wait;

@@ -9,7 +9,7 @@ use crate::core::{Context, Core};
 use crate::declare::{queue_name, strip, to_table};
 use crate::direct;
 use crate::reply::{self, Fault};
-use crate::waiting::{Awaited, Waiting};
+use crate::waiting::{Awaited, WaitingCommand};
 
 /// What the four methods have in common.
 pub(crate) struct Bind<'a> {
@@ -70,7 +70,7 @@ pub(crate) fn bind(
     });
     let letter = if unbinds { ToMeta::Unbind(binding) } else { ToMeta::Bind(binding) };
     core.send_to_meta(letter, cx);
-    core.waiting = Some(Waiting {
+    core.waiting = Some(WaitingCommand {
         channel: channel.number,
         method: bind.method,
         no_wait: bind.no_wait,

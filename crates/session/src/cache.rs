@@ -61,7 +61,7 @@ impl Routed {
 
 /// What the names were found to mean.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CachedRoute {
     /// Exchange and routing key as two wire short strings.
     names: Vec<u8>,
     pub(crate) exchange: ExchangeId,
@@ -74,7 +74,7 @@ pub(crate) struct Entry {
     uses: Cell<u64>,
 }
 
-impl Entry {
+impl CachedRoute {
     /// One more message goes so.
     #[inline]
     pub(crate) fn count(&self) {
@@ -98,7 +98,7 @@ fn pass(passed: &mut Passed, exchange: ExchangeId, routed: &Routed, messages: u6
 }
 
 /// An entry goes: what it counted stays.
-fn put_away(passed: &mut Passed, entry: &Entry) {
+fn put_away(passed: &mut Passed, entry: &CachedRoute) {
     let messages = entry.uses.take();
     if messages > 0 {
         pass(passed, entry.exchange, &entry.routed, messages);
@@ -111,7 +111,7 @@ type Generations = (u64, u64);
 #[derive(Debug, Default)]
 pub(crate) struct RouteCache {
     /// A power of two, or none yet.
-    places: Vec<Option<Entry>>,
+    places: Vec<Option<CachedRoute>>,
     generations: Generations,
     /// How often names pushed out others since the last growth.
     pushed_out: usize,
@@ -202,7 +202,7 @@ impl RouteCache {
     }
 
     /// An entry found or made before in this turn.
-    pub(crate) fn get(&self, at: usize) -> Option<&Entry> {
+    pub(crate) fn get(&self, at: usize) -> Option<&CachedRoute> {
         self.places.get(at)?.as_ref()
     }
 
@@ -219,7 +219,7 @@ impl RouteCache {
                 at = hash(names) & (self.places.len() - 1);
             }
         }
-        let entry = self.places[at].get_or_insert_with(|| Entry {
+        let entry = self.places[at].get_or_insert_with(|| CachedRoute {
             names: Vec::new(),
             exchange,
             is_topic,

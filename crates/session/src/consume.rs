@@ -12,7 +12,7 @@ use crate::core::{Context, Core};
 use crate::declare::{queue_name, to_table};
 use crate::direct;
 use crate::reply::{self, Fault};
-use crate::waiting::{Awaited, Waiting};
+use crate::waiting::{Awaited, WaitingCommand};
 
 const CONSUME: (u16, u16) = (60, 20);
 const CANCEL: (u16, u16) = (60, 30);
@@ -116,7 +116,7 @@ pub(crate) fn consume(
         arguments,
     };
     core.send_to(home, letter, cx);
-    core.waiting = Some(Waiting {
+    core.waiting = Some(WaitingCommand {
         channel: channel.number,
         method: CONSUME,
         no_wait: method.no_wait,
@@ -206,7 +206,7 @@ pub(crate) fn cancel(
         let user = core.identity.user.clone();
         let letter = ToShard::Cancel { user, reply, connection: core.id, queue, slot };
         core.send_to(home, letter, cx);
-        core.waiting = Some(Waiting {
+        core.waiting = Some(WaitingCommand {
             channel: channel.number,
             method: CANCEL,
             no_wait: method.no_wait,
@@ -231,7 +231,7 @@ pub(crate) fn get(
     let (queue, home) = (queue.id, queue.home);
     let reply = core.reply_to(channel.number);
     core.send_to(home, ToShard::Get { reply, queue, no_ack: method.no_ack }, cx);
-    core.waiting = Some(Waiting {
+    core.waiting = Some(WaitingCommand {
         channel: channel.number,
         method: GET,
         no_wait: false,

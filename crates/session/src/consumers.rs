@@ -49,8 +49,9 @@ impl Consumer {
     }
 }
 
+/// A place of the table, given to one consumer after the other.
 #[derive(Debug)]
-struct Place {
+struct SlotContent {
     generation: u32,
     consumer: Option<Consumer>,
 }
@@ -58,7 +59,7 @@ struct Place {
 /// The table.
 #[derive(Debug, Default)]
 pub(crate) struct Consumers {
-    places: Vec<Place>,
+    places: Vec<SlotContent>,
     /// The place that was free longest is given first.
     free: VecDeque<u32>,
     /// Where new places begin to count.
@@ -74,7 +75,7 @@ impl Consumers {
             None => {
                 // The last places are the marks of `unacked`.
                 let at = u32::try_from(self.places.len()).ok().filter(|&at| at < PLACE - 1)?;
-                self.places.push(Place { generation: self.first_generation, consumer: None });
+                self.places.push(SlotContent { generation: self.first_generation, consumer: None });
                 at
             }
         };
@@ -89,7 +90,7 @@ impl Consumers {
         self.bytes
     }
 
-    fn place(&self, slot: ConsumerSlot) -> Option<&Place> {
+    fn place(&self, slot: ConsumerSlot) -> Option<&SlotContent> {
         let place = self.places.get((slot.0 & PLACE) as usize)?;
         (place.generation == slot.0 >> PLACE_BITS).then_some(place)
     }

@@ -13,7 +13,7 @@ use leveret_broker::message::{
     ConnectionId, ConsumerSlot, Outbox, ReplyTo, Settle, Settlement, ToMeta, ToShard,
 };
 use leveret_queue::{OutputGauge, Time};
-use leveret_topology::{ByGroup, ConnectionSlots, GroupId, Topology, VhostId};
+use leveret_topology::{ByGroup, CountedConnection, GroupId, Topology, VhostId};
 
 use crate::access::Elsewhere;
 use crate::batch::Batch;
@@ -26,9 +26,9 @@ use crate::pace::Pace;
 use crate::random::Random;
 use crate::settings::{Peer, Settings};
 use crate::totals::SessionTotals;
-use crate::unacked::Entry;
+use crate::unacked::UnackedDelivery;
 use crate::unfinished::Unfinished;
-use crate::waiting::Waiting;
+use crate::waiting::WaitingCommand;
 
 /// What a session works with in one turn.
 #[derive(Debug)]
@@ -120,10 +120,10 @@ pub(crate) struct Core {
     pub(crate) channel_max: u16,
     pub(crate) identity: Box<Identity>,
     /// Its places among the connections of the vhost and of the user.
-    pub(crate) slots: ConnectionSlots,
+    pub(crate) counted: CountedConnection,
     pub(crate) capabilities: Capabilities,
     /// The command that no answer came to yet. Nothing more is read.
-    pub(crate) waiting: Option<Waiting>,
+    pub(crate) waiting: Option<WaitingCommand>,
     pub(crate) batch: Batch,
     /// Made by the first publish.
     pub(crate) cache: Option<Box<RouteCache>>,
@@ -201,7 +201,7 @@ impl Core {
     }
 
     /// Gathers a settlement.
-    pub(crate) fn settle(&mut self, entry: &Entry, how: Settle) {
+    pub(crate) fn settle(&mut self, entry: &UnackedDelivery, how: Settle) {
         let settlement =
             Settlement { queue: entry.queue, unacked: entry.unacked, offset: entry.offset, how };
         self.batch.settle(entry.home, settlement);

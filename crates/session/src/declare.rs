@@ -18,7 +18,7 @@ use crate::consume::accessible;
 use crate::core::{Context, Core};
 use crate::direct;
 use crate::reply::{self, Fault};
-use crate::waiting::{Awaited, Declare, Waiting};
+use crate::waiting::{Awaited, Declare, WaitingCommand};
 
 /// An owned copy of a method's arguments.
 pub(crate) fn to_table(raw: RawTable<'_>) -> Result<Table, Fault> {
@@ -73,7 +73,7 @@ impl Core {
     }
 
     fn wait(&mut self, channel: u16, method: (u16, u16), no_wait: bool, what: Awaited) {
-        self.waiting = Some(Waiting { channel, method, no_wait, what });
+        self.waiting = Some(WaitingCommand { channel, method, no_wait, what });
     }
 }
 

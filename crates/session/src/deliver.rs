@@ -14,7 +14,7 @@ use leveret_queue::{Time, delivery_cost};
 use crate::channel::{Channel, Channels};
 use crate::core::{Context, Core};
 use crate::totals::TakenTotals;
-use crate::unacked::{Entry, GOT};
+use crate::unacked::{GOT, UnackedDelivery};
 use crate::{properties, trace};
 
 /// A letter of deliveries.
@@ -66,7 +66,7 @@ pub(crate) fn deliver(
             trace::delivered(core, (channel.number, tag), delivery, &view, cx);
         }
         if let Some(unacked) = delivery.unacked {
-            channel.unacked.push(Entry {
+            channel.unacked.push(UnackedDelivery {
                 tag,
                 offset: delivery.offset,
                 queue: delivery.queue,
@@ -145,7 +145,7 @@ pub(crate) fn got(
         trace::delivered(core, (channel.number, delivery_tag), delivery, &view, cx);
     }
     if let Some(unacked) = delivery.unacked {
-        channel.unacked.push(Entry {
+        channel.unacked.push(UnackedDelivery {
             tag: delivery_tag,
             offset: delivery.offset,
             queue: delivery.queue,

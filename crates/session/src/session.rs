@@ -9,7 +9,7 @@ use leveret_broker::flow::Alarm;
 use leveret_broker::login::Admitted;
 use leveret_broker::message::{ConnectionId, Settle, Step, ToSession, What};
 use leveret_queue::{OutputGauge, Time};
-use leveret_topology::{ConnectionSlots, Vhost, VhostId};
+use leveret_topology::{CountedConnection, Vhost, VhostId};
 
 use crate::bind::{Bind, bind};
 use crate::brought::Brought;
@@ -63,7 +63,7 @@ impl Session {
                 client_properties: Box::default(),
                 connected: now,
             }),
-            slots: ConnectionSlots::default(),
+            counted: CountedConnection::default(),
             capabilities: Capabilities::default(),
             waiting: None,
             batch: Default::default(),
@@ -370,12 +370,12 @@ impl Session {
         if max != 0 && self.channels.len() >= usize::from(max) {
             return Err(reply::too_many_channels(self.channels.len(), max));
         }
-        let slots = cx.topology.count_channel(&self.core.identity.user);
-        let slots = slots.map_err(|error| Fault::from(error).without_method())?;
+        let counted = cx.topology.count_channel(&self.core.identity.user);
+        let counted = counted.map_err(|error| Fault::from(error).without_method())?;
         match Method::decode(payload).map_err(|error| reply::bad_method(&error, payload))? {
             Method::ChannelOpen(_) => {
                 let prefetch = self.core.settings.default_prefetch;
-                self.channels.insert(Channel::new(number, prefetch, slots));
+                self.channels.insert(Channel::new(number, prefetch, counted));
                 self.core.totals.channels_opened += 1;
                 self.core.tell_channel_opened(number, cx);
                 cx.out.put_method(number, &channel::OpenOk { channel_id: b"" });
@@ -404,7 +404,7 @@ impl Session {
             Ok(Method::ChannelCloseOk(_)) => drop(self.channels.remove(number)),
             Ok(Method::ChannelClose(_)) => {
                 channel.is_crossed = true;
-                channel.slots = leveret_topology::ChannelSlots::default();
+                channel.counted = leveret_topology::CountedChannel::default();
                 cx.out.put_method(number, &channel::CloseOk);
             }
             Ok(Method::ChannelOpen(_)) if channel.is_crossed => {

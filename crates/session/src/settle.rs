@@ -14,7 +14,7 @@ use crate::channel::{Channel, Mode};
 use crate::core::{Context, Core, HalfSettled};
 use crate::reply::{self, Fault};
 use crate::trace;
-use crate::unacked::{Entry, GOT, Settled, Which};
+use crate::unacked::{GOT, Settled, UnackedDelivery, Which};
 
 /// [`settle`]s, and notes it where messages are traced.
 #[inline]
@@ -108,7 +108,7 @@ fn note_left(core: &mut Core, channel: u16, which: Which, taken: Settled, how: O
 }
 
 /// Whether it counts towards the channel's limit.
-pub(crate) fn entry_is_consumed(entry: &Entry) -> bool {
+pub(crate) fn entry_is_consumed(entry: &UnackedDelivery) -> bool {
     entry.slot != GOT
 }
 

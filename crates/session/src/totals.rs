@@ -356,9 +356,9 @@ const TAKEN_MAX: usize = 1024;
 
 /// What a channel was given and acked, by queue; what its consumers count is not in it while they are there.
 #[derive(Debug, Default)]
-pub(crate) struct Taken(ByKey<QueueId, TakenTotals, TAKEN_MAX>);
+pub(crate) struct TakenByQueue(ByKey<QueueId, TakenTotals, TAKEN_MAX>);
 
-impl Taken {
+impl TakenByQueue {
     /// What is counted for a queue.
     #[inline]
     pub(crate) fn of(&mut self, queue: QueueId) -> &mut TakenTotals {
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn queues_that_are_counted_apart_are_bounded() {
-        let mut taken = Taken::default();
+        let mut taken = TakenByQueue::default();
         for round in 0..2 {
             for queue in 0..TAKEN_MAX as u64 {
                 taken.of(QueueId::new(queue)).ack += 1;

@@ -18,8 +18,8 @@ use crate::publish::Head;
 use crate::reply::{self, Fault};
 use crate::settle::entry_is_consumed;
 use crate::totals::TakenTotals;
-use crate::unacked::{Entry, Settled, Unacked, Which};
-use crate::waiting::{Awaited, Waiting};
+use crate::unacked::{Settled, Unacked, UnackedDelivery, Which};
+use crate::waiting::{Awaited, WaitingCommand};
 use crate::{deliver, direct, returned, route};
 
 const COMMIT: (u16, u16) = (90, 20);
@@ -35,7 +35,7 @@ pub(crate) struct Tx {
     mandatory: usize,
     /// For recent-history exchanges.
     remembered: Vec<(ExchangeId, u32, Publish)>,
-    settled: Vec<(Entry, Settle)>,
+    settled: Vec<(UnackedDelivery, Settle)>,
     /// Bytes of the messages.
     kept: u64,
     /// Where the list of the last message's queues is.
@@ -118,7 +118,7 @@ impl Tx {
     }
 
     /// What was settled and not committed, when the channel goes.
-    pub(crate) fn settled(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn settled(&self) -> impl Iterator<Item = &UnackedDelivery> {
         self.settled.iter().map(|(entry, _)| entry)
     }
 
@@ -194,7 +194,7 @@ pub(crate) fn commit(
             }
             Settle::Reject | Settle::Requeue { .. } => channel.totals.reject += 1,
         }
-        let Entry { queue, home, unacked, offset, .. } = entry;
+        let UnackedDelivery { queue, home, unacked, offset, .. } = entry;
         parts.of(home).1.push(Settlement { queue, unacked, offset, how });
     }
     if consumed > 0 && channel.limit.settled(consumed) {
@@ -216,7 +216,7 @@ pub(crate) fn commit(
     if left == 0 {
         cx.out.put_method(channel.number, &tx::CommitOk);
     } else {
-        core.waiting = Some(Waiting {
+        core.waiting = Some(WaitingCommand {
             channel: channel.number,
             method: COMMIT,
             no_wait: false,

@@ -17,7 +17,7 @@ use leveret_topology::{GroupId, QueueId};
 
 /// One delivery that waits for its ack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct UnackedDelivery {
     /// Delivery tag.
     pub(crate) tag: u64,
     /// Its record.
@@ -63,7 +63,7 @@ pub(crate) struct Settled {
 /// The deque. Its first and last entries are never holes.
 #[derive(Debug, Default)]
 pub(crate) struct Unacked {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<UnackedDelivery>,
     holes: usize,
 }
 
@@ -78,28 +78,28 @@ impl Unacked {
     }
 
     /// The one that waits longest.
-    pub(crate) fn oldest(&self) -> Option<&Entry> {
+    pub(crate) fn oldest(&self) -> Option<&UnackedDelivery> {
         self.entries.front()
     }
 
     /// The one that was delivered last.
-    pub(crate) fn newest(&self) -> Option<&Entry> {
+    pub(crate) fn newest(&self) -> Option<&UnackedDelivery> {
         self.entries.back()
     }
 
     /// All of them, oldest first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &UnackedDelivery> {
         self.entries.iter().filter(|entry| entry.slot != HOLE)
     }
 
     /// Adds a delivery. Its tag is above all before it.
-    pub(crate) fn push(&mut self, entry: Entry) {
+    pub(crate) fn push(&mut self, entry: UnackedDelivery) {
         debug_assert!(self.entries.back().is_none_or(|last| last.tag < entry.tag));
         self.entries.push_back(entry);
     }
 
     /// Takes the entry with that tag.
-    pub(crate) fn take(&mut self, tag: u64) -> Option<Entry> {
+    pub(crate) fn take(&mut self, tag: u64) -> Option<UnackedDelivery> {
         let at = self.find(tag)?;
         let entry = self.entries[at];
         if at == 0 {
@@ -123,7 +123,7 @@ impl Unacked {
     pub(crate) fn take_some(
         &mut self,
         which: Which,
-        mut each: impl FnMut(Entry),
+        mut each: impl FnMut(UnackedDelivery),
     ) -> Option<Settled> {
         match which {
             Which::Nothing => Some(Settled::default()),
@@ -139,7 +139,7 @@ impl Unacked {
         &mut self,
         tag: u64,
         max: usize,
-        mut each: impl FnMut(Entry),
+        mut each: impl FnMut(UnackedDelivery),
     ) -> Option<Settled> {
         let all = self.find(tag)? + 1;
         // Holes count: they are looked at.
@@ -158,7 +158,7 @@ impl Unacked {
     }
 
     /// Takes everything, oldest first.
-    pub(crate) fn take_all(&mut self, mut each: impl FnMut(Entry)) {
+    pub(crate) fn take_all(&mut self, mut each: impl FnMut(UnackedDelivery)) {
         for entry in self.entries.drain(..) {
             if entry.slot != HOLE {
                 each(entry);
@@ -169,8 +169,8 @@ impl Unacked {
     }
 
     /// Puts entries back (`tx.rollback`). Cold.
-    pub(crate) fn restore(&mut self, entries: impl Iterator<Item = Entry>) {
-        let mut all: Vec<Entry> = self.iter().copied().chain(entries).collect();
+    pub(crate) fn restore(&mut self, entries: impl Iterator<Item = UnackedDelivery>) {
+        let mut all: Vec<UnackedDelivery> = self.iter().copied().chain(entries).collect();
         all.sort_unstable_by_key(|entry| entry.tag);
         self.entries = all.into();
         self.holes = 0;
@@ -222,8 +222,8 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    fn entry(tag: u64) -> Entry {
-        Entry {
+    fn entry(tag: u64) -> UnackedDelivery {
+        UnackedDelivery {
             tag,
             offset: Offset::new(tag),
             queue: QueueId::new(1),
@@ -297,6 +297,6 @@ mod tests {
 
     #[test]
     fn entries_stay_small() {
-        assert_eq!(size_of::<Entry>(), 40);
+        assert_eq!(size_of::<UnackedDelivery>(), 40);
     }
 }

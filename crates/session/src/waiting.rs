@@ -3,10 +3,10 @@
 use leveret_amqp::table::Table;
 use leveret_broker::message::{ConsumerSlot, Refusal, Reply};
 
-/// A command on its way.
+/// A command whose answer the session awaits.
 #[derive(Debug)]
-pub(crate) struct Waiting {
-    /// Who asked; 0 for the connection.
+pub(crate) struct WaitingCommand {
+    /// The channel that asked; 0 for the connection.
     pub(crate) channel: u16,
     /// Class and method id, for a refusal.
     pub(crate) method: (u16, u16),
@@ -15,7 +15,7 @@ pub(crate) struct Waiting {
     pub(crate) what: Awaited,
 }
 
-impl Waiting {
+impl WaitingCommand {
     /// An answer came. It is given back if it is the last one to come before the command is answered; one
     /// that was a refusal goes before it.
     pub(crate) fn is_last(&mut self, reply: Reply) -> Option<Reply> {

@@ -82,8 +82,9 @@ pub struct RemovedExchange {
     pub home: GroupId,
 }
 
+/// A binding with its places in the lists of its two ends.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct BindingEntry {
     pub(crate) binding: Binding,
     identity: u64,
     /// Where the entry is in its source's `outgoing`.
@@ -94,7 +95,7 @@ pub(crate) struct Entry {
     id_and_durable: u64,
 }
 
-impl Entry {
+impl BindingEntry {
     pub(crate) fn id(&self) -> BindingId {
         BindingId::new(self.id_and_durable >> 1)
     }
@@ -126,7 +127,7 @@ pub(crate) struct Listed {
 /// All bindings of all vhosts.
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
-    entries: Arena<Option<Entry>>,
+    entries: Arena<Option<BindingEntry>>,
     free: Vec<BindingIx>,
     by_identity: SplitTable,
     by_id: SplitTable,
@@ -149,11 +150,11 @@ impl Bindings {
         &self.entry(ix).binding
     }
 
-    pub(crate) fn entry(&self, ix: BindingIx) -> &Entry {
+    pub(crate) fn entry(&self, ix: BindingIx) -> &BindingEntry {
         self.entries[ix].as_ref().expect("a listed binding exists")
     }
 
-    pub(crate) fn entry_mut(&mut self, ix: BindingIx) -> &mut Entry {
+    pub(crate) fn entry_mut(&mut self, ix: BindingIx) -> &mut BindingEntry {
         self.entries[ix].as_mut().expect("a listed binding exists")
     }
 
@@ -193,7 +194,7 @@ impl Bindings {
         self.used(id);
         let Listed { at_source, at_target, durable } = listed;
         let id_and_durable = id.get() << 1 | u64::from(durable);
-        let entry = Some(Entry { binding, identity, at_source, at_target, id_and_durable });
+        let entry = Some(BindingEntry { binding, identity, at_source, at_target, id_and_durable });
         let ix = match self.free.pop() {
             Some(ix) => {
                 self.entries[ix] = entry;
@@ -231,7 +232,7 @@ impl Bindings {
         self.entries.get(ix)?.as_ref().map(|entry| &entry.binding)
     }
 
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (BindingIx, &Entry)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (BindingIx, &BindingEntry)> {
         let places = 0..u32::MAX;
         places.zip(self.entries.iter()).filter_map(|(ix, entry)| Some((ix, entry.as_ref()?)))
     }

@@ -23,7 +23,7 @@ use crate::queue::Queue;
 use crate::topology::{Topology, strip};
 use crate::vhost::Vhost;
 
-/// Those that are deleted and still have bindings.
+/// The queues and exchanges that are deleted and still have bindings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Going {
     pub(crate) exchanges: BTreeSet<ExchangeId>,

@@ -20,7 +20,7 @@ const OPERATOR_POLICY: &str = "operator_policy";
 const POLICY: &str = "policy";
 /// Parameters of this component are the vhost's limits.
 const VHOST_LIMITS: &str = "vhost-limits";
-/// Told when they are set, and when there are none any more.
+/// The events of limits that are set, and of a vhost that has none any more.
 pub(crate) const LIMITS_EVENTS: (&str, &str) = ("vhost.limits.set", "vhost.limits.cleared");
 
 /// Whether parameters of a component are policies, and if so, whether they are those of operators.
@@ -34,7 +34,7 @@ pub fn is_policy(component: &str) -> Option<bool> {
 
 /// Refuses what RabbitMQ refuses without a plugin: parameters of shovels, federation, and of whatever is not there.
 ///
-/// Those that a node has from before are kept.
+/// Such parameters stay where a node has them from before.
 pub fn must_be_component(name: &str) -> Result<(), PolicyError> {
     if name == VHOST_LIMITS || is_policy(name).is_some() {
         return Ok(());

@@ -54,7 +54,7 @@ const BACKTRACK_FEW: usize = 100;
 /// Steps ahead that a pattern may take with a name before it takes one back, a tenth of a millisecond.
 const AHEAD_MAX: u64 = 10_000;
 
-/// Those that cost hardly anything.
+/// Of these steps, as many as cost hardly anything.
 const AHEAD_LITTLE: u64 = 2_000;
 
 /// Steps in all, ahead between so many back, for [`BACKTRACK_MAX`] and [`BACKTRACK_FEW`].

@@ -1,8 +1,8 @@
 //! How many connections and channels there are, for the limits of vhosts, users and the node.
 //!
-//! A connection or a channel takes a [`Slot`] when it opens and drops it when it ends, however it ends:
-//! so the count is exact without anybody telling it. Many threads take slots while they only read the
-//! topology; of two that race for the last place one gets it.
+//! A connection or a channel takes a [`CountedUse`] when it opens and drops it when it ends, however it ends:
+//! so the count is exact without anybody telling it. Many threads take them while they only read the
+//! topology; of two that race for the last one below a limit one gets it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,35 +16,35 @@ pub(crate) struct Count(Arc<AtomicU64>);
 
 impl Count {
     /// One more, unless that is over the limit.
-    fn take(&self, limit: Option<u64>) -> Option<Slot> {
+    fn take(&self, limit: Option<u64>) -> Option<CountedUse> {
         let add = |count| limit.is_none_or(|limit| count < limit).then_some(count + 1);
         let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        taken.is_ok().then(|| Slot(Arc::clone(&self.0)))
+        taken.is_ok().then(|| CountedUse(Arc::clone(&self.0)))
     }
 }
 
-/// One connection or channel among those that are counted, for as long as this is kept.
+/// One more in a count, for as long as this value is kept.
 #[derive(Debug)]
-pub struct Slot(Arc<AtomicU64>);
+pub struct CountedUse(Arc<AtomicU64>);
 
-impl Drop for Slot {
+impl Drop for CountedUse {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// The places of one connection.
+/// An open connection: its vhost and its user count it for as long as this value is kept.
 #[derive(Debug, Default)]
-pub struct ConnectionSlots {
-    vhost: Option<Slot>,
-    user: Option<Slot>,
+pub struct CountedConnection {
+    vhost: Option<CountedUse>,
+    user: Option<CountedUse>,
 }
 
-/// The places of one channel.
+/// An open channel: its user and the node count it for as long as this value is kept.
 #[derive(Debug, Default)]
-pub struct ChannelSlots {
-    user: Option<Slot>,
-    node: Option<Slot>,
+pub struct CountedChannel {
+    user: Option<CountedUse>,
+    node: Option<CountedUse>,
 }
 
 /// Channels of the whole node.
@@ -73,12 +73,12 @@ impl Topology {
         &self,
         user: &str,
         vhost: &str,
-    ) -> Result<ConnectionSlots, AccessError> {
-        let mut slots = ConnectionSlots::default();
+    ) -> Result<CountedConnection, AccessError> {
+        let mut counted = CountedConnection::default();
         if let Some(vhost) = self.vhost(vhost) {
             let limit = vhost.max_connections();
             let taken = vhost.connections.take(limit);
-            slots.vhost = Some(taken.ok_or_else(|| AccessError::VhostConnections {
+            counted.vhost = Some(taken.ok_or_else(|| AccessError::VhostConnections {
                 vhost: vhost.name.as_ref().to_owned(),
                 user: user.to_owned(),
                 limit: limit.unwrap_or_default(),
@@ -87,12 +87,12 @@ impl Topology {
         if let Some(user) = self.user(user) {
             let limit = user.limit("max-connections");
             let taken = user.connections.take(limit);
-            slots.user = Some(taken.ok_or_else(|| AccessError::UserConnections {
+            counted.user = Some(taken.ok_or_else(|| AccessError::UserConnections {
                 user: user.name.as_ref().to_owned(),
                 limit: limit.unwrap_or_default(),
             })?);
         }
-        Ok(slots)
+        Ok(counted)
     }
 
     /// Counts a channel of a user, who may have been deleted meanwhile.
@@ -100,22 +100,22 @@ impl Topology {
     /// # Errors
     ///
     /// `max-channels` of the user, then `channel_max_per_node`.
-    pub fn count_channel(&self, user: &str) -> Result<ChannelSlots, AccessError> {
-        let mut slots = ChannelSlots::default();
+    pub fn count_channel(&self, user: &str) -> Result<CountedChannel, AccessError> {
+        let mut counted = CountedChannel::default();
         if let Some(user) = self.user(user) {
             let limit = user.limit("max-channels");
             let taken = user.channels.take(limit);
-            slots.user = Some(taken.ok_or_else(|| AccessError::UserChannels {
+            counted.user = Some(taken.ok_or_else(|| AccessError::UserChannels {
                 user: user.name.as_ref().to_owned(),
                 limit: limit.unwrap_or_default(),
             })?);
         }
         let NodeChannels { open, limit, node } = &self.channels;
-        slots.node = Some(open.take(*limit).ok_or_else(|| AccessError::NodeChannels {
+        counted.node = Some(open.take(*limit).ok_or_else(|| AccessError::NodeChannels {
             node: node.as_ref().to_owned(),
             limit: limit.unwrap_or_default(),
         })?);
-        Ok(slots)
+        Ok(counted)
     }
 }
 
@@ -131,13 +131,13 @@ mod tests {
         topology.limit_channels("rabbit@here", Some(2));
         let open =
             |topology: &Topology, user| topology.count_channel(user).map_err(|it| it.to_string());
-        let mut slots = vec![open(&topology, "u").unwrap(), open(&topology, "gone").unwrap()];
+        let mut counted = vec![open(&topology, "u").unwrap(), open(&topology, "gone").unwrap()];
         let over = "number of channels opened on node 'rabbit@here' has reached the maximum allowed limit of 2";
         assert_eq!(open(&topology, "u").unwrap_err(), over);
         let limits = BTreeMap::from([("max-channels".to_owned(), 1)]);
         topology.set_user_limits("u", limits).unwrap();
         assert!(open(&topology, "u").unwrap_err().contains("for user 'u'"));
-        slots.remove(0);
+        counted.remove(0);
         assert!(open(&topology, "u").is_ok(), "the place of who was refused was given back");
     }
 
@@ -153,18 +153,18 @@ mod tests {
         let limits = BTreeMap::from([("max-connections".to_owned(), 3)]);
         topology.set_user_limits("u", limits).unwrap();
         let topology = &topology;
-        let mut slots: Vec<ConnectionSlots> = std::thread::scope(|scope| {
+        let mut counted: Vec<CountedConnection> = std::thread::scope(|scope| {
             let open = || (0..8).filter_map(|_| topology.count_connection("u", "/").ok());
             let all: Vec<_> = (0..4).map(|_| scope.spawn(move || open().collect())).collect();
             all.into_iter().flat_map(|one| -> Vec<_> { one.join().unwrap() }).collect()
         });
-        assert_eq!(slots.len(), 3);
+        assert_eq!(counted.len(), 3);
         let refused = topology.count_connection("u", "/").unwrap_err().to_string();
         let want = "connection refused for user 'u': user connection limit (3) is reached";
         assert_eq!(refused, want);
-        slots.pop();
+        counted.pop();
         assert!(topology.count_connection("u", "/").is_ok(), "and it ended at once");
-        slots.push(topology.count_connection("u", "/").unwrap());
+        counted.push(topology.count_connection("u", "/").unwrap());
         assert!(topology.count_connection("u", "/").is_err());
         // Those that were refused by the user's limit do not count for the vhost.
         let vhost = topology.vhost("/").unwrap();

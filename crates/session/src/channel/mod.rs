@@ -8,11 +8,11 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use leveret_broker::message::ConsumerSlot;
 use leveret_queue::ChannelLimit;
-use leveret_topology::{ChannelSlots, QueueId};
+use leveret_topology::{CountedChannel, QueueId};
 
 use crate::confirm::Confirms;
 use crate::consumers::Consumer;
-use crate::totals::{ChannelTotals, Published, Taken, TakenTotals};
+use crate::totals::{ChannelTotals, Published, TakenByQueue, TakenTotals};
 use crate::tx::Tx;
 use crate::unacked::Unacked;
 pub(crate) use all::Channels;
@@ -45,7 +45,7 @@ pub(crate) struct Channel {
     /// The client closed it too. Its number is free: not every client answers our close then.
     pub(crate) is_crossed: bool,
     /// Its places among the channels of the user and of the node.
-    pub(crate) slots: ChannelSlots,
+    pub(crate) counted: CountedChannel,
     pub(crate) content: Content,
     pub(crate) mode: Mode,
     /// The next delivery tag.
@@ -62,7 +62,7 @@ pub(crate) struct Channel {
     pub(crate) last_queue: Box<str>,
     pub(crate) direct_reply: Option<Box<DirectReply>>,
     pub(crate) published: Published,
-    pub(crate) taken: Taken,
+    pub(crate) taken: TakenByQueue,
     /// Messages published before `confirm.select`.
     pub(crate) unconfirmable: u64,
     /// What is counted besides: by consumers that are gone, by `basic.get`, acks. What is published and
@@ -71,12 +71,12 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    pub(crate) fn new(number: u16, prefetch: u16, slots: ChannelSlots) -> Self {
+    pub(crate) fn new(number: u16, prefetch: u16, counted: CountedChannel) -> Self {
         Self {
             number,
             is_closing: false,
             is_crossed: false,
-            slots,
+            counted,
             content: Content::new(),
             mode: Mode::Plain,
             next_tag: 1,
@@ -88,7 +88,7 @@ impl Channel {
             last_queue: Box::default(),
             direct_reply: None,
             published: Published::default(),
-            taken: Taken::default(),
+            taken: TakenByQueue::default(),
             unconfirmable: 0,
             totals: ChannelTotals::default(),
         }

@@ -11,7 +11,7 @@ use crate::core::{Context, Core};
 use crate::reply::{self, Fault};
 use crate::session::Session;
 use crate::settings::Mechanism;
-use crate::waiting::{Awaited, Waiting};
+use crate::waiting::{Awaited, WaitingCommand};
 
 /// `connection.start-ok`.
 const START_OK: (u16, u16) = (10, 11);
@@ -148,7 +148,7 @@ impl Session {
     /// The answer to [`ask_to_log_in`](Core::ask_to_log_in).
     pub(crate) fn logged_in(&mut self, admitted: Option<Box<Admitted>>, cx: &mut Context<'_>) {
         let core = &mut self.core;
-        if matches!(core.waiting, Some(Waiting { what: Awaited::Secret, .. })) {
+        if matches!(core.waiting, Some(WaitingCommand { what: Awaited::Secret, .. })) {
             core.waiting = None;
             if let Err(fault) = self.secret_updated(admitted, cx) {
                 self.fail(0, UPDATE_SECRET, &fault, cx);
@@ -190,7 +190,7 @@ impl Session {
             let proof =
                 Proof::Password(Password::new(secret.map_err(|_| reply::secret_refused())?));
             core.send_login(identity.user.clone(), proof, "update-secret", cx);
-            core.waiting = Some(Waiting {
+            core.waiting = Some(WaitingCommand {
                 channel: 0,
                 method: UPDATE_SECRET,
                 no_wait: false,

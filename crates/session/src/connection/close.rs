@@ -10,7 +10,7 @@ use crate::core::{Context, Core, End};
 use crate::reply::Fault;
 use crate::session::Session;
 use crate::settle;
-use crate::waiting::{Awaited, Waiting};
+use crate::waiting::{Awaited, WaitingCommand};
 
 impl Core {
     /// Nothing more is read; the socket closes when what waits is written.
@@ -153,7 +153,8 @@ impl Session {
         let what = Awaited::Close { left: 1 + self.core.batch.used().count() };
         self.core.stage = Stage::Closing;
         self.core.timers.await_close_ok(cx.now);
-        self.core.waiting = Some(Waiting { channel: 0, method: (10, 50), no_wait: false, what });
+        self.core.waiting =
+            Some(WaitingCommand { channel: 0, method: (10, 50), no_wait: false, what });
     }
 
     /// Gives back everything, and tells everybody that the connection is gone. Once.
@@ -176,7 +177,7 @@ impl Session {
         if let Some(cache) = &mut core.cache {
             cache.end();
         }
-        core.slots = Default::default();
+        core.counted = Default::default();
         core.batch.flush(core.id, cx.outbox);
         let (connection, reply) = (core.id, with_reply.then(|| core.reply_to(0)));
         for shard in core.batch.used() {

@@ -164,10 +164,10 @@ impl Session {
         if cx.topology.vhost(name).is_none() {
             return Err(reply::no_vhost(name));
         }
-        let slots = cx.topology.count_connection(&core.identity.user, name)?;
+        let counted = cx.topology.count_connection(&core.identity.user, name)?;
         core.identity.vhost = core.check_vhost(name, cx)?;
         core.identity.vhost_name = name.into();
-        core.slots = slots;
+        core.counted = counted;
         core.stage = Stage::Running;
         // Not with `tune-ok`: until then nothing bounds how many there are, and no method is long.
         core.decoder.set_frame_max(core.frame_max);

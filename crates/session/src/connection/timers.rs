@@ -14,7 +14,7 @@ use crate::connection::Stage;
 use crate::core::{Context, Core, End};
 use crate::reply;
 use crate::session::Session;
-use crate::unacked::Entry;
+use crate::unacked::UnackedDelivery;
 
 const NEVER: Time = Time::from_ms(u64::MAX);
 /// How long a client that is not let in, or out of step, is left in silence, in ms.
@@ -249,7 +249,7 @@ impl Session {
         self.core.timers.check = NEVER;
         let now_s = crate::deliver::seconds(&self.core, cx.now);
         let Some(shortest_ms) = self.core.shortest_timeout() else { return };
-        let mut late: Vec<(u16, u64, Entry)> = Vec::new();
+        let mut late: Vec<(u16, u64, UnackedDelivery)> = Vec::new();
         for channel in self.channels.iter() {
             if channel.unacked.len() > 0 {
                 self.core.timers.watch_unacked(shortest_ms, cx.now);

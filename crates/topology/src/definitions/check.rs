@@ -11,7 +11,7 @@ use hashbrown::HashSet;
 use leveret_amqp::table::SHORT_STR_MAX;
 use serde_json::Value as Json;
 
-use super::import::{Entry, Import, ImportReason, STEPS, optional_text, text};
+use super::import::{Import, ImportReason, JsonObject, STEPS, optional_text, text};
 use crate::error::{AdminError, BindError, NotFound, ResourceRef};
 use crate::exchange::ExchangeKind;
 use crate::hash::Keyed;
@@ -151,7 +151,7 @@ impl Check {
         check
     }
 
-    fn read(&mut self, category: &str, at: At, entry: &Entry) -> Result<(), Fault> {
+    fn read(&mut self, category: &str, at: At, entry: &JsonObject) -> Result<(), Fault> {
         let names = names(category, entry)?;
         fits_amqp(category, entry)?;
         if category == "vhosts" {
@@ -168,7 +168,7 @@ impl Check {
     }
 
     /// A vhost is made whatever type its queues were to have.
-    fn read_vhost(&mut self, at: At, entry: &Entry) -> Result<(), ImportReason> {
+    fn read_vhost(&mut self, at: At, entry: &JsonObject) -> Result<(), ImportReason> {
         if let Some(kind) = unknown_queue_type(entry)? {
             let name = text(entry, "name")?;
             let text = format!("default queue type '{kind}' of vhost '{name}' is not supported");
@@ -209,7 +209,12 @@ impl Check {
         bytes.div_ceil(AT_ONCE) as u64
     }
 
-    fn check_names(&self, category: &str, entry: &Entry, topology: &Topology) -> Result<(), Fault> {
+    fn check_names(
+        &self,
+        category: &str,
+        entry: &JsonObject,
+        topology: &Topology,
+    ) -> Result<(), Fault> {
         let names = names(category, entry)?;
         // One that is here keeps its name: a file that is imported at each start may have it.
         if let Some(name) = &names.brings
@@ -335,7 +340,7 @@ fn is_here(name: &Name<'_>, topology: &Topology) -> bool {
 }
 
 /// A name that no short string of AMQP holds would be cut on its way to clients.
-fn fits_amqp(category: &str, entry: &Entry) -> Result<(), ImportReason> {
+fn fits_amqp(category: &str, entry: &JsonObject) -> Result<(), ImportReason> {
     let key = match category {
         "exchanges" | "queues" => "name",
         "bindings" => "routing_key",
@@ -349,7 +354,7 @@ fn fits_amqp(category: &str, entry: &Entry) -> Result<(), ImportReason> {
     }
 }
 
-fn names<'a>(category: &str, entry: &'a Entry) -> Result<Names<'a>, ImportReason> {
+fn names<'a>(category: &str, entry: &'a JsonObject) -> Result<Names<'a>, ImportReason> {
     let text = |key| text(entry, key);
     let vhost = || Ok::<_, ImportReason>(Name::Vhost(text("vhost")?));
     Ok(match category {
@@ -389,7 +394,7 @@ fn names<'a>(category: &str, entry: &'a Entry) -> Result<Names<'a>, ImportReason
 }
 
 /// What of an entry is not here.
-fn unsupported(category: &str, entry: &Entry) -> Result<Option<String>, ImportReason> {
+fn unsupported(category: &str, entry: &JsonObject) -> Result<Option<String>, ImportReason> {
     let name = |what: &str| -> Result<String, ImportReason> {
         Ok(format!("{what} '{}' in vhost '{}'", text(entry, "name")?, text(entry, "vhost")?))
     };
@@ -418,7 +423,7 @@ fn unsupported(category: &str, entry: &Entry) -> Result<Option<String>, ImportRe
     Ok(told)
 }
 
-fn unknown_hashing(user: &Entry) -> Result<Option<String>, ImportReason> {
+fn unknown_hashing(user: &JsonObject) -> Result<Option<String>, ImportReason> {
     let Some(hashing) = optional_text(user, "hashing_algorithm")? else { return Ok(None) };
     if Hashing::parse(hashing).is_some() {
         return Ok(None);
@@ -427,7 +432,7 @@ fn unknown_hashing(user: &Entry) -> Result<Option<String>, ImportReason> {
     Ok(Some(format!("{reason} of user '{}'", text(user, "name")?)))
 }
 
-fn unknown_of_parameter(parameter: &Entry) -> Result<Option<String>, ImportReason> {
+fn unknown_of_parameter(parameter: &JsonObject) -> Result<Option<String>, ImportReason> {
     let component = text(parameter, "component")?;
     let Some(operator) = is_policy(component) else {
         let is_here = must_be_component(component).is_ok();
@@ -437,19 +442,19 @@ fn unknown_of_parameter(parameter: &Entry) -> Result<Option<String>, ImportReaso
     Ok(unknown_of_policy(value, operator))
 }
 
-fn unknown_of_policy(policy: Option<&Entry>, operator: bool) -> Option<String> {
+fn unknown_of_policy(policy: Option<&JsonObject>, operator: bool) -> Option<String> {
     unknown_settings(policy?.get("definition")?.as_object()?, operator)
 }
 
 /// The type of a queue, by its argument or, as RabbitMQ tells it from 4.0 on, by a key.
-fn unknown_type(queue: &Entry) -> Option<&str> {
+fn unknown_type(queue: &JsonObject) -> Option<&str> {
     let argument = queue.get("arguments").and_then(|it| it.get(crate::arguments::QUEUE_TYPE));
     let given = [argument, queue.get("type")].into_iter().flatten().filter_map(Json::as_str);
     given.into_iter().find(|kind| !is_queue_type(kind))
 }
 
 /// The type that queues of a vhost are to have, if it is not here.
-fn unknown_queue_type(vhost: &Entry) -> Result<Option<&str>, ImportReason> {
+fn unknown_queue_type(vhost: &JsonObject) -> Result<Option<&str>, ImportReason> {
     let metadata = vhost.get("metadata").and_then(Json::as_object);
     let kind = metadata.map(|it| optional_text(it, "default_queue_type")).transpose()?.flatten();
     let kind = kind.or(optional_text(vhost, "default_queue_type")?);

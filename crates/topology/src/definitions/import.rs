@@ -98,8 +98,9 @@ pub enum ImportReason {
     Policy(#[from] PolicyError),
 }
 
-pub(super) type Entry = Map<String, Json>;
-type Step = fn(&mut Topology, &Entry, &mut Import) -> Result<(), ImportReason>;
+/// An object of the document: what it says of one queue, exchange, user, ...
+pub(super) type JsonObject = Map<String, Json>;
+type Step = fn(&mut Topology, &JsonObject, &mut Import) -> Result<(), ImportReason>;
 
 pub(super) const STEPS: [(&str, Step); 10] = [
     ("users", import_user),
@@ -227,7 +228,7 @@ impl Import {
     }
 
     /// Reads an entry.
-    pub(super) fn entry(&self, place: &Range<usize>) -> Result<Entry, ImportReason> {
+    pub(super) fn entry(&self, place: &Range<usize>) -> Result<JsonObject, ImportReason> {
         let text = self.text.get(place.clone()).unwrap_or_default();
         match serde_json::from_slice(text) {
             Ok(Json::Object(mut entry)) => {
@@ -406,12 +407,12 @@ fn place(whole: &str, part: &str) -> Range<usize> {
 }
 
 /// What describes a policy: whether it is an operator's, its name, what it says.
-fn policy_of(entry: Entry) -> Option<(bool, String, Json)> {
+fn policy_of(entry: JsonObject) -> Option<(bool, String, Json)> {
     let name = entry.get("name")?.as_str()?.to_owned();
     Some((false, name, Json::Object(entry)))
 }
 
-fn policy_of_parameter(mut entry: Entry) -> Option<(bool, String, Json)> {
+fn policy_of_parameter(mut entry: JsonObject) -> Option<(bool, String, Json)> {
     let operator = is_policy(entry.get("component")?.as_str()?)?;
     let name = entry.get("name")?.as_str()?.to_owned();
     Some((operator, name, entry.remove("value")?))
@@ -435,7 +436,11 @@ impl Topology {
     }
 }
 
-fn import_user(topology: &mut Topology, entry: &Entry, _: &mut Import) -> Result<(), ImportReason> {
+fn import_user(
+    topology: &mut Topology,
+    entry: &JsonObject,
+    _: &mut Import,
+) -> Result<(), ImportReason> {
     let name = text(entry, "name")?;
     let password =
         match (optional_text(entry, "password_hash")?, optional_text(entry, "password")?) {
@@ -480,7 +485,7 @@ fn salt(user: &str, password: &str) -> [u8; 4] {
 
 fn import_vhost(
     topology: &mut Topology,
-    entry: &Entry,
+    entry: &JsonObject,
     import: &mut Import,
 ) -> Result<(), ImportReason> {
     let name = text(entry, "name")?;
@@ -522,7 +527,7 @@ fn import_vhost(
 
 fn import_permission(
     topology: &mut Topology,
-    entry: &Entry,
+    entry: &JsonObject,
     _: &mut Import,
 ) -> Result<(), ImportReason> {
     topology.set_permissions(
@@ -537,7 +542,7 @@ fn import_permission(
 
 fn import_topic_permission(
     topology: &mut Topology,
-    entry: &Entry,
+    entry: &JsonObject,
     _: &mut Import,
 ) -> Result<(), ImportReason> {
     topology.set_topic_permissions(
@@ -552,7 +557,7 @@ fn import_topic_permission(
 
 fn import_exchange(
     topology: &mut Topology,
-    entry: &Entry,
+    entry: &JsonObject,
     import: &mut Import,
 ) -> Result<(), ImportReason> {
     let (vhost, name) = (vhost(topology, entry)?, text(entry, "name")?);
@@ -577,7 +582,7 @@ fn import_exchange(
 
 fn import_queue(
     topology: &mut Topology,
-    entry: &Entry,
+    entry: &JsonObject,
     import: &mut Import,
 ) -> Result<(), ImportReason> {
     let (vhost, name) = (vhost(topology, entry)?, text(entry, "name")?);
@@ -603,7 +608,7 @@ fn import_queue(
 
 fn import_binding(
     topology: &mut Topology,
-    entry: &Entry,
+    entry: &JsonObject,
     import: &mut Import,
 ) -> Result<(), ImportReason> {
     let vhost = vhost(topology, entry)?;
@@ -627,7 +632,7 @@ fn import_binding(
 
 fn import_policy(
     topology: &mut Topology,
-    entry: &Entry,
+    entry: &JsonObject,
     import: &mut Import,
 ) -> Result<(), ImportReason> {
     let value = Json::Object(entry.clone());
@@ -651,7 +656,7 @@ fn start_policy(
 
 fn import_parameter(
     topology: &mut Topology,
-    entry: &Entry,
+    entry: &JsonObject,
     import: &mut Import,
 ) -> Result<(), ImportReason> {
     let value = entry.get("value").cloned();
@@ -668,7 +673,7 @@ fn import_parameter(
 
 fn import_global_parameter(
     topology: &mut Topology,
-    entry: &Entry,
+    entry: &JsonObject,
     _: &mut Import,
 ) -> Result<(), ImportReason> {
     let value = entry.get("value").cloned();
@@ -677,12 +682,12 @@ fn import_global_parameter(
     Ok(())
 }
 
-fn vhost(topology: &Topology, entry: &Entry) -> Result<VhostId, ImportReason> {
+fn vhost(topology: &Topology, entry: &JsonObject) -> Result<VhostId, ImportReason> {
     let name = text(entry, "vhost")?;
     topology.vhost_id(name).map_err(|_| ImportReason::NoVhost(name.to_owned()))
 }
 
-pub(super) fn text<'a>(entry: &'a Entry, key: &'static str) -> Result<&'a str, ImportReason> {
+pub(super) fn text<'a>(entry: &'a JsonObject, key: &'static str) -> Result<&'a str, ImportReason> {
     entry
         .get(key)
         .and_then(Json::as_str)
@@ -690,7 +695,7 @@ pub(super) fn text<'a>(entry: &'a Entry, key: &'static str) -> Result<&'a str, I
 }
 
 pub(super) fn optional_text<'a>(
-    entry: &'a Entry,
+    entry: &'a JsonObject,
     key: &'static str,
 ) -> Result<Option<&'a str>, ImportReason> {
     match entry.get(key) {
@@ -700,7 +705,7 @@ pub(super) fn optional_text<'a>(
     }
 }
 
-fn flag(entry: &Entry, key: &'static str, default: bool) -> Result<bool, ImportReason> {
+fn flag(entry: &JsonObject, key: &'static str, default: bool) -> Result<bool, ImportReason> {
     match entry.get(key) {
         None | Some(Json::Null) => Ok(default),
         Some(Json::Bool(flag)) => Ok(*flag),
@@ -709,7 +714,7 @@ fn flag(entry: &Entry, key: &'static str, default: bool) -> Result<bool, ImportR
 }
 
 /// An array in RabbitMQ 3.9 and later, before that a string with commas.
-fn tags(entry: &Entry) -> Result<Vec<String>, ImportReason> {
+fn tags(entry: &JsonObject) -> Result<Vec<String>, ImportReason> {
     let split = |text: &str| {
         let tags = text.split(',').map(str::trim).filter(|tag| !tag.is_empty());
         tags.map(str::to_owned).collect()
@@ -725,7 +730,7 @@ fn tags(entry: &Entry) -> Result<Vec<String>, ImportReason> {
     }
 }
 
-fn arguments(entry: &Entry) -> Result<Table, ImportReason> {
+fn arguments(entry: &JsonObject) -> Result<Table, ImportReason> {
     match entry.get("arguments") {
         None | Some(Json::Null) => Ok(Table::new()),
         Some(Json::Object(map)) => {

@@ -3,7 +3,7 @@
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-use super::Out;
+use super::RouteSink;
 use crate::binding::Target;
 use crate::hash::Keyed;
 use crate::id::{ExchangeId, QueueId};
@@ -18,14 +18,14 @@ const INDEXED: usize = 32;
 pub(crate) enum Dests {
     #[default]
     None,
-    One(Slot),
+    One(CountedTarget),
     Many(Box<Set>),
 }
 
-/// The target with its kind in the lowest bit: smaller than a [`Target`].
+/// A target and its bindings, in less than a [`Target`] takes: the kind is in the lowest bit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
-    /// Two halves, so that the slot needs no more than their alignment.
+pub(crate) struct CountedTarget {
+    /// Two halves, so that the target needs no more than their alignment.
     packed: [u32; 2],
     bindings: u32,
 }
@@ -33,12 +33,12 @@ pub(crate) struct Slot {
 /// Two or more.
 #[derive(Debug, Default)]
 pub(crate) struct Set {
-    slots: Vec<Slot>,
+    slots: Vec<CountedTarget>,
     /// The places of all destinations, when there are many: removing one must not search.
     index: Option<HashMap<Target, u32, FixedState>>,
 }
 
-impl Slot {
+impl CountedTarget {
     fn new(target: Target) -> Self {
         let packed = match target {
             Target::Queue(id) => id.get() << 1,
@@ -61,10 +61,10 @@ impl Slot {
 impl Dests {
     pub(crate) fn add(&mut self, target: Target) {
         match self {
-            Self::None => *self = Self::One(Slot::new(target)),
+            Self::None => *self = Self::One(CountedTarget::new(target)),
             Self::One(slot) if slot.target() == target => slot.bindings += 1,
             Self::One(slot) => {
-                let slots = vec![*slot, Slot::new(target)];
+                let slots = vec![*slot, CountedTarget::new(target)];
                 *self = Self::Many(Box::new(Set { slots, index: None }));
             }
             Self::Many(set) => set.add(target),
@@ -113,7 +113,7 @@ impl Dests {
     }
 
     #[inline]
-    fn slots(&self) -> &[Slot] {
+    fn slots(&self) -> &[CountedTarget] {
         match self {
             Self::None => &[],
             Self::One(slot) => core::slice::from_ref(slot),
@@ -128,7 +128,7 @@ impl Set {
             self.slots[at].bindings += 1;
             return;
         }
-        self.slots.push(Slot::new(target));
+        self.slots.push(CountedTarget::new(target));
         let last = self.slots.len() - 1;
         if let Some(index) = &mut self.index {
             index.insert(target, place(last));
@@ -194,7 +194,7 @@ impl KeyMap {
     }
 
     #[inline]
-    pub(super) fn route(&self, key: &str, out: &mut Out<'_>) {
+    pub(super) fn route(&self, key: &str, out: &mut RouteSink<'_>) {
         out.pay(1);
         if let Some(dests) = self.0.get(key) {
             out.all(dests);

@@ -9,7 +9,7 @@ use leveret_amqp::table::{RawValue, Table, Value};
 use smallvec::SmallVec;
 
 use super::erlang::{Exs1024, phash, phash_bool, phash_list, phash_undefined};
-use super::{Out, Routable};
+use super::{Routable, RouteSink};
 use crate::binding::{Binding, Target};
 use crate::id::BindingId;
 
@@ -191,7 +191,7 @@ impl ConsistentHash {
     }
 
     /// False when the choice depends on more than the routing key.
-    pub(super) fn route(&self, message: &Routable<'_>, out: &mut Out<'_>) -> bool {
+    pub(super) fn route(&self, message: &Routable<'_>, out: &mut RouteSink<'_>) -> bool {
         if self.weight > 0
             && let Some(target) = self.find(jump(self.hash(message), self.weight))
         {
@@ -348,7 +348,7 @@ impl ModulusHash {
         self.pieces.iter().flatten()
     }
 
-    pub(super) fn route(&self, message: &Routable<'_>, out: &mut Out<'_>) {
+    pub(super) fn route(&self, message: &Routable<'_>, out: &mut RouteSink<'_>) {
         let more = message.more_keys.iter().map(|key| key.as_bytes());
         let hash = phash_list(core::iter::once(message.key.as_bytes()).chain(more));
         let Some(at) = u64::from(hash).checked_rem(self.count as u64) else { return };

@@ -21,7 +21,7 @@ use hashbrown::HashMap;
 use leveret_amqp::table::{RawTable, RawValue, Table, Value};
 use smallvec::SmallVec;
 
-use super::Out;
+use super::RouteSink;
 use super::dests::Dests;
 use crate::binding::{Binding, BindingIx, Target};
 use crate::hash::{Hasher64, Keyed};
@@ -360,7 +360,7 @@ impl Headers {
         (cost > COST_MAX).then_some((cost, COST_MAX))
     }
 
-    pub(super) fn route(&self, headers: Option<RawTable<'_>>, out: &mut Out<'_>) {
+    pub(super) fn route(&self, headers: Option<RawTable<'_>>, out: &mut RouteSink<'_>) {
         out.all(&self.always);
         let Some(headers) = headers.filter(|_| !self.known.is_empty()) else { return };
         let read = self.read(headers, out);
@@ -378,7 +378,7 @@ impl Headers {
         }
     }
 
-    fn read<'a>(&self, headers: RawTable<'a>, out: &mut Out<'_>) -> Read<'a> {
+    fn read<'a>(&self, headers: RawTable<'a>, out: &mut RouteSink<'_>) -> Read<'a> {
         let mut read = Read::new();
         let mut looks = 0;
         // The table was checked when it was received; what cannot be read does not match.
@@ -397,7 +397,7 @@ impl Headers {
     }
 
     /// The rules that are filed under a header that has this value.
-    fn compare(&self, file: &File, read: &Read<'_>, value: &RawValue<'_>, out: &mut Out<'_>) {
+    fn compare(&self, file: &File, read: &Read<'_>, value: &RawValue<'_>, out: &mut RouteSink<'_>) {
         let mut looks = 0;
         for filed in &file.filed {
             let Some(rule) = self.rules.get(filed.rule as usize).and_then(Option::as_ref) else {

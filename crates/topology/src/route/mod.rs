@@ -35,7 +35,7 @@ use dests::{Dests, KeyMap};
 pub(crate) use hashing::HASH_PROPERTIES;
 use hashing::{ConsistentHash, ModulusHash};
 use headers::Headers;
-use out::{Out, deduplicate};
+use out::{RouteSink, deduplicate};
 use topic::Topics;
 
 /// What routing looks at in a message.
@@ -196,7 +196,7 @@ impl Router {
     }
 
     /// Writes the destinations; false when they depend on more than the routing key.
-    fn route(&self, message: &Routable<'_>, out: &mut Out<'_>) -> bool {
+    fn route(&self, message: &Routable<'_>, out: &mut RouteSink<'_>) -> bool {
         match self {
             Self::Direct(keys) => {
                 keys.route(message.key, out);
@@ -266,7 +266,7 @@ impl Topology {
             return;
         }
 
-        let mut out = Out::new(out, self);
+        let mut out = RouteSink::new(out, self);
         out.exchange(exchange);
         let mut next = 0;
         while let Some(&id) = out.exchanges.get(next) {

@@ -11,7 +11,7 @@ use crate::id::{ExchangeId, QueueId};
 use crate::topology::Topology;
 
 /// What routers write to.
-pub(super) struct Out<'r> {
+pub(super) struct RouteSink<'r> {
     pub(super) route: &'r mut Route,
     topology: &'r Topology,
     /// Exchanges that were found as destinations, and those visited.
@@ -27,7 +27,7 @@ pub(super) struct Out<'r> {
 /// Exchanges that are searched one by one.
 const SEARCHED_MAX: usize = 32;
 
-impl<'r> Out<'r> {
+impl<'r> RouteSink<'r> {
     pub(super) fn new(route: &'r mut Route, topology: &'r Topology) -> Self {
         Self { route, topology, exchanges: SmallVec::new(), known: None, found: false, sets: 0 }
     }

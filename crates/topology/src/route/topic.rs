@@ -24,7 +24,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashSet;
 use smallvec::SmallVec;
 
-use super::Out;
+use super::RouteSink;
 use super::dests::Dests;
 use crate::arena::{Arena, SplitTable};
 use crate::binding::Target;
@@ -134,7 +134,7 @@ impl Topics {
         }
     }
 
-    pub(super) fn route(&self, key: &str, out: &mut Out<'_>) {
+    pub(super) fn route(&self, key: &str, out: &mut RouteSink<'_>) {
         let looked = self.walk(key, |dests| out.all(dests));
         out.pay(looked as usize);
     }

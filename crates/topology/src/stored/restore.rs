@@ -483,7 +483,7 @@ impl Topology {
     }
 }
 
-/// Told when a user's limits are set, and when there are none any more.
+/// The events of a user's limits that are set, and of a user that has none any more.
 const USER_LIMITS_EVENTS: (&str, &str) = ("user.limits.set", "user.limits.cleared");
 
 /// A home by its record. What was stored here tells only homes that are not the usual ones, and those are here. A change always tells it,
