@@ -82,7 +82,7 @@ struct Inner {
     held_waiting: [Kinds; KINDS.len()],
     users: BTreeMap<Arc<str>, User>,
     /// The users that wait, each at the place of the first of its connections, by [`Kind`].
-    lines: [BTreeMap<Place, Arc<str>>; KINDS.len()],
+    lines: [BTreeMap<RoundOrder, Arc<str>>; KINDS.len()],
     /// How many connections wait.
     waiting: Kinds,
     /// The last turn that was served.
@@ -103,7 +103,7 @@ struct User {
 
 /// A turn, and who came when. In each turn one of each user is served: of those who waited when it began, and of those who came
 /// meanwhile.
-type Place = (u64, u64);
+type RoundOrder = (u64, u64);
 
 /// What becomes of one that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ struct Waiter {
     number: u64,
     wants: u64,
     holds: Kinds,
-    place: Place,
+    place: RoundOrder,
 }
 
 /// What became of a request for room.
@@ -419,7 +419,7 @@ impl Inner {
     }
 
     /// The first that gets room. Nobody passes one for whom there is none, unless nobody goes on.
-    fn first(&self, kind: Kind, all: u64, nobody_goes_on: bool) -> Option<(Place, Arc<str>)> {
+    fn first(&self, kind: Kind, all: u64, nobody_goes_on: bool) -> Option<(RoundOrder, Arc<str>)> {
         for (&place, name) in &self.lines[kind as usize] {
             let first = self.users.get(name).and_then(|user| user.waiting[kind as usize].front());
             let Some(waiter) = first else { continue };

@@ -38,7 +38,7 @@ pub use step::{STEP_QUEUES_MAX, Step, What};
 pub use targets::{Homed, Targets, add_by_home, log_of};
 pub use to_meta::{AdminCommand, Binding, ToMeta};
 pub use to_session::{Delivery, ToSession};
-pub use to_shard::{DeadLetterFrom, MoveTo, Named, Taken, ToShard};
+pub use to_shard::{DeadLetterFrom, MoveTo, Named, PutResult, ToShard};
 
 /// Names a channel of one connection: the number on the wire.
 pub type ChannelId = u16;

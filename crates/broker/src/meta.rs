@@ -37,7 +37,7 @@ use crate::message::{
 
 use crate::held::{Bookmark, Held, Span, take_out};
 use crate::work::Work;
-use decisions::{Decisions, Share};
+use decisions::{Decisions, ShardVote};
 use long::{Job, Lines, Long, Then, What};
 pub use recover::RecoverError;
 pub(crate) use room::no_room;
@@ -397,7 +397,7 @@ impl<L: Log> Meta<L> {
             // What is to go on is done after the letters.
             ToMeta::Continue => {}
             ToMeta::Prepared { from, tx, group, parts, vote } => {
-                let share = Share { from, group, parts, vote };
+                let share = ShardVote { from, group, parts, vote };
                 return self.decisions.vote(tx, share, &mut self.saved, out);
             }
             ToMeta::Applied { tx, group } => self.decisions.applied(tx, group),

@@ -45,7 +45,7 @@ pub struct Limits {
 pub struct Work<O, J> {
     limits: Limits,
     /// Those that have jobs, or have used more than they were given.
-    lines: HashMap<O, Line<J>, FixedState>,
+    lines: HashMap<O, JobLine<J>, FixedState>,
     /// Lines that had no turn since they were empty.
     fresh: VecDeque<O>,
     /// The others.
@@ -59,19 +59,21 @@ pub struct Work<O, J> {
     /// Of all jobs, as far as is known.
     units: u64,
     /// Empty lists of jobs, kept for the next lines.
-    spare: Vec<VecDeque<Waiting<J>>>,
+    spare: Vec<VecDeque<WaitingJob<J>>>,
 }
 
+/// The jobs of one origin, in order.
 #[derive(Debug)]
-struct Line<J> {
-    jobs: VecDeque<Waiting<J>>,
+struct JobLine<J> {
+    jobs: VecDeque<WaitingJob<J>>,
     /// What it may use before the next one has its turn. Below zero when it used more.
     credit: i64,
     units: u64,
 }
 
+/// A job, and the units that it takes as far as is known.
 #[derive(Debug)]
-struct Waiting<J> {
+struct WaitingJob<J> {
     job: J,
     units: u64,
 }
@@ -161,7 +163,7 @@ impl<O: Copy + Eq + Hash, J> Work<O, J> {
         }
         let line = self.lines.entry(origin).or_insert_with(|| {
             self.round.push_back(origin);
-            Line { jobs: self.spare.pop().unwrap_or_default(), credit: 0, units: 0 }
+            JobLine { jobs: self.spare.pop().unwrap_or_default(), credit: 0, units: 0 }
         });
         line.credit = line.credit.saturating_sub(i64::try_from(units).unwrap_or(i64::MAX));
     }
@@ -173,10 +175,10 @@ impl<O: Copy + Eq + Hash, J> Work<O, J> {
             hashbrown::hash_map::Entry::Vacant(place) => {
                 self.fresh.push_back(origin);
                 let jobs = self.spare.pop().unwrap_or_default();
-                place.insert(Line { jobs, credit: 0, units: 0 })
+                place.insert(JobLine { jobs, credit: 0, units: 0 })
             }
         };
-        line.jobs.push_back(Waiting { job, units });
+        line.jobs.push_back(WaitingJob { job, units });
         line.units += units;
         self.units += units;
     }
@@ -207,7 +209,7 @@ impl<O: Copy + Eq + Hash, J> Work<O, J> {
                     continue;
                 }
             }
-            let Some(Waiting { job, units }) = line.jobs.pop_front() else {
+            let Some(WaitingJob { job, units }) = line.jobs.pop_front() else {
                 // Empty, and has paid for all that it used.
                 list.pop_front();
                 self.forget(origin);
@@ -239,7 +241,7 @@ impl<O: Copy + Eq + Hash, J> Work<O, J> {
     /// its line.
     pub fn go_on(&mut self, origin: O, job: J, used: u64, units: u64) {
         if let Some(line) = self.lines.get_mut(&origin) {
-            line.jobs.push_front(Waiting { job, units });
+            line.jobs.push_front(WaitingJob { job, units });
             line.units += units;
             self.units += units;
         }

@@ -209,7 +209,7 @@ pub enum ToShard {
         /// The queue it was for.
         target: QueueId,
         /// What became of it there.
-        taken: Taken,
+        taken: PutResult,
     },
     /// A message passed a recent-history exchange kept here.
     Remember {
@@ -340,12 +340,12 @@ impl ToShard {
 
 /// What became of a message that a shard was to put into queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// It is in all of them that are there.
+pub enum PutResult {
+    /// The message is in all of the queues that are there.
     Yes,
-    /// One was full, and refused it.
+    /// A queue was full, and refused the message.
     Refused,
-    /// The disk has no room for it.
+    /// The disk has no room for the message.
     NotStored,
 }
 

@@ -38,9 +38,9 @@ const REMEMBERED_MAX: usize = 1024;
 /// Messages that a transaction acked, and that are written into its decision at the cost of one name.
 const ACKED_A_UNIT: u64 = 32;
 
-/// What one shard says of a transaction.
+/// A shard's vote on a transaction.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct ShardVote {
     /// Whose transaction it is.
     pub(super) from: ConnectionId,
     pub(super) group: GroupId,
@@ -115,11 +115,11 @@ impl Decisions {
     pub(super) fn vote<L: Log>(
         &mut self,
         tx: TxId,
-        share: Share,
+        share: ShardVote,
         saved: &mut Saved<L>,
         out: &mut Outbox,
     ) -> Rests {
-        let Share { from, group, parts, vote } = share;
+        let ShardVote { from, group, parts, vote } = share;
         if let Some(commit) = self.outcome(tx) {
             if vote != Vote::No {
                 out.shard(group, ToShard::Decide { tx, commit });
@@ -242,8 +242,8 @@ mod tests {
 
     const TX: TxId = TxId::new(7);
 
-    fn share(group: GroupId, parts: u32, vote: Vote) -> Share {
-        Share { from: ConnectionId::NOBODY, group, parts, vote }
+    fn share(group: GroupId, parts: u32, vote: Vote) -> ShardVote {
+        ShardVote { from: ConnectionId::NOBODY, group, parts, vote }
     }
 
     /// `1+` is yes of shard 1, kept; `1~` yes of what no restart finds; `1-` no; `1*` that it has applied its part. What

@@ -40,16 +40,16 @@ use runs::{Runs, Verdict};
 use slot::{CHANGED, DEFERS, FAILED, MIXED, TAKEN, TIMES_OUT};
 
 pub use nacks::{NackReason, Nacked};
-pub(super) use slot::{Mixed, Slot, Until, Way};
+pub(super) use slot::{Mixed, UnresolvedMessage, Until, Way};
 
 /// All of a shard.
 #[derive(Debug, Default)]
 pub(super) struct Confirms {
     base: u64,
-    slots: VecDeque<Slot>,
+    slots: VecDeque<UnresolvedMessage>,
     /// Slots that are taken.
     taken: usize,
-    old: BTreeMap<u64, Slot>,
+    old: BTreeMap<u64, UnresolvedMessage>,
     mixed: HashMap<u64, Mixed, FixedState>,
     /// How far the disk was when it was last looked at.
     durable: u64,
@@ -79,7 +79,7 @@ impl Confirms {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        (self.slots.len() + self.old.len()) as u64 * Slot::BYTES
+        (self.slots.len() + self.old.len()) as u64 * UnresolvedMessage::BYTES
     }
 
     /// Messages that are waited for.
@@ -89,7 +89,13 @@ impl Confirms {
     }
 
     /// A message that is not resolved. Its offset is above all before it.
-    pub(super) fn add(&mut self, at: u64, mut slot: Slot, mixed: Option<Mixed>, wait: Wait) {
+    pub(super) fn add(
+        &mut self,
+        at: u64,
+        mut slot: UnresolvedMessage,
+        mixed: Option<Mixed>,
+        wait: Wait,
+    ) {
         slot.bits |= TAKEN;
         if let Some(ms) = wait.defer_ms {
             slot.bits |= DEFERS;
@@ -127,7 +133,7 @@ impl Confirms {
             }
         }
         let end = self.base + self.slots.len() as u64;
-        self.slots.extend((end..at).map(|_| Slot::default()));
+        self.slots.extend((end..at).map(|_| UnresolvedMessage::default()));
     }
 
     /// Moves what is taken of the first `count` slots out of the way of those behind it. Each slot is
@@ -157,7 +163,7 @@ impl Confirms {
     }
 
     #[inline]
-    fn find(&mut self, at: u64) -> Option<&mut Slot> {
+    fn find(&mut self, at: u64) -> Option<&mut UnresolvedMessage> {
         match at.checked_sub(self.base) {
             Some(index) if !self.slots.is_empty() => {
                 let slot = self.slots.get_mut(usize::try_from(index).ok()?)?;
@@ -172,7 +178,7 @@ impl Confirms {
         match at.checked_sub(self.base) {
             Some(index) if !self.slots.is_empty() => {
                 if let Some(slot) = self.slots.get_mut(index as usize) {
-                    *slot = Slot::default();
+                    *slot = UnresolvedMessage::default();
                     self.taken -= 1;
                 }
                 self.trim();
@@ -208,7 +214,7 @@ impl Confirms {
 
     /// The rule of one queue for a message, which it has done with.
     #[cold]
-    fn mixed_rule(&mut self, at: u64, queue: QueueId, slot: Slot) -> Until {
+    fn mixed_rule(&mut self, at: u64, queue: QueueId, slot: UnresolvedMessage) -> Until {
         match self.own_rule(at, queue) {
             Some(until) => std::mem::replace(until, Until::Now),
             None if slot.has(CHANGED) => slot.until(),
@@ -266,7 +272,7 @@ impl Confirms {
         }
     }
 
-    fn tell(&mut self, slot: Slot, by: impl FnOnce(&mut Confirmed) -> &mut u64) {
+    fn tell(&mut self, slot: UnresolvedMessage, by: impl FnOnce(&mut Confirmed) -> &mut u64) {
         if slot.seq != 0 {
             let verdict = slot.verdict();
             self.confirmed.count(verdict, by);
@@ -378,7 +384,7 @@ impl Confirms {
 
     /// A message is resolved as it comes: its publisher is told.
     #[inline]
-    pub(super) fn tell_at_once(&mut self, slot: Slot, by_disk: bool) {
+    pub(super) fn tell_at_once(&mut self, slot: UnresolvedMessage, by_disk: bool) {
         self.tell(slot, |all| if by_disk { &mut all.durable } else { &mut all.at_once });
     }
 

@@ -11,7 +11,7 @@ use leveret_log::{Log, ReadError};
 use leveret_queue::{ConsumerSpec, Deliver, Offset, Record, Time};
 use leveret_topology::{Event, GroupId, QueueId, Topology};
 
-use super::jobs::{Job, Line, cost};
+use super::jobs::{Job, JobOrigin, cost};
 use super::ports::{Consumer, Listed, Ports};
 use super::queues::DISPATCH_BUDGET;
 use super::store::{Parked, Store};
@@ -251,7 +251,7 @@ impl<L: Log> Shard<L> {
     #[cold]
     fn get_later(&mut self, reply: ReplyTo, queue: QueueId, no_ack: bool, out: &mut Outbox) {
         let letter = Box::new(ToShard::Get { reply, queue, no_ack });
-        let line = Line::Connection(reply.connection);
+        let line = JobOrigin::Connection(reply.connection);
         self.jobs.wait_in(line, Job::Letter(letter), cost::LETTER, out);
     }
 
@@ -325,7 +325,7 @@ impl<L: Log> Shard<L> {
         let Self { group, queues, store, ports, counters, .. } = self;
         let (record, damaged) = (Bytes::new(), Vec::new());
         let home = *group;
-        let mut to = Out { queue: id, home, store, ports, counters, record, damaged };
+        let mut to = DeliverySink { queue: id, home, store, ports, counters, record, damaged };
         let dispatched = queues.dispatch(id, allowed, now, &mut to);
         let Some((hosted, dispatched)) = dispatched else { return false };
         let damaged = to.damaged;
@@ -411,7 +411,7 @@ fn about_consumer(name: &'static str, consumer: &Consumer, names: &Names) -> Eve
 }
 
 /// Where a queue's deliveries go: each with its record, into the batch of its connection.
-struct Out<'a, L> {
+struct DeliverySink<'a, L> {
     queue: QueueId,
     home: GroupId,
     store: &'a mut Store<L>,
@@ -423,7 +423,7 @@ struct Out<'a, L> {
     damaged: Vec<(Offset, ReadError)>,
 }
 
-impl<L: Log> Deliver for Out<'_, L> {
+impl<L: Log> Deliver for DeliverySink<'_, L> {
     #[inline]
     fn look(&mut self, offset: Offset) -> Record {
         match self.store.read(offset) {

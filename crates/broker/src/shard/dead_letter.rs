@@ -21,12 +21,12 @@ use smallvec::SmallVec;
 
 use super::Shard;
 use super::confirms::Way;
-use super::exits::{Origin, Sent, Stuck};
+use super::exits::{Sent, Stuck, Whereabouts};
 use super::jobs::cost;
 use super::recover::marked;
 use super::store::{Parked, Waiter};
 use crate::message::{
-    DeadLetterFrom, Homed, Message, Outbox, Publish, Taken, Targets, ToShard, add_by_home,
+    DeadLetterFrom, Homed, Message, Outbox, Publish, PutResult, Targets, ToShard, add_by_home,
 };
 use crate::record::{View, join_names};
 
@@ -161,15 +161,16 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let Dead { id, offset, reason, held, mark } = dead;
-        let origin = if held { Origin::Held(reason) } else { Origin::Departed { reason, mark } };
-        self.send_on((id, offset), origin, taken, (letter, targets), topology, out);
+        let whereabouts =
+            if held { Whereabouts::Held(reason) } else { Whereabouts::Departed { reason, mark } };
+        self.send_on((id, offset), whereabouts, taken, (letter, targets), topology, out);
     }
 
     /// Sends a message of a queue to each target, and waits for their answers.
     pub(super) fn send_on(
         &mut self,
         (queue, offset): (QueueId, Offset),
-        origin: Origin,
+        whereabouts: Whereabouts,
         taken: Vec<QueueId>,
         (letter, targets): (Publish, Vec<QueueId>),
         topology: &Topology,
@@ -181,7 +182,7 @@ impl<L: Log> Shard<L> {
             let message = Publish { targets: Targets::one(target), ..letter.clone() };
             out.shard(topology.home(target), ToShard::DeadLetter { from, message });
         }
-        self.exits.sent(queue, offset, origin, taken, answers);
+        self.exits.sent(queue, offset, whereabouts, taken, answers);
     }
 
     /// A dead letter for queues here.
@@ -199,7 +200,7 @@ impl<L: Log> Shard<L> {
         let (Some(from), Some(&target)) = (from, message.targets.first()) else { return };
         match put.until {
             // The one that holds it must not let go of it before it is safe here.
-            Some(until) if put.taken == Taken::Yes => {
+            Some(until) if put.taken == PutResult::Yes => {
                 self.store.wait(until, Waiter::DeadLetter(from, target))
             }
             _ => out.shard(from.group, ToShard::DeadLettered { from, target, taken: put.taken }),
@@ -212,29 +213,29 @@ impl<L: Log> Shard<L> {
         &mut self,
         from: DeadLetterFrom,
         target: QueueId,
-        taken: Taken,
+        taken: PutResult,
         now: Time,
         out: &mut Outbox,
     ) {
         let DeadLetterFrom { queue, offset, .. } = from;
         let Some(sent) = self.exits.answered((queue, offset), target, taken) else { return };
-        let Sent { origin, taken, is_refused, is_unstored, .. } = sent;
-        match origin {
-            Origin::Departed { reason, mark } if is_unstored => {
+        let Sent { whereabouts, taken, is_refused, is_unstored, .. } = sent;
+        match whereabouts {
+            Whereabouts::Departed { reason, mark } if is_unstored => {
                 // It is safe where it is: that there is no room elsewhere is no reason to lose it.
                 let Some(hosted) = self.queues.get_mut(queue) else { return };
                 let (seen, delivery_count) = marked(mark);
                 hosted.queue.hold_dead_letter(offset, seen, delivery_count);
                 self.exits.try_later(queue, Stuck { offset, reason, taken }, now);
             }
-            Origin::Departed { .. } => {
+            Whereabouts::Departed { .. } => {
                 self.gone(offset, queue, way_of(&taken));
             }
-            Origin::Held(reason) if is_unstored || is_refused && !self.gives_up(queue) => {
+            Whereabouts::Held(reason) if is_unstored || is_refused && !self.gives_up(queue) => {
                 self.exits.try_later(queue, Stuck { offset, reason, taken }, now);
             }
-            Origin::Held(_) => self.let_held_go(queue, offset, way_of(&taken)),
-            Origin::Moved { id, by } => {
+            Whereabouts::Held(_) => self.let_held_go(queue, offset, way_of(&taken)),
+            Whereabouts::Moved { id, by } => {
                 self.end_move(queue, (id, offset), by, !is_refused, now, out);
             }
         }

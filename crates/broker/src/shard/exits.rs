@@ -20,7 +20,7 @@ use leveret_topology::QueueId;
 
 use super::Map;
 use super::recover::mark_of_left;
-use crate::message::{ConnectionId, Taken};
+use crate::message::{ConnectionId, PutResult};
 use stuck::Retries;
 
 pub(super) use moves::Moving;
@@ -28,7 +28,7 @@ pub(super) use stuck::Stuck;
 
 /// Where a message is while its targets take it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum Whereabouts {
     /// The queue holds it: the at-least-once strategy.
     Held(Reason),
     /// It has left, but for its record.
@@ -51,7 +51,7 @@ pub(super) enum Origin {
 pub(super) struct Sent {
     /// Those who have not answered.
     pub(super) answers: u32,
-    pub(super) origin: Origin,
+    pub(super) whereabouts: Whereabouts,
     /// Targets that have it, from this try and earlier ones.
     pub(super) taken: Vec<QueueId>,
     pub(super) is_refused: bool,
@@ -134,11 +134,11 @@ impl Exits {
         &mut self,
         queue: QueueId,
         offset: Offset,
-        origin: Origin,
+        whereabouts: Whereabouts,
         taken: Vec<QueueId>,
         answers: u32,
     ) {
-        let sent = Sent { answers, origin, taken, is_refused: false, is_unstored: false };
+        let sent = Sent { answers, whereabouts, taken, is_refused: false, is_unstored: false };
         self.sent.insert((queue, offset), sent);
     }
 
@@ -152,14 +152,14 @@ impl Exits {
         &mut self,
         (queue, offset): (QueueId, Offset),
         target: QueueId,
-        taken: Taken,
+        taken: PutResult,
     ) -> Option<Sent> {
         // An answer to what was sent before the end of the log was lost may come beside that to what was sent again.
         let sent = self.sent.get_mut(&(queue, offset)).filter(|it| !it.taken.contains(&target))?;
         match taken {
-            Taken::Yes => sent.taken.push(target),
-            Taken::Refused => sent.is_refused = true,
-            Taken::NotStored => (sent.is_refused, sent.is_unstored) = (true, true),
+            PutResult::Yes => sent.taken.push(target),
+            PutResult::Refused => sent.is_refused = true,
+            PutResult::NotStored => (sent.is_refused, sent.is_unstored) = (true, true),
         }
         sent.answers -= 1;
         if sent.answers > 0 {
@@ -170,16 +170,17 @@ impl Exits {
 
     /// Dead letters that left their queue and whose record stays until their targets are safe.
     pub(super) fn departing(&self) -> u64 {
-        let departed = self.sent.values().filter(|it| matches!(it.origin, Origin::Departed { .. }));
+        let departed =
+            self.sent.values().filter(|it| matches!(it.whereabouts, Whereabouts::Departed { .. }));
         departed.count() as u64
     }
 
     /// The queue is gone: no answer to its messages matters any more. Returns those that were sent.
-    pub(super) fn forget(&mut self, queue: QueueId) -> Vec<(Offset, Origin)> {
+    pub(super) fn forget(&mut self, queue: QueueId) -> Vec<(Offset, Whereabouts)> {
         self.retries.forget(queue);
         let all = (queue, Offset::new(0))..=(queue, Offset::new(u64::MAX));
         let sent = self.sent.extract_if(all, |_, _| true);
-        sent.map(|((_, offset), sent)| (offset, sent.origin)).collect()
+        sent.map(|((_, offset), sent)| (offset, sent.whereabouts)).collect()
     }
 
     /// A dead letter that no target took, or not all of them, is tried again.
@@ -209,7 +210,7 @@ impl Exits {
     /// What the log is to know of dead letters that are not where they go. Their queues tell of those that they hold.
     pub(super) fn marks(&self) -> impl Iterator<Item = (QueueId, Offset, u8)> {
         let sent = self.sent.iter().filter_map(|(&(queue, offset), sent)| {
-            let Origin::Departed { mark, .. } = sent.origin else { return None };
+            let Whereabouts::Departed { mark, .. } = sent.whereabouts else { return None };
             Some((queue, offset, mark))
         });
         let lines =

@@ -22,7 +22,7 @@ use leveret_queue::Time;
 use leveret_topology::{ExchangeId, QueueId, Topology};
 
 use super::Shard;
-use super::jobs::{Job, Line, cost};
+use super::jobs::{Job, JobOrigin, cost};
 use crate::flow::WAITING_BYTES_MAX;
 use crate::message::{ConnectionId, Outbox, Publish, ToSession, ToShard};
 
@@ -65,7 +65,7 @@ struct History {
     limit: usize,
     bytes: u64,
     /// Where it is in `by_length`, if it remembers something.
-    place: Option<Place>,
+    place: Option<LengthIndex>,
     /// Bytes of the messages that exceed the limit.
     excess: u64,
     /// How many replays have come to this number: what they have not come to is kept.
@@ -74,9 +74,9 @@ struct History {
     is_gone: bool,
 }
 
-/// A history among those of its length.
+/// Where a history is among those of its length.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct LengthIndex {
     /// The logarithm of its bytes.
     length: usize,
     /// Its index in that list.
@@ -164,15 +164,15 @@ impl Histories {
                 self.by_length.resize_with(length + 1, Vec::new);
             }
             let list = &mut self.by_length[length];
-            history.place = Some(Place { length, at: list.len() });
+            history.place = Some(LengthIndex { length, at: list.len() });
             list.push(exchange);
         }
         self.displace(before);
     }
 
     /// Nothing has this place any more.
-    fn displace(&mut self, place: Option<Place>) {
-        let Some(Place { length, at }) = place else { return };
+    fn displace(&mut self, place: Option<LengthIndex>) {
+        let Some(LengthIndex { length, at }) = place else { return };
         let list = &mut self.by_length[length];
         list.swap_remove(at);
         let last = list.get(at).and_then(|moved| self.by_exchange.get_mut(moved));
@@ -435,7 +435,7 @@ impl<L: Log> Shard<L> {
         // One that is a record is not copied.
         let is_copied = message.message.record().is_none();
         let copied = if is_copied { cost::carried(&message) } else { 0 };
-        self.jobs.charge(Line::Connection(from), cost::APPEND + copied);
+        self.jobs.charge(JobOrigin::Connection(from), cost::APPEND + copied);
         if topology.exchange_by_id(exchange).is_some() {
             self.histories.remember(exchange, limit, message);
             self.histories.pause_if_much(exchange, from, out);
@@ -501,13 +501,13 @@ impl<L: Log> Shard<L> {
         if units == 0 || self.histories.is_forgetting {
             return;
         }
-        if self.jobs.fits(Line::Leaving, units) {
+        if self.jobs.fits(JobOrigin::Leaving, units) {
             self.histories.let_go_of(units);
         }
         let units = self.histories.price_of_rest();
         if units > 0 {
             self.histories.is_forgetting = true;
-            self.jobs.wait_in(Line::Leaving, Job::Forget, units, out);
+            self.jobs.wait_in(JobOrigin::Leaving, Job::Forget, units, out);
         }
     }
 

@@ -67,9 +67,9 @@ pub(super) mod cost {
 /// About half a millisecond, and an eighth of it for each who has something to do.
 pub(super) const LIMITS: Limits = Limits { turn: 4096, share: 512 };
 
-/// Jobs that are done one after the other.
+/// Who caused jobs: those of one origin are done one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Line {
+pub(super) enum JobOrigin {
     /// What a connection wrote, and what others wrote for it.
     Connection(ConnectionId),
     /// Dead letters of queues here and elsewhere, and what operators move.
@@ -158,7 +158,7 @@ pub(super) fn price_of(messages: &[Publish]) -> u64 {
 #[derive(Debug)]
 pub(super) struct Jobs {
     /// What does not fit a turn.
-    work: Work<Line, Job>,
+    work: Work<JobOrigin, Job>,
     /// Units of work that were done since somebody [began](Self::count) to count.
     used: u64,
     /// Memory that jobs take.
@@ -211,7 +211,7 @@ impl Jobs {
 
     /// Whether so much more of a line can be done at once: it is taken from the turn then.
     #[inline]
-    pub(super) fn fits(&mut self, line: Line, units: u64) -> bool {
+    pub(super) fn fits(&mut self, line: JobOrigin, units: u64) -> bool {
         self.work.fits(line, units)
     }
 
@@ -245,14 +245,14 @@ impl Jobs {
     }
 
     /// Something was done for a line that could not wait.
-    pub(super) fn charge(&mut self, line: Line, units: u64) {
+    pub(super) fn charge(&mut self, line: JobOrigin, units: u64) {
         self.pay(units);
         self.work.charge(line, units);
     }
 
     /// Puts a job into a line. Who has brought more than others, when much waits, is not read from for a while.
     #[cold]
-    pub(super) fn wait_in(&mut self, line: Line, job: Job, units: u64, out: &mut Outbox) {
+    pub(super) fn wait_in(&mut self, line: JobOrigin, job: Job, units: u64, out: &mut Outbox) {
         let job = match job {
             Job::Letter(letter) if matches!(*letter, ToShard::List { .. }) => {
                 let ToShard::List { reply, queues, consumers } = *letter else { return };
@@ -264,7 +264,7 @@ impl Jobs {
         self.work.push(line, job, units);
         let is_much = self.work.units() > WAITING_UNITS_MAX || self.bytes > WAITING_BYTES_MAX;
         if is_much
-            && let Line::Connection(who) = line
+            && let JobOrigin::Connection(who) = line
             && who != ConnectionId::NOBODY
             && self.work.units_of(line) * self.work.lines() as u64 >= self.work.units()
             && !self.paused.contains(&who)
@@ -275,7 +275,7 @@ impl Jobs {
     }
 
     /// The next piece, if the turn has room for one. It is counted.
-    pub(super) fn next_piece(&mut self) -> Option<Piece<Line, Job>> {
+    pub(super) fn next_piece(&mut self) -> Option<Piece<JobOrigin, Job>> {
         let piece = self.work.next_piece()?;
         self.used = 0;
         Some(piece)
@@ -284,7 +284,7 @@ impl Jobs {
     /// A piece is done of a job that took so many bytes: what remains of it, and what that will cost.
     pub(super) fn piece_done(
         &mut self,
-        line: Line,
+        line: JobOrigin,
         before: u64,
         rest: Option<(Job, u64)>,
         out: &mut Outbox,
@@ -299,8 +299,8 @@ impl Jobs {
     }
 
     /// A line got shorter: its connection may go on if it is not the one that others wait for.
-    fn resume_if_short(&mut self, line: Line, out: &mut Outbox) {
-        if let Line::Connection(who) = line
+    fn resume_if_short(&mut self, line: JobOrigin, out: &mut Outbox) {
+        if let JobOrigin::Connection(who) = line
             && !self.paused.is_empty()
             && self.work.units_of(line) * self.work.lines() as u64 <= WAITING_UNITS_MAX / 2
             && self.paused.remove(&who)
@@ -310,7 +310,7 @@ impl Jobs {
     }
 
     /// Takes all jobs out: the process stops, or the log lost its end.
-    pub(super) fn drain(&mut self) -> Vec<(Line, Job)> {
+    pub(super) fn drain(&mut self) -> Vec<(JobOrigin, Job)> {
         self.bytes = 0;
         self.work.drain()
     }

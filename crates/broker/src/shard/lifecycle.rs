@@ -7,8 +7,8 @@ use leveret_topology::{By, ConfirmOn, ConfirmOptions, Queue as NamedQueue, Queue
 
 use super::confirms::Way;
 use super::consume::names;
-use super::exits::Origin;
-use super::jobs::{Job, Line, cost};
+use super::exits::Whereabouts;
+use super::jobs::{Job, JobOrigin, cost};
 use super::ports::Consumer;
 use super::settle::Pays;
 use super::store::Waiter;
@@ -139,7 +139,7 @@ impl<L: Log> Shard<L> {
         self.let_go(id, backlog, out);
         if self.store.has_others() {
             // They are released in later turns, and nobody may be told before others have that.
-            self.jobs.wait_in(Line::Leaving, Job::Purged(reply, messages), cost::LEFT, out);
+            self.jobs.wait_in(JobOrigin::Leaving, Job::Purged(reply, messages), cost::LEFT, out);
         } else {
             out.reply(reply, Reply::Purged(messages));
         }
@@ -252,7 +252,7 @@ impl<L: Log> Shard<L> {
     pub(super) fn cancel_rest(&mut self, id: QueueId, out: &mut Outbox) {
         let units = cost::CONSUMER * self.ports.count_of_ended(id);
         if units > 0 {
-            self.jobs.wait_in(Line::Cancelling, Job::CancelRest(id), units, out);
+            self.jobs.wait_in(JobOrigin::Cancelling, Job::CancelRest(id), units, out);
         }
     }
 
@@ -275,15 +275,15 @@ impl<L: Log> Shard<L> {
 
     /// No answer to a dead letter of the queue matters any more.
     fn forget_awaited(&mut self, id: QueueId, out: &mut Outbox) {
-        for (offset, origin) in self.exits.forget(id) {
-            match origin {
-                Origin::Departed { .. } => self.gone(offset, id, Way::DeadLettered),
-                Origin::Moved { by, .. } => {
+        for (offset, whereabouts) in self.exits.forget(id) {
+            match whereabouts {
+                Whereabouts::Departed { .. } => self.gone(offset, id, Way::DeadLettered),
+                Whereabouts::Moved { by, .. } => {
                     if let Some(moving) = self.exits.give_up_move(by) {
                         out.reply(moving.reply, Reply::Gone);
                     }
                 }
-                Origin::Held(_) => {}
+                Whereabouts::Held(_) => {}
             }
         }
     }

@@ -10,12 +10,12 @@ use leveret_queue::Time;
 use leveret_topology::{QueueId, Topology};
 
 use super::exits::Exits;
-use super::jobs::{Job, Line, cost};
+use super::jobs::{Job, JobOrigin, cost};
 use super::lifecycle::Asked;
 use super::ports::Ports;
 use super::store::{Parked, Store, Waiter};
 use super::{Restored, Shard};
-use crate::message::{ConnectionId, Outbox, Reply, ReplyTo, Taken, ToSession, ToShard};
+use crate::message::{ConnectionId, Outbox, PutResult, Reply, ReplyTo, ToSession, ToShard};
 use crate::transaction::{Decided, Vote};
 
 /// Connections that were cut off: of each node the newest one, and all that are older. Nobody is none of them.
@@ -110,7 +110,7 @@ impl<L: Log> Shard<L> {
             if let Parked::Letter(letter) = parked
                 && let Some(letter) = self.hear(letter, topology, now, out)
             {
-                let line = Line::Connection(ConnectionId::NOBODY);
+                let line = JobOrigin::Connection(ConnectionId::NOBODY);
                 self.jobs.wait_in(line, Job::Letter(Box::new(letter)), cost::LETTER, out);
             }
         }
@@ -165,7 +165,7 @@ impl<L: Log> Shard<L> {
             for (group, letter) in part.shards {
                 // What was taken in is not here: it is to be sent again. A dead letter that was sent is in its queue.
                 if let ToShard::DeadLettered { from, target, .. } = letter {
-                    let taken = Taken::NotStored;
+                    let taken = PutResult::NotStored;
                     out.shard(group, ToShard::DeadLettered { from, target, taken });
                 }
             }
@@ -186,7 +186,7 @@ impl<L: Log> Shard<L> {
             match waiter {
                 Waiter::Commit(reply) => refuse(reply, out),
                 Waiter::DeadLetter(from, target) => {
-                    let taken = if until <= end { Taken::Yes } else { Taken::NotStored };
+                    let taken = if until <= end { PutResult::Yes } else { PutResult::NotStored };
                     out.shard(from.group, ToShard::DeadLettered { from, target, taken });
                 }
                 // These are looked at one by one.

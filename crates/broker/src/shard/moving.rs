@@ -17,7 +17,7 @@ use leveret_topology::{QueueId, Topology};
 use super::Shard;
 use super::confirms::Way;
 use super::dead_letter::{string_list, targets};
-use super::exits::{Moving, Origin};
+use super::exits::{Moving, Whereabouts};
 use super::store::Parked;
 use crate::message::{
     ConnectionId, Message, MoveTo, Moved, Outbox, Publish, Reply, ReplyTo, Targets, ToShard,
@@ -59,8 +59,8 @@ impl<L: Log> Shard<L> {
         for (offset, unacked) in hosted.queue.take_out(&warm) {
             match self.make_moved(offset, to, topology) {
                 Some(made) => {
-                    let origin = Origin::Moved { id: unacked, by: reply.connection };
-                    self.send_on((id, offset), origin, Vec::new(), made, topology, out);
+                    let whereabouts = Whereabouts::Moved { id: unacked, by: reply.connection };
+                    self.send_on((id, offset), whereabouts, Vec::new(), made, topology, out);
                     moving.under_way += 1;
                 }
                 None => {

@@ -8,7 +8,7 @@ use leveret_topology::{QueueId, Topology};
 
 use super::Shard;
 use super::confirms::Way;
-use super::jobs::{Job, Line, cost, price_of};
+use super::jobs::{Job, JobOrigin, cost, price_of};
 use super::settle::Pays;
 use crate::message::{ConnectionId, Outbox, Publish, Reply, Settle, ToShard};
 use crate::work::{Limits, Piece};
@@ -40,7 +40,7 @@ impl<L: Log> Shard<L> {
     /// In which line a letter stands if it has to wait, and what it will cost about. None for what never waits: answers
     /// of others, and what the driver says.
     #[inline]
-    fn price(&self, letter: &ToShard, topology: &Topology) -> Option<(Line, u64)> {
+    fn price(&self, letter: &ToShard, topology: &Topology) -> Option<(JobOrigin, u64)> {
         let (who, units) = match letter {
             ToShard::Publish { from, messages } => (*from, price_of(messages)),
             ToShard::Settle { from, settlements } => {
@@ -61,7 +61,7 @@ impl<L: Log> Shard<L> {
             ToShard::DeadLetter { message, .. } => {
                 let targets = message.targets.len() as u64;
                 let units = cost::APPEND + cost::PLACE * targets + cost::carried(message);
-                return Some((Line::DeadLetters, units));
+                return Some((JobOrigin::DeadLetters, units));
             }
             ToShard::Create { reply: Some(reply), .. }
             | ToShard::Get { reply, .. }
@@ -84,7 +84,7 @@ impl<L: Log> Shard<L> {
             }
             _ => return None,
         };
-        Some((Line::Connection(who), units))
+        Some((JobOrigin::Connection(who), units))
     }
 
     /// A letter that has to wait.
@@ -113,7 +113,7 @@ impl<L: Log> Shard<L> {
         if let Job::Publish { done, .. } = &mut job {
             *done = count;
         }
-        self.jobs.wait_in(Line::Connection(from), job, units, out);
+        self.jobs.wait_in(JobOrigin::Connection(from), job, units, out);
     }
 
     /// Does jobs for as long as the turn lasts.
@@ -214,7 +214,7 @@ impl<L: Log> Shard<L> {
     pub(super) fn let_go(&mut self, id: QueueId, backlog: Backlog, out: &mut Outbox) {
         if !backlog.is_empty() {
             let units = cost::LEFT * backlog.len();
-            self.jobs.wait_in(Line::Leaving, Job::Leave(id, backlog), units, out);
+            self.jobs.wait_in(JobOrigin::Leaving, Job::Leave(id, backlog), units, out);
         }
     }
 

@@ -7,7 +7,7 @@ use leveret_topology::Topology;
 
 use super::Shard;
 use super::store::{Parked, Waiter};
-use crate::message::{Outbox, Reply, Taken, ToShard};
+use crate::message::{Outbox, PutResult, Reply, ToShard};
 
 impl<L: Log> Shard<L> {
     /// Ends a turn as far as the disk is concerned.
@@ -31,7 +31,7 @@ impl<L: Log> Shard<L> {
                 Waiter::Freed(queue, messages) => self.free(queue, &messages),
                 Waiter::Commit(reply) => out.reply(reply, Reply::Committed),
                 Waiter::DeadLetter(from, target) => {
-                    let letter = ToShard::DeadLettered { from, target, taken: Taken::Yes };
+                    let letter = ToShard::DeadLettered { from, target, taken: PutResult::Yes };
                     out.shard(from.group, letter);
                 }
             }

@@ -13,13 +13,13 @@ use leveret_queue::{Incoming, Offset, Time};
 use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
 
 use super::Shard;
-use super::confirms::{Mixed, NackReason, Slot, Until, Wait};
+use super::confirms::{Mixed, NackReason, UnresolvedMessage, Until, Wait};
 use super::jobs::cost;
 use super::queues::Hosted;
 use super::settle::Pays;
 use crate::flow::QUEUE_BYTES_MAX;
 use crate::message::{
-    ConnectionId, Outbox, Publish, STEP_QUEUES_MAX, Step, Taken, Targets, ToSession, What,
+    ConnectionId, Outbox, Publish, PutResult, STEP_QUEUES_MAX, Step, Targets, ToSession, What,
 };
 
 /// Whether it is for the firehose: on no channel of its connection. Events are nobody's.
@@ -30,7 +30,7 @@ fn is_copy(from: ConnectionId, message: &Publish) -> bool {
 /// What became of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Put {
-    pub(super) taken: Taken,
+    pub(super) taken: PutResult,
     /// It is safe when the log is durable up to here; none if it is already, or never is to be.
     pub(super) until: Option<u64>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Put {
 /// What a message's queues want of it together.
 #[derive(Debug, Default)]
 pub(super) struct Wants {
-    slot: Slot,
+    slot: UnresolvedMessage,
     /// Their rules, one by one, unless all are the same.
     mixed: Option<Mixed>,
     /// One of the queues would have it after a restart.
@@ -76,7 +76,7 @@ impl<L: Log> Shard<L> {
                 self.enqueue_copy(message, from, topology, now);
             } else {
                 let put = self.enqueue(message, Some(from), false, topology, now);
-                if is_traced && message.confirm != 0 && put.taken == Taken::Yes {
+                if is_traced && message.confirm != 0 && put.taken == PutResult::Yes {
                     self.note_stored(message, from, topology, out);
                 }
             }
@@ -189,7 +189,7 @@ impl<L: Log> Shard<L> {
                 let mut slot = wants.slot;
                 slot.fail();
                 self.tell_now(publish, from, slot, false);
-                Put { taken: Taken::NotStored, until: None }
+                Put { taken: PutResult::NotStored, until: None }
             }
         }
     }
@@ -294,7 +294,7 @@ impl<L: Log> Shard<L> {
                 full = Some(id);
             }
         }
-        let taken = if refused == 0 { Taken::Yes } else { Taken::Refused };
+        let taken = if refused == 0 { PutResult::Yes } else { PutResult::Refused };
         if refused > 0 || is_lost {
             slot.fail();
             if is_told {
@@ -332,7 +332,7 @@ impl<L: Log> Shard<L> {
         &mut self,
         publish: &Publish,
         from: Option<ConnectionId>,
-        mut slot: Slot,
+        mut slot: UnresolvedMessage,
         by_disk: bool,
     ) {
         if let Some(from) = from

@@ -9,7 +9,7 @@ use leveret_topology::{QueueId, Topology};
 use super::Shard;
 use super::confirms::Way;
 use super::dead_letter::Dead;
-use super::jobs::{Job, Line, cost};
+use super::jobs::{Job, JobOrigin, cost};
 use super::recover::{mark, mark_of};
 use crate::message::{Outbox, Settle, Settlement};
 
@@ -91,7 +91,7 @@ impl<L: Log> Shard<L> {
             return self.exits.next_in_line(id);
         }
         if is_first {
-            self.jobs.wait_in(Line::DeadLetters, Job::DeadLetters(id), cost::DEAD_LETTER, out);
+            self.jobs.wait_in(JobOrigin::DeadLetters, Job::DeadLetters(id), cost::DEAD_LETTER, out);
         }
         None
     }

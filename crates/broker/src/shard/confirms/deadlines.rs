@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 
 use leveret_queue::Time;
 
+/// The line of one duration.
 #[derive(Debug)]
-struct Line {
+struct DelayRanges {
     ms: u32,
     ranges: VecDeque<Range>,
 }
@@ -28,7 +29,7 @@ struct Range {
 /// All lines of a shard: as many as there are durations among its queues.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
-    lines: Vec<Line>,
+    lines: Vec<DelayRanges>,
 }
 
 /// Lines that are kept when nobody waits.
@@ -41,7 +42,7 @@ impl Deadlines {
         let line = match self.lines.iter().position(|line| line.ms == ms) {
             Some(found) => &mut self.lines[found],
             None => {
-                self.lines.push(Line { ms, ranges: VecDeque::new() });
+                self.lines.push(DelayRanges { ms, ranges: VecDeque::new() });
                 self.lines.last_mut().expect("just pushed")
             }
         };
@@ -62,7 +63,7 @@ impl Deadlines {
 
     /// Takes a range that is due: its first and last offset.
     pub(super) fn pop(&mut self, now: Time) -> Option<(u64, u64)> {
-        let is_due = |line: &Line| line.ranges.front().is_some_and(|range| range.due <= now);
+        let is_due = |line: &DelayRanges| line.ranges.front().is_some_and(|range| range.due <= now);
         let line = self.lines.iter_mut().find(|line| is_due(line))?;
         line.ranges.pop_front().map(|range| (range.first, range.last))
     }

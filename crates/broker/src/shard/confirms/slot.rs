@@ -38,7 +38,7 @@ pub(in super::super) type Mixed = Vec<(QueueId, Until)>;
 
 /// One message.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in super::super) struct Slot {
+pub(in super::super) struct UnresolvedMessage {
     pub(super) to: ConnectionId,
     /// 0: its publisher wants no confirm, or was told.
     pub(super) seq: u64,
@@ -65,7 +65,7 @@ pub(super) const TIMES_OUT: u16 = 64;
 /// A queue's rule was changed: queues that are not in `mixed` have the one that all had.
 pub(super) const CHANGED: u16 = 128;
 
-impl Slot {
+impl UnresolvedMessage {
     /// What a message takes.
     pub(super) const BYTES: u64 = size_of::<Self>() as u64;
 

@@ -60,8 +60,12 @@ fn told(confirms: &mut Confirms) -> Vec<(u64, bool)> {
 }
 
 fn add(confirms: &mut Confirms, plain: &Plain, wait: Wait) {
-    let mut slot =
-        Slot { to: NodeId::ALONE.connection(1), seq: plain.at + 1, channel: 1, ..Slot::default() };
+    let mut slot = UnresolvedMessage {
+        to: NodeId::ALONE.connection(1),
+        seq: plain.at + 1,
+        channel: 1,
+        ..UnresolvedMessage::default()
+    };
     plain.queues.iter().for_each(|&(_, until, _)| slot.count(until));
     let is_mixed = plain.queues.iter().any(|&(_, until, _)| until != plain.queues[0].1);
     let mixed = is_mixed.then(|| plain.queues.iter().map(|&(id, until, _)| (id, until)).collect());
@@ -177,7 +181,11 @@ fn what_stays_behind_does_not_pin_the_rest() {
             confirms.durable(at - 10);
         }
     }
-    assert!(confirms.bytes() < 2 * CROWDED as u64 * Slot::BYTES, "{}", confirms.bytes());
+    assert!(
+        confirms.bytes() < 2 * CROWDED as u64 * UnresolvedMessage::BYTES,
+        "{}",
+        confirms.bytes()
+    );
     assert_eq!(confirms.old.len() + confirms.taken, 200 + 11);
     confirms.left(5_000, queue, Way::Acked);
     assert!(told(&mut confirms).contains(&(5_001, true)));
@@ -202,7 +210,7 @@ fn deadlines_find_what_stayed_behind() {
 
 #[test]
 fn thirty_two_bytes() {
-    assert_eq!(Slot::BYTES, 32);
+    assert_eq!(UnresolvedMessage::BYTES, 32);
 }
 
 /// More queues than a slot can count: no confirm before all have it.
@@ -212,7 +220,7 @@ fn a_fan_out_that_cannot_be_counted() {
     let rules = [Until::First, Until::Acked { dead_letter_acks: false }];
     for (rule, want) in rules.into_iter().zip([true, false]) {
         let mut confirms = Confirms::default();
-        let mut slot = Slot { seq: 1, ..Slot::default() };
+        let mut slot = UnresolvedMessage { seq: 1, ..UnresolvedMessage::default() };
         (0..many).for_each(|_| slot.count(rule));
         assert!(!slot.is_resolved() && (rule != Until::First || slot.waits_for_disk()));
         confirms.add(0, slot, None, NO_WAIT);

@@ -18,7 +18,7 @@ const RETRY_MS: u64 = 1_000;
 /// Dead letters of one queue that are tried after a pause: as many as RabbitMQ has under way.
 const TRIES: usize = 32;
 
-/// One of them.
+/// A held dead letter that waits for its next try.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Stuck {
     pub(in super::super) offset: Offset,
@@ -31,15 +31,16 @@ pub(in super::super) struct Stuck {
 #[derive(Debug, Default)]
 pub(super) struct Retries {
     /// Those that have some.
-    queues: Map<QueueId, Waiting>,
+    queues: Map<QueueId, WaitingLetters>,
     /// When each of these is due.
     due: BTreeSet<(Time, QueueId)>,
     /// A dead letter of one of these went, as often as it is named.
     went: Vec<QueueId>,
 }
 
+/// The dead letters of one queue that wait for their next try.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingLetters {
     due: Time,
     /// Those that wait longest first.
     letters: VecDeque<Stuck>,
@@ -51,7 +52,7 @@ impl Retries {
         let waiting = self.queues.entry(queue).or_insert_with(|| {
             let due = now.after_ms(RETRY_MS);
             self.due.insert((due, queue));
-            Waiting { due, letters: VecDeque::new() }
+            WaitingLetters { due, letters: VecDeque::new() }
         });
         waiting.letters.push_back(letter);
     }

@@ -29,7 +29,7 @@ use leveret_queue::{Offset, Time};
 use leveret_topology::QueueId;
 
 use super::Store;
-use super::race::{Odds, Race, Told};
+use super::race::{Odds, Race, RaceResult};
 use crate::flow::DiskGauge;
 use crate::message::{ConnectionId, DeadLetterFrom, Outbox, ReplyTo, ToSession};
 use crate::transaction::TxId;
@@ -340,7 +340,7 @@ impl<L: Log> Store<L> {
     pub(in super::super) fn hand_over(
         &mut self,
         now: Time,
-        mut each: impl FnMut(QueueId, &mut Odds, Told) -> bool,
+        mut each: impl FnMut(QueueId, &mut Odds, RaceResult) -> bool,
     ) -> Result<(), SyncError> {
         self.disk.is_awaited = self.disk.asked > self.log.durable().get();
         self.log.collect()?;

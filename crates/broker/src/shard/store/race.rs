@@ -103,7 +103,7 @@ impl Odds {
 
     /// A message of the queue won, or lost. Says whether the queue is quick no more. A new one has been taken for what `of_new`
     /// says, and begins with that.
-    pub(in super::super) fn tell(&mut self, of_new: &mut Self, told: Told) -> bool {
+    pub(in super::super) fn tell(&mut self, of_new: &mut Self, told: RaceResult) -> bool {
         if self.is_new {
             of_new.count(told);
             let (is_new, is_quick) = (false, of_new.is_quick);
@@ -113,7 +113,7 @@ impl Odds {
         self.count(told)
     }
 
-    fn count(&mut self, Told { has_won, now_us, limit_us }: Told) -> bool {
+    fn count(&mut self, RaceResult { has_won, now_us, limit_us }: RaceResult) -> bool {
         self.has_won |= has_won;
         self.won = self.won.saturating_add(u16::from(has_won));
         self.lost = self.lost.saturating_add(u16::from(!has_won));
@@ -131,9 +131,9 @@ impl Odds {
     }
 }
 
-/// What came of a message.
+/// Whether a message's acks came before the disk.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Told {
+pub(in super::super) struct RaceResult {
     has_won: bool,
     now_us: u64,
     limit_us: u64,
@@ -281,10 +281,10 @@ impl Race {
 
     /// Tells what came of messages since the last call: the queue, and what its odds are to be [told](Odds::tell).
     #[inline]
-    pub(super) fn results(&mut self, mut each: impl FnMut(QueueId, &mut Odds, Told)) {
+    pub(super) fn results(&mut self, mut each: impl FnMut(QueueId, &mut Odds, RaceResult)) {
         let Self { now_us, limit_us, ref mut results, ref mut of_new, .. } = *self;
         for (queue, has_won) in results.drain(..) {
-            each(queue, of_new, Told { has_won, now_us, limit_us });
+            each(queue, of_new, RaceResult { has_won, now_us, limit_us });
         }
     }
 
