@@ -11,19 +11,19 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use leveret_broker::login::{Admitted, Deciding, Decision, Question, Rights};
 
-use crate::source::{Candidate, Denied, Source};
+use crate::source::{Candidate, Denied, UserSource};
 
 /// Answers of each kind that are kept.
 const KEPT_MAX: usize = 50_000;
 
 /// A source with a cache before it.
 pub struct Cache {
-    source: Source,
+    source: UserSource,
     ttl: Duration,
     keeps_refusals: bool,
     key: hmac::Key,
-    logins: Mutex<Kept<[u8; 32], Result<Admitted, Denied>>>,
-    decisions: Mutex<Kept<(Arc<str>, Question), Decision>>,
+    logins: Mutex<ExpiringMap<[u8; 32], Result<Admitted, Denied>>>,
+    decisions: Mutex<ExpiringMap<(Arc<str>, Question), Decision>>,
 }
 
 /// The key is nobody's business.
@@ -33,10 +33,10 @@ impl std::fmt::Debug for Cache {
     }
 }
 
-/// What is known, and until when.
-struct Kept<K, V>(HashMap<K, (Instant, V), RandomState>);
+/// Values that are valid until a moment each.
+struct ExpiringMap<K, V>(HashMap<K, (Instant, V), RandomState>);
 
-impl<K: std::hash::Hash + Eq, V: Clone> Kept<K, V> {
+impl<K: std::hash::Hash + Eq, V: Clone> ExpiringMap<K, V> {
     fn get(&self, key: &K, now: Instant) -> Option<V> {
         self.0.get(key).filter(|(until, _)| *until > now).map(|(_, value)| value.clone())
     }
@@ -54,14 +54,19 @@ impl<K: std::hash::Hash + Eq, V: Clone> Kept<K, V> {
 
 impl Cache {
     /// `key` is random.
-    pub(crate) fn new(source: Source, ttl: Duration, keeps_refusals: bool, key: [u8; 32]) -> Self {
+    pub(crate) fn new(
+        source: UserSource,
+        ttl: Duration,
+        keeps_refusals: bool,
+        key: [u8; 32],
+    ) -> Self {
         Self {
             source,
             ttl,
             keeps_refusals,
             key: hmac::Key::new(hmac::HMAC_SHA256, &key),
-            logins: Mutex::new(Kept(HashMap::default())),
-            decisions: Mutex::new(Kept(HashMap::default())),
+            logins: Mutex::new(ExpiringMap(HashMap::default())),
+            decisions: Mutex::new(ExpiringMap(HashMap::default())),
         }
     }
 
@@ -157,7 +162,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_bounded_and_passes() {
         let now = Instant::now();
-        let mut kept = Kept(HashMap::default());
+        let mut kept = ExpiringMap(HashMap::default());
         for n in 0..KEPT_MAX + 10 {
             kept.put(n, n, now + Duration::from_secs(1), now);
         }

@@ -1,6 +1,6 @@
 //! Users who are kept elsewhere: web services, directories, tokens that somebody else signs.
 //!
-//! A [`Source`] says who a user is; what it says includes the [`Rights`](leveret_broker::login::Rights) that
+//! A [`UserSource`] says who a user is; what it says includes the [`Rights`](leveret_broker::login::Rights) that
 //! say what the user may do. [`Sources`] are all that are configured, in the order in which they are asked.
 //! Nothing here is for a thread that serves clients: everything may take its time.
 //!
@@ -21,4 +21,4 @@ mod oauth2;
 mod scope;
 mod source;
 
-pub use source::{Candidate, Denied, Entry, Source, Sources, TlsMaker, network_of};
+pub use source::{Candidate, Denied, SourcePair, Sources, TlsMaker, UserSource, network_of};

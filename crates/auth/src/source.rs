@@ -67,7 +67,7 @@ impl std::fmt::Display for Denied {
 
 /// A place where users are kept that are not the broker's own.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum UserSource {
     /// A web service.
     Http(Arc<Http>),
     /// A directory.
@@ -78,7 +78,7 @@ pub enum Source {
     Cache(Arc<Cache>),
 }
 
-impl Source {
+impl UserSource {
     /// Who the client is and what it may do.
     pub fn authenticate<'a>(
         &'a self,
@@ -93,18 +93,18 @@ impl Source {
     }
 }
 
-/// One place in the order: who says who a user is, and who says what it may do. None stands for the names.
+/// One step of a login: the source that says who a user is, and the one that says what the user may do. None stands for the names.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct SourcePair {
     /// Who it is.
-    pub authn: Option<Source>,
+    pub authn: Option<UserSource>,
     /// What it may do.
-    pub authz: Option<Source>,
+    pub authz: Option<UserSource>,
     /// Both are the same.
     pub is_one: bool,
 }
 
-impl Entry {
+impl SourcePair {
     /// Whether nobody is asked but the names.
     pub fn is_internal(&self) -> bool {
         self.authn.is_none() && self.authz.is_none()
@@ -117,13 +117,13 @@ pub type TlsMaker<'a> = &'a dyn Fn(&ClientTlsSettings) -> anyhow::Result<Arc<Cli
 /// All sources, in the order in which they are asked.
 #[derive(Clone, Debug)]
 pub struct Sources {
-    entries: Vec<Entry>,
+    entries: Vec<SourcePair>,
 }
 
 impl Default for Sources {
     /// The names alone.
     fn default() -> Self {
-        Self { entries: vec![Entry { authn: None, authz: None, is_one: true }] }
+        Self { entries: vec![SourcePair { authn: None, authz: None, is_one: true }] }
     }
 }
 
@@ -141,13 +141,13 @@ impl Sources {
     }
 
     /// In the order in which they are asked.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[SourcePair] {
         &self.entries
     }
 
     /// Whether nobody is asked but the names.
     pub fn are_internal(&self) -> bool {
-        self.entries.iter().all(Entry::is_internal)
+        self.entries.iter().all(SourcePair::is_internal)
     }
 }
 
@@ -156,13 +156,13 @@ struct Maker<'a> {
     config: &'a Config,
     tls: TlsMaker<'a>,
     key: [u8; 32],
-    http: Option<Source>,
-    ldap: Option<Source>,
-    oauth2: Option<Source>,
+    http: Option<UserSource>,
+    ldap: Option<UserSource>,
+    oauth2: Option<UserSource>,
 }
 
 impl Maker<'_> {
-    fn entry(&mut self, pair: BackendPair) -> anyhow::Result<Entry> {
+    fn entry(&mut self, pair: BackendPair) -> anyhow::Result<SourcePair> {
         let cached = self.config.auth.cached.pair();
         // With the cache in both places it is asked as what it keeps.
         let is_one = match (pair.authn(), pair.authz()) {
@@ -178,30 +178,30 @@ impl Maker<'_> {
             Backend::Cache => self.cached(cached.authz())?,
             backend => self.source(backend)?,
         };
-        Ok(Entry { authn, authz, is_one })
+        Ok(SourcePair { authn, authz, is_one })
     }
 
-    fn source(&mut self, backend: Backend) -> anyhow::Result<Option<Source>> {
+    fn source(&mut self, backend: Backend) -> anyhow::Result<Option<UserSource>> {
         Ok(match backend {
             Backend::Internal => None,
             Backend::Http => {
                 if self.http.is_none() {
                     let http = self.http()?;
-                    self.http = Some(Source::Http(Arc::new(http)));
+                    self.http = Some(UserSource::Http(Arc::new(http)));
                 }
                 self.http.clone()
             }
             Backend::Ldap => {
                 if self.ldap.is_none() {
                     let ldap = self.ldap()?;
-                    self.ldap = Some(Source::Ldap(Arc::new(ldap)));
+                    self.ldap = Some(UserSource::Ldap(Arc::new(ldap)));
                 }
                 self.ldap.clone()
             }
             Backend::OAuth2 => {
                 if self.oauth2.is_none() {
                     let oauth2 = self.oauth2()?;
-                    self.oauth2 = Some(Source::OAuth2(Arc::new(oauth2)));
+                    self.oauth2 = Some(UserSource::OAuth2(Arc::new(oauth2)));
                 }
                 self.oauth2.clone()
             }
@@ -233,7 +233,7 @@ impl Maker<'_> {
     }
 
     /// A source with a cache before it. Tokens and the names need none: nobody else is asked.
-    fn cached(&mut self, backend: Backend) -> anyhow::Result<Option<Source>> {
+    fn cached(&mut self, backend: Backend) -> anyhow::Result<Option<UserSource>> {
         let auth = &self.config.auth;
         anyhow::ensure!(
             auth.cached != Default::default(),
@@ -241,8 +241,8 @@ impl Maker<'_> {
         );
         let (ttl, refusals) = (auth.cache_ttl.into(), auth.cache_refusals);
         Ok(self.source(backend)?.map(|source| match source {
-            Source::OAuth2(_) => source,
-            source => Source::Cache(Arc::new(Cache::new(source, ttl, refusals, self.key))),
+            UserSource::OAuth2(_) => source,
+            source => UserSource::Cache(Arc::new(Cache::new(source, ttl, refusals, self.key))),
         }))
     }
 }

@@ -99,11 +99,11 @@ pub(super) enum Scope {
     Subtree,
 }
 
-/// What was found.
+/// An entry of the directory that a search found.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct SearchEntry {
     pub(super) dn: String,
-    /// Of the attribute that was asked for.
+    /// The values of the attribute that was asked for.
     pub(super) values: Vec<String>,
 }
 
@@ -204,7 +204,7 @@ impl Link {
         scope: Scope,
         filter: &Filter,
         attribute: Option<&str>,
-    ) -> Result<Vec<Entry>, Fault> {
+    ) -> Result<Vec<SearchEntry>, Fault> {
         let timeout = self.timeout;
         let request = request(base, scope, filter, attribute);
         let answering = async {
@@ -212,7 +212,7 @@ impl Link {
             let (mut entries, mut room, mut is_paged) = (Vec::new(), ANSWER_MAX, false);
             loop {
                 let Answer { tag, content: answer, controls } = self.receive().await?;
-                take(&mut room, answer.len() + controls.len() + size_of::<Entry>())?;
+                take(&mut room, answer.len() + controls.len() + size_of::<SearchEntry>())?;
                 match tag {
                     0x64 => entries.push(entry(&answer, &mut room)?),
                     // Where else one could look.
@@ -406,7 +406,7 @@ fn take(room: &mut usize, bytes: usize) -> Result<(), Fault> {
 }
 
 /// An entry, whose values take room besides their bytes.
-fn entry(answer: &[u8], room: &mut usize) -> Result<Entry, Fault> {
+fn entry(answer: &[u8], room: &mut usize) -> Result<SearchEntry, Fault> {
     let mut reader = Reader(answer);
     let dn = reader.text()?;
     let mut attributes = reader.open(SEQUENCE)?;
@@ -424,7 +424,7 @@ fn entry(answer: &[u8], room: &mut usize) -> Result<Entry, Fault> {
             }
         }
     }
-    Ok(Entry { dn, values })
+    Ok(SearchEntry { dn, values })
 }
 
 #[cfg(test)]
@@ -480,7 +480,8 @@ mod tests {
         let searching = async move {
             let any = Filter::Any;
             let found = link.search("dc=x", Scope::Subtree, &any, None).await;
-            let names = |entries: Vec<Entry>| entries.into_iter().map(|entry| entry.dn).collect();
+            let names =
+                |entries: Vec<SearchEntry>| entries.into_iter().map(|entry| entry.dn).collect();
             found.map(names).map_err(|fault| fault.to_string())
         };
         let answering = async {

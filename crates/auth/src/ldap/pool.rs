@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Credentials;
 use super::link::{Fault, Link, Server, Tls};
-use super::shares::{Share, Shares};
+use super::shares::{PoolShare, PoolShares};
 
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -22,7 +22,7 @@ pub(super) struct Pool {
     idle_timeout: Duration,
     places: Arc<Semaphore>,
     /// Of them, those of logins.
-    shares: Arc<Shares>,
+    shares: Arc<PoolShares>,
     /// Those that nobody uses, the last used last.
     idle: Mutex<VecDeque<(Instant, Link)>>,
 }
@@ -46,13 +46,13 @@ impl Pool {
             timeout: options.timeout.into(),
             idle_timeout: options.idle_timeout.into(),
             places: Arc::new(Semaphore::new(options.pool_size as usize)),
-            shares: Shares::new(options.pool_size as usize),
+            shares: PoolShares::new(options.pool_size as usize),
             idle: Mutex::default(),
         }
     }
 
     /// The turn of a login from this address, before it asks for a connection.
-    pub(super) async fn share(&self, address: &str) -> Result<Share, Fault> {
+    pub(super) async fn share(&self, address: &str) -> Result<PoolShare, Fault> {
         let taking = tokio::time::timeout(self.timeout, self.shares.take(address));
         taking.await.ok().flatten().ok_or(Fault::Busy)
     }

@@ -19,7 +19,7 @@ type Network = Option<IpAddr>;
 
 /// The shares of a pool. Nothing is kept of an address that has none.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct PoolShares {
     most: usize,
     state: Mutex<State>,
 }
@@ -34,13 +34,13 @@ struct State {
     numbers: u64,
 }
 
-/// Those of one address.
+/// What one network has of the pool.
 #[derive(Debug, Default)]
 struct Own {
     taken: usize,
     /// Its number in the round, while some wait.
     turn: u64,
-    waiting: BTreeMap<u64, oneshot::Sender<Share>>,
+    waiting: BTreeMap<u64, oneshot::Sender<PoolShare>>,
 }
 
 impl State {
@@ -57,7 +57,7 @@ impl State {
     }
 }
 
-impl Shares {
+impl PoolShares {
     /// Of a pool of so many connections.
     pub(super) fn new(pool_size: usize) -> Arc<Self> {
         let (of, round) = (HashMap::default(), BTreeMap::new());
@@ -66,12 +66,12 @@ impl Shares {
     }
 
     /// Waits for the turn of a login from this address. None if it cannot come any more.
-    pub(super) async fn take(self: &Arc<Self>, address: &str) -> Option<Share> {
+    pub(super) async fn take(self: &Arc<Self>, address: &str) -> Option<PoolShare> {
         let mut waiting = self.wait(address.parse().ok().map(network_of));
         (&mut waiting.share).await.ok()
     }
 
-    fn wait(self: &Arc<Self>, network: Network) -> Waiting {
+    fn wait(self: &Arc<Self>, network: Network) -> WaitingLogin {
         let (sender, share) = oneshot::channel();
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -83,7 +83,7 @@ impl Shares {
             state.round.insert(number, network);
         }
         self.give(state);
-        Waiting { shares: Arc::clone(self), network, number, share }
+        WaitingLogin { shares: Arc::clone(self), network, number, share }
     }
 
     /// Gives what is free to those whose turn it is. An address that has its half keeps its place: there are two such
@@ -101,7 +101,7 @@ impl Shares {
                 own.turn = number;
                 state.round.insert(number, network);
             }
-            let share = Share { of: Some(Arc::clone(self)), network };
+            let share = PoolShare { of: Some(Arc::clone(self)), network };
             match sender.send(share) {
                 Ok(()) => (own.taken, state.free) = (own.taken + 1, state.free - 1),
                 // Who gives up waiting is no longer here before it stops listening.
@@ -117,14 +117,14 @@ impl Shares {
 }
 
 /// A login that waits. Who gives up takes no turn, and nothing is kept of it.
-struct Waiting {
-    shares: Arc<Shares>,
+struct WaitingLogin {
+    shares: Arc<PoolShares>,
     network: Network,
     number: u64,
-    share: oneshot::Receiver<Share>,
+    share: oneshot::Receiver<PoolShare>,
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingLogin {
     fn drop(&mut self) {
         let mut guard = self.shares.lock();
         let state = &mut *guard;
@@ -136,15 +136,15 @@ impl Drop for Waiting {
     }
 }
 
-/// A turn. Given back when it is dropped.
+/// A login's use of a connection of the pool, given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct PoolShare {
     /// None if it was never taken.
-    of: Option<Arc<Shares>>,
+    of: Option<Arc<PoolShares>>,
     network: Network,
 }
 
-impl Drop for Share {
+impl Drop for PoolShare {
     fn drop(&mut self) {
         let Some(shares) = self.of.take() else { return };
         let mut state = shares.lock();
@@ -165,15 +165,15 @@ mod tests {
 
     use super::*;
 
-    type Taking<'a> = Pin<Box<dyn Future<Output = Option<Share>> + 'a>>;
+    type Taking<'a> = Pin<Box<dyn Future<Output = Option<PoolShare>> + 'a>>;
 
     /// A turn, or what waits for it.
-    fn take<'a>(shares: &'a Arc<Shares>, address: &'a str) -> Result<Share, Taking<'a>> {
+    fn take<'a>(shares: &'a Arc<PoolShares>, address: &'a str) -> Result<PoolShare, Taking<'a>> {
         let mut taking: Taking<'a> = Box::pin(shares.take(address));
         poll(&mut taking).ok_or(taking)
     }
 
-    fn poll(taking: &mut Taking<'_>) -> Option<Share> {
+    fn poll(taking: &mut Taking<'_>) -> Option<PoolShare> {
         match taking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(share) => share,
             Poll::Pending => None,
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn one_address_leaves_half_to_others() {
-        let shares = Shares::new(4);
+        let shares = PoolShares::new(4);
         let first = take(&shares, "10.0.0.1").ok().unwrap();
         let second = take(&shares, "10.0.0.1").ok().unwrap();
         let Err(mut third) = take(&shares, "10.0.0.1") else { panic!("it has its half") };
@@ -194,12 +194,12 @@ mod tests {
         let last_one = poll(&mut last).expect("the one that was given back at once");
         drop((second, other, same, last_one, third, last));
         assert!(shares.lock().of.is_empty() && shares.lock().free == 4);
-        assert_eq!(Shares::new(1).most, 1);
+        assert_eq!(PoolShares::new(1).most, 1);
     }
 
     #[test]
     fn many_addresses_take_turns() {
-        let shares = Shares::new(2);
+        let shares = PoolShares::new(2);
         let addresses: Vec<_> = (1..=20).map(|number| format!("10.0.0.{number}")).collect();
         // Each sends many.
         let mut waiting: Vec<_> = Vec::new();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     /// Futures that are done are not polled again.
-    fn poll_once(taking: &mut Taking<'_>) -> Option<Share> {
+    fn poll_once(taking: &mut Taking<'_>) -> Option<PoolShare> {
         let share = poll(taking)?;
         *taking = Box::pin(std::future::pending());
         Some(share)
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn who_gives_up_waiting_takes_nothing() {
-        let shares = Shares::new(1);
+        let shares = PoolShares::new(1);
         let first = take(&shares, "10.0.0.1").ok().unwrap();
         let Err(second) = take(&shares, "10.0.0.1") else { panic!("there is one") };
         let Err(mut third) = take(&shares, "10.0.0.2") else { panic!("there is one") };
@@ -254,7 +254,7 @@ mod tests {
     /// Who gives up costs its address no turn, and one of which nobody waits any more is kept nowhere.
     #[test]
     fn who_gives_up_waiting_uses_up_no_turn() {
-        let shares = Shares::new(1);
+        let shares = PoolShares::new(1);
         let first = take(&shares, "10.0.0.1").ok().unwrap();
         let waiting = |address| take(&shares, address).expect_err("there is one");
         let (gives_up, mut own) = (waiting("10.0.0.2"), waiting("10.0.0.2"));

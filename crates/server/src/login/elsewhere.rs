@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use leveret_auth::{Candidate, Denied, Entry};
+use leveret_auth::{Candidate, Denied, SourcePair};
 use leveret_broker::login::{Admitted, Asked, Login, Proof};
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use tokio::runtime::{Builder, Handle};
@@ -193,7 +193,7 @@ impl Logins {
 async fn authorized(
     node: &Node,
     login: &Login,
-    entry: &Entry,
+    entry: &SourcePair,
     candidate: Candidate<'_>,
     first: Admitted,
 ) -> Verdict {
