@@ -14,7 +14,7 @@ use leveret_server::descriptors;
 use leveret_server::listener::SocketOptions;
 use leveret_server::node::Node;
 use leveret_server::proxy::plain;
-use leveret_server::tls::{Share, Shares, Tls};
+use leveret_server::tls::{HandshakeShare, HandshakeShares, Tls};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -22,7 +22,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::server::Acceptor;
 
-use crate::places::{Place, Places, no_place};
+use crate::places::{ConnectionPlace, ConnectionPlaces, no_place};
 use crate::watched::{Pace, Watched};
 
 /// How long a client may take for its handshake.
@@ -68,8 +68,8 @@ pub(crate) struct Door {
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     /// What handshakes may take: one thread has all of them.
-    shares: Arc<Shares>,
-    places: Places,
+    shares: Arc<HandshakeShares>,
+    places: ConnectionPlaces,
     pace: Pace,
     /// A client was sent away, and nobody came in since.
     is_full: bool,
@@ -78,7 +78,8 @@ pub(crate) struct Door {
 }
 
 /// A connection whose handshake is done.
-type Encrypted = (tokio_rustls::server::TlsStream<Watched<TcpStream>>, SocketAddr, Arc<Place>);
+type Encrypted =
+    (tokio_rustls::server::TlsStream<Watched<TcpStream>>, SocketAddr, Arc<ConnectionPlace>);
 
 impl Door {
     /// On a socket that [`bind`] opened; in the runtime that accepts. Its clients take their answers at this pace.
@@ -89,11 +90,11 @@ impl Door {
     ) -> std::io::Result<Self> {
         let (done, ready) = mpsc::channel(DONE_MAX);
         let listener = TcpListener::from_std(listener)?;
-        let places = Places::default();
+        let places = ConnectionPlaces::default();
         Ok(Self {
             listener,
             tls,
-            shares: Shares::of_one(),
+            shares: HandshakeShares::of_one(),
             places,
             pace,
             is_full: false,
@@ -103,7 +104,7 @@ impl Door {
     }
 
     /// The next connection that is ready for HTTP.
-    pub(crate) async fn accept(&mut self) -> (Stream, SocketAddr, Arc<Place>) {
+    pub(crate) async fn accept(&mut self) -> (Stream, SocketAddr, Arc<ConnectionPlace>) {
         loop {
             let Self { listener, tls, shares, places, pace, is_full, done, ready } = self;
             tokio::select! {
@@ -138,13 +139,13 @@ impl Door {
 }
 
 async fn handshake(
-    (config, shares): (Arc<ServerConfig>, Arc<Shares>),
+    (config, shares): (Arc<ServerConfig>, Arc<HandshakeShares>),
     socket: Watched<TcpStream>,
-    (peer, place): (SocketAddr, Arc<Place>),
+    (peer, place): (SocketAddr, Arc<ConnectionPlace>),
     done: mpsc::Sender<Encrypted>,
 ) {
     let accepting = async {
-        let socket = socket.counted(Share::new(Arc::clone(&shares), peer.ip()));
+        let socket = socket.counted(HandshakeShare::new(Arc::clone(&shares), peer.ip()));
         let hello = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
         // The answer to the hello is what takes long.
         shares.step(peer.ip(), || hello.into_stream(config)).await.await

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use leveret_server::tls::Share;
+use leveret_server::tls::HandshakeShare;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
@@ -39,7 +39,7 @@ pub(crate) struct Watched<S> {
     /// Since when it is full, and what ends that.
     full: Option<(Instant, Pin<Box<Sleep>>)>,
     /// Of the room for handshakes, as long as one is under way.
-    share: Option<Share>,
+    share: Option<HandshakeShare>,
 }
 
 impl<S> Watched<S> {
@@ -48,7 +48,7 @@ impl<S> Watched<S> {
     }
 
     /// What comes from now on takes room.
-    pub(crate) fn counted(mut self, share: Share) -> Self {
+    pub(crate) fn counted(mut self, share: HandshakeShare) -> Self {
         self.share = Some(share);
         self
     }
@@ -138,7 +138,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 mod tests {
     use std::sync::Arc;
 
-    use leveret_server::tls::Shares;
+    use leveret_server::tls::HandshakeShares;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
@@ -155,11 +155,11 @@ mod tests {
     fn long_handshakes_have_their_room() {
         run(async {
             const LONG: usize = 64 << 10;
-            let shares = Shares::of_one();
+            let shares = HandshakeShares::of_one();
             let begin = async || {
                 let (ours, mut theirs) = tokio::io::duplex(LONG);
                 theirs.write_all(&[22; LONG]).await?;
-                let share = Share::new(Arc::clone(&shares), [10, 0, 0, 1].into());
+                let share = HandshakeShare::new(Arc::clone(&shares), [10, 0, 0, 1].into());
                 let mut socket = Watched::new(ours, PACE).counted(share);
                 socket.read_exact(&mut vec![0; LONG]).await?;
                 io::Result::Ok(socket)

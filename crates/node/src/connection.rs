@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Letters are posted before bytes are written: a client that reads an answer finds its effect done or queued. The socket is
-//! whoever drives the turn's: see [`Source`] and [`Sink`].
+//! whoever drives the turn's: see [`ReadHalf`] and [`WriteHalf`].
 
 use std::io;
 
@@ -25,7 +25,7 @@ use crate::return_undelivered;
 const PIN_MIN: usize = 64 << 10;
 
 /// What a client sends. Nothing here waits.
-pub trait Source {
+pub trait ReadHalf {
     /// Whether there may be something to read, or its end.
     fn may_have_bytes(&self) -> bool;
 
@@ -37,7 +37,7 @@ pub trait Source {
 }
 
 /// Where a client reads. Nothing here waits.
-pub trait Sink {
+pub trait WriteHalf {
     /// Writes what it takes. An error is the end of it.
     fn write(&mut self, out: &mut OutBuf) -> io::Result<()>;
 
@@ -83,12 +83,12 @@ pub fn undelivered(
 }
 
 /// The part of a turn that reads, after the letters: first what waited for an answer in `input`, then the socket, once or as
-/// long as it [goes on](Source::goes_on). False when the connection is over, and the session knows.
+/// long as it [goes on](ReadHalf::goes_on). False when the connection is over, and the session knows.
 #[inline]
 pub fn read(
     session: &mut Session,
     input: &mut Bytes,
-    socket: &mut impl Source,
+    socket: &mut impl ReadHalf,
     cx: &mut Context<'_>,
 ) -> bool {
     if !input.is_empty() && session.wants_input() {
@@ -121,7 +121,7 @@ pub fn read(
 #[inline]
 pub fn write(
     session: &mut Session,
-    socket: &mut impl Sink,
+    socket: &mut impl WriteHalf,
     out: &mut OutBuf,
     cx: &mut Context<'_>,
 ) -> Written {
@@ -176,7 +176,7 @@ mod tests {
         written: Vec<u8>,
     }
 
-    impl Source for Fake {
+    impl ReadHalf for Fake {
         fn may_have_bytes(&self) -> bool {
             !self.reads.is_empty()
         }
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    impl Sink for Fake {
+    impl WriteHalf for Fake {
         fn write(&mut self, out: &mut OutBuf) -> io::Result<()> {
             let room = self.room.ok_or(io::ErrorKind::BrokenPipe)?.min(out.len());
             let mut slices = [io::IoSlice::new(&[]); 8];

@@ -8,7 +8,7 @@ use leveret_topology::GroupId;
 /// Messages in it were given out and never reached anybody: they go back to their queues. A question is
 /// answered for the one that is gone. The rest means nothing any more.
 ///
-/// They go back in the name of the connection that they were given to: a shard that [lost](leveret_broker::Shard::lose) the
+/// The messages go back in the name of the connection that they were given to: a shard that [lost](leveret_broker::Shard::lose) the
 /// end of its log has to know what it gave before that.
 pub(crate) fn return_undelivered(
     from: ConnectionId,

@@ -29,13 +29,13 @@ use crate::buffers::Buffers;
 use crate::clock::{now, now_with_us, wall};
 use crate::locks::Rank;
 use crate::node::Node;
-use crate::places::Place;
+use crate::places::ConnectionPlace;
 use crate::proxy::Ends;
 use crate::readiness::register;
-use crate::reading::{Body, READ_MIN, Source};
+use crate::reading::{Body, READ_MIN, SocketReader};
 use crate::runner::with_runner;
 use crate::tls::TlsStream;
-use crate::turn::{Actor, Told};
+use crate::turn::{Actor, TaskNews};
 use crate::unread::Unread;
 use crate::writing;
 
@@ -85,11 +85,11 @@ pub struct Connection {
     is_encrypted: bool,
     socket: AsyncFd<TcpStream>,
     /// State and inbox.
-    pub actor: Actor<State, Letter>,
+    pub actor: Actor<ConnectionState, Letter>,
     /// Tells the connection's own task to look at those below again.
     wake: Notify,
     /// What the own task told is heard once for each turn.
-    told: Told,
+    told: TaskNews,
     waits_for_room: AtomicBool,
     /// Bytes, or their end, wait in the socket, and the session does not want them now.
     has_unread: AtomicBool,
@@ -102,7 +102,7 @@ pub struct Connection {
     due_ms: AtomicU64,
     /// Turns so far; grows as one begins, under the lock of the state.
     turns: AtomicU64,
-    place: Place,
+    place: ConnectionPlace,
 }
 
 /// What a connection takes that does nothing, with a channel or two: measured, 7 to 12 KB by how many are
@@ -114,7 +114,7 @@ const TLS_BYTES: u64 = 8 << 10;
 
 /// What only a turn of the connection touches.
 #[derive(Debug)]
-pub struct State {
+pub struct ConnectionState {
     session: Box<Session>,
     /// Bytes read and not taken yet: a partial frame, or all that came while the session waited.
     input: Bytes,
@@ -203,11 +203,11 @@ impl Connection {
         ends: Ends,
         mut tls: Option<Box<TlsStream>>,
         session: Session,
-        place: Place,
+        place: ConnectionPlace,
     ) -> io::Result<Self> {
         let is_encrypted = tls.is_some();
         let early = tls.as_mut().map(|tls| tls.early()).transpose()?;
-        let state = State {
+        let state = ConnectionState {
             session: Box::new(session),
             input: early.map(Bytes::from).unwrap_or_default(),
             body: None,
@@ -228,7 +228,7 @@ impl Connection {
             socket: register(socket)?,
             actor: Actor::new(Rank::Connection, state),
             wake: Notify::new(),
-            told: Told::default(),
+            told: TaskNews::default(),
             waits_for_room: AtomicBool::new(false),
             has_unread: AtomicBool::new(false),
             watches_end: AtomicBool::new(false),
@@ -241,7 +241,7 @@ impl Connection {
     }
 
     /// Its place among those of all connections.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &ConnectionPlace {
         &self.place
     }
 
@@ -300,7 +300,7 @@ impl Connection {
     }
 
     /// The connection is over: what it leaves to the node's totals. Once.
-    pub(crate) fn last(state: &mut State) -> Option<Last> {
+    pub(crate) fn last(state: &mut ConnectionState) -> Option<Last> {
         if std::mem::replace(&mut state.is_counted, true) {
             return None;
         }
@@ -383,7 +383,7 @@ impl Connection {
     /// `work.out`, for [`write`](Self::write) to send after the letters were posted.
     pub(crate) fn turn(
         &self,
-        state: &mut State,
+        state: &mut ConnectionState,
         letters: &mut Vec<Letter>,
         work: &mut Workplace<'_>,
     ) {
@@ -399,7 +399,8 @@ impl Connection {
         if !state.output.is_empty() {
             std::mem::swap(work.out, &mut state.output);
         }
-        let State { session, input, body, may_have_bytes, read_bytes, tls, io, .. } = state;
+        let ConnectionState { session, input, body, may_have_bytes, read_bytes, tls, io, .. } =
+            state;
         let (now, now_us) = now_with_us();
         let mut cx = Context {
             topology: work.topology,
@@ -424,7 +425,7 @@ impl Connection {
                 Letter::Writable | Letter::More => {}
             }
         }
-        let mut source = Source {
+        let mut reader = SocketReader {
             socket: self.socket.get_ref(),
             tls: tls.as_deref_mut(),
             body,
@@ -437,11 +438,11 @@ impl Connection {
             taken: 0,
             has_more: false,
         };
-        state.is_over = !connection::read(session, input, &mut source, &mut cx);
+        state.is_over = !connection::read(session, input, &mut reader, &mut cx);
     }
 
     /// Writes what the turn left, which ends it.
-    pub(crate) fn write(&self, state: &mut State, work: &mut Workplace<'_>) -> Next {
+    pub(crate) fn write(&self, state: &mut ConnectionState, work: &mut Workplace<'_>) -> Next {
         let next = self.write_out(state, work);
         if self.told.hear() {
             self.wake.notify_one();
@@ -449,7 +450,7 @@ impl Connection {
         next
     }
 
-    fn write_out(&self, state: &mut State, work: &mut Workplace<'_>) -> Next {
+    fn write_out(&self, state: &mut ConnectionState, work: &mut Workplace<'_>) -> Next {
         if state.is_over {
             work.out.clear();
             if !self.is_done() {
@@ -460,7 +461,7 @@ impl Connection {
             }
             return Next::Letter;
         }
-        let State { session, tls, io, .. } = state;
+        let ConnectionState { session, tls, io, .. } = state;
         let wanted_input = session.wants_input();
         let (now, now_us) = now_with_us();
         let mut none = OutBuf::new();
@@ -473,8 +474,8 @@ impl Connection {
             outbox: work.outbox,
         };
         let socket = self.socket.get_ref();
-        let mut sink = Sink { socket, tls: tls.as_deref_mut(), io, is_full: false };
-        let remaining = match connection::write(session, &mut sink, work.out, &mut cx) {
+        let mut writer = SocketWriter { socket, tls: tls.as_deref_mut(), io, is_full: false };
+        let remaining = match connection::write(session, &mut writer, work.out, &mut cx) {
             Written::Open { remaining } => remaining,
             Written::Over { end } => {
                 state.is_over = true;
@@ -493,7 +494,7 @@ impl Connection {
                 return Next::Letter;
             }
         };
-        let is_full = sink.is_full;
+        let is_full = writer.is_full;
         let wants_input = session.wants_input();
         // Output that was far behind stopped the session in the middle of what was read, and is written.
         let goes_on = !wanted_input || session.leaves_some();
@@ -518,13 +519,13 @@ impl Connection {
     }
 
     /// What the turn read.
-    pub(crate) fn take_brought(state: &mut State) -> Brought {
+    pub(crate) fn take_brought(state: &mut ConnectionState) -> Brought {
         state.session.take_brought()
     }
 
     /// What the connection holds since its last turn, in bytes: itself, input that it may not take yet, messages
     /// that are not whole or not committed, and output that the socket did not take. Tells what it was before, too.
-    pub(crate) fn count_held(state: &mut State) -> (u64, u64) {
+    pub(crate) fn count_held(state: &mut ConnectionState) -> (u64, u64) {
         let now = match state.is_over {
             true => 0,
             false => {
@@ -584,7 +585,7 @@ impl Connection {
 }
 
 /// A socket to write to.
-struct Sink<'a> {
+struct SocketWriter<'a> {
     socket: &'a TcpStream,
     tls: Option<&'a mut TlsStream>,
     io: &'a mut Io,
@@ -592,7 +593,7 @@ struct Sink<'a> {
     is_full: bool,
 }
 
-impl connection::Sink for Sink<'_> {
+impl connection::WriteHalf for SocketWriter<'_> {
     #[inline]
     fn write(&mut self, out: &mut OutBuf) -> io::Result<()> {
         let before = out.len();

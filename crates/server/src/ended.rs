@@ -18,7 +18,7 @@ use leveret_broker::message::ConnectionId;
 use leveret_session::{Passed, SessionTotals};
 use leveret_topology::{ExchangeId, QueueId, Topology, VhostId};
 
-use crate::connection::{Connection, Io, State};
+use crate::connection::{Connection, ConnectionState, Io};
 use crate::locks::{Guard, Rank, Ranked};
 
 /// Sums over connections.
@@ -59,16 +59,17 @@ pub struct Totals {
 
 /// Totals of connections that are over.
 #[derive(Debug)]
-pub struct Ended(Ranked<Kept>);
+pub struct Ended(Ranked<EndedSums>);
 
 impl Default for Ended {
     fn default() -> Self {
-        Self(Ranked::new(Rank::Ended, Kept::default()))
+        Self(Ranked::new(Rank::Ended, EndedSums::default()))
     }
 }
 
+/// Sums over the connections that ended.
 #[derive(Debug, Default)]
-struct Kept {
+struct EndedSums {
     by_vhost: HashMap<VhostId, Sums, FixedState>,
     /// Copied only while somebody looks at what it was.
     passages: Arc<Passages>,
@@ -78,7 +79,7 @@ struct Kept {
     since: Option<Vec<ConnectionId>>,
 }
 
-impl Kept {
+impl EndedSums {
     fn pass(&mut self, passed: &[Passed]) {
         if passed.is_empty() {
             return;
@@ -93,12 +94,12 @@ impl Kept {
 }
 
 impl Ended {
-    fn lock(&self) -> Guard<'_, Kept> {
+    fn lock(&self) -> Guard<'_, EndedSums> {
         self.0.lock()
     }
 
     /// The connection is over.
-    pub(crate) fn keep(&self, id: ConnectionId, state: &mut State) {
+    pub(crate) fn keep(&self, id: ConnectionId, state: &mut ConnectionState) {
         let mut ended = self.lock();
         if let Some(last) = Connection::last(state) {
             ended.by_vhost.entry(last.vhost).or_default().add(&last.totals, last.io);

@@ -21,9 +21,9 @@ const KEPT_MAX: usize = 1000;
 /// Bytes of their facts that are kept at most.
 const KEPT_BYTES: usize = 256 << 10;
 
-/// An event that is kept.
+/// An event that the node keeps for a while, for who asks later.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct KeptEvent {
     /// From 1, one more for each.
     pub number: u64,
     /// When.
@@ -36,28 +36,29 @@ pub struct Told {
 
 /// The last events.
 #[derive(Debug)]
-pub struct Events(Ranked<Kept>);
+pub struct Events(Ranked<KeptEvents>);
 
 impl Default for Events {
     fn default() -> Self {
-        Self(Ranked::new(Rank::Events, Kept::default()))
+        Self(Ranked::new(Rank::Events, KeptEvents::default()))
     }
 }
 
+/// The last events, within a limit of bytes.
 #[derive(Debug, Default)]
-struct Kept {
-    events: VecDeque<Told>,
+struct KeptEvents {
+    events: VecDeque<KeptEvent>,
     bytes: usize,
     last: u64,
 }
 
 impl Events {
-    fn lock(&self) -> Guard<'_, Kept> {
+    fn lock(&self) -> Guard<'_, KeptEvents> {
         self.0.lock()
     }
 
     /// Those kept that came after number `since`, oldest first, and the number of the last one of all.
-    pub fn after(&self, since: u64) -> (Vec<Told>, u64) {
+    pub fn after(&self, since: u64) -> (Vec<KeptEvent>, u64) {
         let kept = self.lock();
         let new = kept.events.iter().filter(|event| event.number > since);
         (new.cloned().collect(), kept.last)
@@ -68,11 +69,11 @@ impl Events {
     }
 }
 
-impl Kept {
+impl KeptEvents {
     fn keep(&mut self, at: Time, name: &'static str, facts: Box<[u8]>) {
         self.last += 1;
         self.bytes += facts.len();
-        self.events.push_back(Told { number: self.last, at, name, facts });
+        self.events.push_back(KeptEvent { number: self.last, at, name, facts });
         while self.events.len() > KEPT_MAX || self.bytes > KEPT_BYTES {
             let Some(oldest) = self.events.pop_front() else { break };
             self.bytes -= oldest.facts.len();
@@ -100,7 +101,7 @@ mod tests {
 
     #[test]
     fn the_last_are_kept() {
-        let mut kept = Kept::default();
+        let mut kept = KeptEvents::default();
         for _ in 0..KEPT_MAX + 5 {
             kept.keep(Time::from_ms(1), "x", Box::new([0; 8]));
         }

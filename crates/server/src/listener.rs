@@ -23,12 +23,12 @@ use crate::connection::{Connection, Letter};
 use crate::descriptors;
 use crate::node::{Node, Recipient};
 use crate::pacing::Pacing;
-use crate::places::{Place, Places, Wish};
+use crate::places::{ConnectionPlace, ConnectionPlaces, Wish};
 use crate::proxy::{self, Ends, plain};
 use crate::runner::with_runner;
 use crate::threads::Threads;
 use crate::tls::certificate::LoginFrom;
-use crate::tls::{self, HandshakeError, Shares, Tls, TlsStream};
+use crate::tls::{self, HandshakeError, HandshakeShares, Tls, TlsStream};
 
 /// What is asked of every socket.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ pub struct Preface {
     /// A handshake of TLS.
     pub tls: Option<Arc<Tls>>,
     /// What handshakes may take, by thread.
-    pub shares: Arc<[Arc<Shares>]>,
+    pub shares: Arc<[Arc<HandshakeShares>]>,
     /// How long a client may take for each of them.
     pub timeout: Duration,
     /// Whose certificate is whose.
@@ -133,7 +133,7 @@ pub(crate) async fn accept(
     threads: Arc<Threads>,
     options: SocketOptions,
     preface: Preface,
-    places: Places,
+    places: ConnectionPlaces,
 ) {
     let address = match listener.local_addr() {
         Ok(address) => address,
@@ -221,7 +221,7 @@ struct Begun {
     socket: TcpStream,
     ends: Ends,
     tls: Option<Box<TlsStream>>,
-    place: Place,
+    place: ConnectionPlace,
 }
 
 /// Socket, ends and encryption of a connection that is ready for AMQP.
@@ -233,7 +233,7 @@ async fn begin(
     peer: SocketAddr,
     preface: &Preface,
     thread: usize,
-    mut place: Place,
+    mut place: ConnectionPlace,
 ) -> io::Result<Option<Begun>> {
     let ends = Ends::new(peer, socket.local_addr()?);
     if !preface.proxy && preface.tls.is_none() {
@@ -258,7 +258,7 @@ impl Preface {
         socket: TcpStream,
         mut ends: Ends,
         thread: usize,
-        place: &mut Place,
+        place: &mut ConnectionPlace,
     ) -> io::Result<Option<Prefaced>> {
         let peer = ends.source;
         let socket = tokio::net::TcpStream::from_std(socket)?;

@@ -112,13 +112,13 @@ ranks! {
 
 /// A mutex that knows its place in the order.
 pub struct Ranked<T> {
-    place: Place,
+    place: RankCheck,
     inner: Mutex<T>,
 }
 
 /// A reader-writer lock that knows its place in the order.
 pub struct RankedRw<T> {
-    place: Place,
+    place: RankCheck,
     inner: RwLock<T>,
 }
 
@@ -139,7 +139,7 @@ pub type WriteGuard<'a, T> = Locked<RwLockWriteGuard<'a, T>>;
 impl<T> Ranked<T> {
     /// In this place of the order.
     pub const fn new(rank: Rank, value: T) -> Self {
-        Self { place: Place::new(rank), inner: Mutex::new(value) }
+        Self { place: RankCheck::new(rank), inner: Mutex::new(value) }
     }
 
     /// Waits for it.
@@ -159,7 +159,7 @@ impl<T> Ranked<T> {
 impl<T> RankedRw<T> {
     /// In this place of the order.
     pub const fn new(rank: Rank, value: T) -> Self {
-        Self { place: Place::new(rank), inner: RwLock::new(value) }
+        Self { place: RankCheck::new(rank), inner: RwLock::new(value) }
     }
 
     /// Waits for it, to read.
@@ -264,9 +264,9 @@ impl<T: fmt::Debug> fmt::Debug for RankedRw<T> {
 }
 
 #[cfg(debug_assertions)]
-use checked::{Held, Place};
+use checked::{Held, RankCheck};
 #[cfg(not(debug_assertions))]
-use unchecked::{Held, Place};
+use unchecked::{Held, RankCheck};
 
 /// What a debug build knows: each lock its rank, each thread the ranks that it holds.
 #[cfg(debug_assertions)]
@@ -282,13 +282,13 @@ mod checked {
     }
 
     /// The place of a lock in the order.
-    pub(super) struct Place(Rank);
+    pub(super) struct RankCheck(Rank);
 
     /// That this thread holds a lock of a rank.
     #[derive(Debug)]
     pub(super) struct Held(Rank, PhantomData<*const ()>);
 
-    impl Place {
+    impl RankCheck {
         pub(super) const fn new(rank: Rank) -> Self {
             Self(rank)
         }
@@ -328,12 +328,12 @@ mod checked {
 mod unchecked {
     use super::Rank;
 
-    pub(super) struct Place;
+    pub(super) struct RankCheck;
 
     #[derive(Debug)]
     pub(super) struct Held;
 
-    impl Place {
+    impl RankCheck {
         #[inline]
         pub(super) const fn new(_: Rank) -> Self {
             Self

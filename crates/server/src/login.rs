@@ -44,9 +44,9 @@ use attempts::Attempts;
 use cache::Cache;
 use elsewhere::Elsewhere;
 use kinds::Kinds;
-pub(crate) use line::Line;
+pub(crate) use line::NetworkLine;
 use room::Network;
-pub(crate) use room::{Room, Taken};
+pub(crate) use room::{Room, RoomUse};
 use throttle::Throttle;
 
 /// The longest name of a user, in bytes, unless the names have a longer one: that of AMQP's `user-id`. What is longer names
@@ -114,7 +114,7 @@ type Verdict = Result<Admitted, String>;
 #[derive(Debug, Default)]
 struct Jobs {
     /// Those whose time has come.
-    due: Line<Job>,
+    due: NetworkLine<Job>,
     /// Those that have to wait first, the next one first.
     delayed: BinaryHeap<Job>,
     /// What both take, and those that others than the names are asked about.

@@ -46,7 +46,7 @@ pub struct Long {
     pub names: Duration,
 }
 
-/// Those that took long lately.
+/// The turns that took long lately.
 #[derive(Debug)]
 pub(crate) struct Lately {
     kept: Ranked<VecDeque<Long>>,

@@ -17,7 +17,7 @@ const KEPT_MAX: usize = 4096;
 
 /// A step, and when the turn ended that made it, in microseconds since the Unix epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct TimedStep {
     /// When.
     pub at_us: u64,
     /// What.
@@ -26,7 +26,7 @@ pub struct Taken {
 
 /// The last steps.
 #[derive(Debug)]
-pub struct Paths(Ranked<VecDeque<Taken>>);
+pub struct Paths(Ranked<VecDeque<TimedStep>>);
 
 impl Default for Paths {
     fn default() -> Self {
@@ -40,14 +40,14 @@ impl Paths {
     pub(crate) fn keep(&self, steps: &mut Vec<Step>) {
         let at_us = now_with_us().1.saturating_add_signed(step_ms() * 1000);
         let mut kept = self.0.lock();
-        kept.extend(steps.drain(..).map(|step| Taken { at_us, step }));
+        kept.extend(steps.drain(..).map(|step| TimedStep { at_us, step }));
         let over = kept.len().saturating_sub(KEPT_MAX);
         kept.drain(..over);
     }
 
     /// The path of the last message of a vhost that was confirmed, or of the last one if none was; its first step is
     /// that it was published. Empty if no message with a confirm was seen.
-    pub fn last(&self, vhost: VhostId) -> Vec<Taken> {
+    pub fn last(&self, vhost: VhostId) -> Vec<TimedStep> {
         let kept = self.0.lock();
         let at = last_confirmed(&kept, vhost)
             .or_else(|| kept.iter().rposition(|taken| published_in(&taken.step, vhost).is_some()));
@@ -65,10 +65,10 @@ fn published_in(step: &Step, vhost: VhostId) -> Option<u64> {
 }
 
 /// Where the last message of a vhost was published that was confirmed later: each step is looked at once.
-fn last_confirmed(kept: &VecDeque<Taken>, vhost: VhostId) -> Option<usize> {
+fn last_confirmed(kept: &VecDeque<TimedStep>, vhost: VhostId) -> Option<usize> {
     // By channel: all up to this number, and these.
     let mut told: HashMap<_, (u64, HashSet<u64, FixedState>), FixedState> = HashMap::default();
-    kept.iter().rposition(|Taken { step, .. }| {
+    kept.iter().rposition(|TimedStep { step, .. }| {
         let channel = (step.connection, step.channel);
         if let What::Confirmed { number, multiple, .. } = step.what {
             let (all, some) = told.entry(channel).or_default();
@@ -86,7 +86,7 @@ fn last_confirmed(kept: &VecDeque<Taken>, vhost: VhostId) -> Option<usize> {
 }
 
 /// What became of a message that was published, of what followed.
-fn path<'a>(first: &Taken, later: impl Iterator<Item = &'a Taken>) -> Vec<Taken> {
+fn path<'a>(first: &TimedStep, later: impl Iterator<Item = &'a TimedStep>) -> Vec<TimedStep> {
     let mut path = vec![first.clone()];
     let Step { connection, channel, what: What::Published { number: own, .. } } = &first.step
     else {

@@ -17,9 +17,9 @@ use tokio::sync::Notify;
 
 use crate::locks::{Rank, Ranked};
 
-/// The places of all listeners.
+/// The places for connections of all listeners.
 #[derive(Clone, Debug)]
-pub(crate) struct Places(Arc<Ranked<All>>);
+pub(crate) struct ConnectionPlaces(Arc<Ranked<All>>);
 
 #[derive(Debug, Default)]
 struct All {
@@ -47,7 +47,7 @@ impl Loss {
     }
 }
 
-impl Default for Places {
+impl Default for ConnectionPlaces {
     fn default() -> Self {
         Self(Arc::new(Ranked::new(Rank::Places, All::default())))
     }
@@ -57,12 +57,12 @@ impl Default for Places {
 #[derive(Debug)]
 pub(crate) struct Wish {
     /// None if all are taken.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<ConnectionPlace>,
     /// A session that has lost its place, and is to be closed.
     pub(crate) closes: Option<ConnectionId>,
 }
 
-impl Places {
+impl ConnectionPlaces {
     /// One of `most` for a connection from this address, if there is one or another one's can be had.
     pub(crate) fn take(&self, address: IpAddr, most: usize) -> Wish {
         let network = network_of(address);
@@ -80,7 +80,7 @@ impl Places {
         all.count += 1;
         all.put(network, id, &loss);
         Wish {
-            place: Some(Place {
+            place: Some(ConnectionPlace {
                 all: Arc::clone(&self.0),
                 network,
                 id,
@@ -137,9 +137,9 @@ impl All {
     }
 }
 
-/// One of them. Given back when it is dropped.
+/// A connection's place, given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionPlace {
     all: Arc<Ranked<All>>,
     network: IpAddr,
     id: u64,
@@ -148,7 +148,7 @@ pub(crate) struct Place {
     is_known: AtomicBool,
 }
 
-impl Place {
+impl ConnectionPlace {
     /// The client has logged in.
     pub(crate) fn is_known(&self) {
         let mut all = self.all.lock();
@@ -191,7 +191,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         self.is_over();
     }
@@ -203,11 +203,11 @@ mod tests {
 
     const MOST: usize = 20;
 
-    fn take(places: &Places, address: &str) -> Option<Place> {
+    fn take(places: &ConnectionPlaces, address: &str) -> Option<ConnectionPlace> {
         places.take(address.parse().expect("an address"), MOST).place
     }
 
-    fn has(place: &Place) -> bool {
+    fn has(place: &ConnectionPlace) -> bool {
         place.is_known.load(Ordering::Relaxed)
             || place
                 .all
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn who_has_many_without_a_login_makes_room_for_others() {
-        let places = Places::default();
+        let places = ConnectionPlaces::default();
         let crowd: Vec<_> = (0..MOST).filter_map(|_| take(&places, "10.0.0.1")).collect();
         assert_eq!(crowd.len(), MOST);
         assert!(take(&places, "10.0.0.1").is_none(), "it makes no room for itself");
@@ -231,8 +231,8 @@ mod tests {
         // One who comes in has its place for good, and the others have the rest.
         let third = take(&places, "10.0.0.3").unwrap();
         third.is_known();
-        others.iter().for_each(Place::is_known);
-        crowd.iter().for_each(Place::is_known);
+        others.iter().for_each(ConnectionPlace::is_known);
+        crowd.iter().for_each(ConnectionPlace::is_known);
         assert!(take(&places, "10.0.0.4").is_none());
         drop((crowd, others, third));
         let all = places.0.lock();
@@ -241,9 +241,9 @@ mod tests {
 
     #[test]
     fn two_newcomers_do_not_push_each_other_out() {
-        let places = Places::default();
+        let places = ConnectionPlaces::default();
         let known: Vec<_> = (0..MOST - 1).filter_map(|_| take(&places, "10.0.0.1")).collect();
-        known.iter().for_each(Place::is_known);
+        known.iter().for_each(ConnectionPlace::is_known);
         let last = take(&places, "10.0.0.2").unwrap();
         assert!(take(&places, "10.0.0.3").is_none());
         assert!(has(&last));
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_network_of_ipv6_is_one_client_and_a_proxy_none() {
-        let places = Places::default();
+        let places = ConnectionPlaces::default();
         let of = |last: usize| format!("2001:db8:0:{last:x}::1");
         let mut crowd: Vec<_> = (0..MOST).filter_map(|last| take(&places, &of(last))).collect();
         assert!(take(&places, "2001:db8:0:ff::2").is_none());
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_session_that_loses_its_place_is_told() {
-        let places = Places::default();
+        let places = ConnectionPlaces::default();
         let crowd: Vec<_> = (0..MOST).filter_map(|_| take(&places, "10.0.0.1")).collect();
         let session = ConnectionId::NOBODY;
         assert!(crowd[0].begins(session));

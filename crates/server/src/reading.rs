@@ -30,7 +30,7 @@ const READ_MESSAGES: usize = 96;
 const FEW: usize = 4 << 10;
 
 /// A connection's socket to read from, in a turn.
-pub(crate) struct Source<'a> {
+pub(crate) struct SocketReader<'a> {
     pub(crate) socket: &'a TcpStream,
     pub(crate) tls: Option<&'a mut TlsStream>,
     /// A body of which not all is read.
@@ -48,7 +48,7 @@ pub(crate) struct Source<'a> {
     pub(crate) has_more: bool,
 }
 
-impl leveret_node::connection::Source for Source<'_> {
+impl leveret_node::connection::ReadHalf for SocketReader<'_> {
     #[inline]
     fn may_have_bytes(&self) -> bool {
         *self.may_have_bytes

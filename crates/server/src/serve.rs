@@ -28,7 +28,7 @@ use crate::listener::{Preface, SocketOptions, accept, bind};
 use crate::logging::{Logs, PERIOD};
 use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
-use crate::places::Places;
+use crate::places::ConnectionPlaces;
 use crate::runner::{install_runner, keep_working, rest, with_runner};
 use crate::signals::{Signals, StopSignals};
 use crate::storage::{DirectoryLock, Left, NodeLog, Orphans, Waker};
@@ -40,7 +40,7 @@ use crate::watchdog::{self, Beat, Doing, Watchdog};
 /// What a node is started with: the configuration, made definite.
 #[derive(Debug)]
 pub struct Options {
-    /// Held while the process lives: the data directory is ours alone.
+    /// The lock by which the data directory is ours alone, held while the process lives.
     pub(crate) directory_lock: DirectoryLock,
     /// The logs of messages, open, by shard.
     pub shards: Vec<NodeLog>,
@@ -172,7 +172,7 @@ pub fn run(
             Inside { node: Arc::clone(&node), about: options.about, stop: stop.clone(), give_back };
         let front = open(inside)?;
         listeners.extend(front.listeners);
-        let places = Places::default();
+        let places = ConnectionPlaces::default();
         let mut accepting = Vec::new();
         for (socket, preface) in sockets {
             let listener = tokio::net::TcpListener::from_std(socket)?;

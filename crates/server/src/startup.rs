@@ -23,7 +23,7 @@ use crate::serve::{AmqpListener, Options, run};
 use crate::signals::Signals;
 use crate::storage::{DirectoryLock, Files, Memory, NodeLog, Storage, Waker, tell_damage};
 use crate::tls::certificate::LoginFrom;
-use crate::tls::{Shares, Tls};
+use crate::tls::{HandshakeShares, Tls};
 
 /// Runs a node with this configuration until it is stopped.
 ///
@@ -193,7 +193,7 @@ fn amqp_listeners(config: &Config, threads: usize) -> anyhow::Result<Vec<AmqpLis
     let mut preface = Preface {
         proxy: with.proxy_protocol,
         tls: None,
-        shares: Shares::of_threads(threads),
+        shares: HandshakeShares::of_threads(threads),
         timeout: config.connections.tls_handshake_timeout.into(),
         login: LoginFrom {
             from: config.certificates.from,

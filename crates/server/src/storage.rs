@@ -84,7 +84,7 @@ pub struct Waker {
 
 /// Whose disk it is.
 #[derive(Clone, Copy, Debug)]
-enum Owner {
+enum DiskOwner {
     Shard(usize),
     Names,
 }
@@ -125,17 +125,19 @@ impl Waker {
         *self.news.lock().wait_while(&self.changed, patience, |news| *news == seen)
     }
 
-    fn wake(&self, owner: Owner) {
+    fn wake(&self, owner: DiskOwner) {
         *self.news.lock() += 1;
         self.changed.notify_all();
         let Some(node) = self.node.get().and_then(Weak::upgrade) else { return };
         run_alone(&node, |runner| match owner {
-            Owner::Shard(index) => runner.run_shard(node.homes.group_at(index), ToShard::LogWoke),
-            Owner::Names => runner.run_meta(ToMeta::LogWoke),
+            DiskOwner::Shard(index) => {
+                runner.run_shard(node.homes.group_at(index), ToShard::LogWoke)
+            }
+            DiskOwner::Names => runner.run_meta(ToMeta::LogWoke),
         });
     }
 
-    fn for_owner(self: &Arc<Self>, owner: Owner) -> Wake {
+    fn for_owner(self: &Arc<Self>, owner: DiskOwner) -> Wake {
         let waker = Arc::clone(self);
         Arc::new(move || waker.wake(owner))
     }
@@ -257,12 +259,12 @@ impl Storage {
         }
         let reached = NamesReached::default();
         // Without a part of the names, messages of queues nobody knows would be let go.
-        let disk = disk_of(&names_dir, &waker, Owner::Names, &reached)?;
+        let disk = disk_of(&names_dir, &waker, DiskOwner::Names, &reached)?;
         let says = disk.list_says();
         let says = says.with_context(|| format!("cannot read {}", names_dir.display()))?;
         let (names_start, last_start) = (disk.start_of(), says.start);
         let mut are_names_short = says.state == ListState::Empty;
-        let names = inspect(&names_dir, disk, Owner::Names, memory.options(1))?;
+        let names = inspect(&names_dir, disk, DiskOwner::Names, memory.options(1))?;
         let Inspected::Whole(mut names, report) = names else {
             anyhow::bail!("the log {} was to be refused", names_dir.display())
         };
@@ -284,7 +286,7 @@ impl Storage {
         let mut disks = Vec::new();
         for index in 0..count {
             let dir = shard_dir(dir, index);
-            let owner = Owner::Shard(index);
+            let owner = DiskOwner::Shard(index);
             let number = LogNumber::at(index);
             let options = LogOptions { number, ..options.clone() };
             let disk = disk_of(&dir, &waker, owner, &reached)?;
@@ -699,18 +701,18 @@ const PATIENCE: Duration = Duration::from_secs(1);
 fn disk_of(
     dir: &Path,
     waker: &Arc<Waker>,
-    owner: Owner,
+    owner: DiskOwner,
     names: &NamesReached,
 ) -> anyhow::Result<RealDisk> {
     let (name, names) = match owner {
-        Owner::Shard(index) => (format!("shard-{index}"), Names::Other(Arc::clone(names))),
-        Owner::Names => ("names".to_owned(), Names::Own(Arc::clone(names))),
+        DiskOwner::Shard(index) => (format!("shard-{index}"), Names::Other(Arc::clone(names))),
+        DiskOwner::Names => ("names".to_owned(), Names::Own(Arc::clone(names))),
     };
     let resting = Arc::clone(waker);
     let rests = Arc::new(move || resting.rests());
     let mut disk = RealDisk::open(dir, &name, names, waker.for_owner(owner), rests, waker.room())
         .with_context(|| format!("cannot make {}", dir.display()))?;
-    if matches!(owner, Owner::Names) {
+    if matches!(owner, DiskOwner::Names) {
         disk.use_kept_room();
     }
     Ok(disk)
@@ -769,7 +771,7 @@ fn progress_of(dir: &Path) -> impl FnMut(Progress) {
 fn inspect(
     dir: &Path,
     disk: RealDisk,
-    owner: Owner,
+    owner: DiskOwner,
     options: LogOptions,
 ) -> anyhow::Result<Inspected<RealDisk>> {
     let options = LogOptions { seed: rand::random(), ..options };
@@ -780,10 +782,10 @@ fn inspect(
             OpenError::Damaged { .. } | OpenError::Missing { .. } | OpenError::List { .. }
         );
         match owner {
-            Owner::Shard(_) if is_damage => anyhow::anyhow!(
+            DiskOwner::Shard(_) if is_damage => anyhow::anyhow!(
                 "{error}. With storage.damaged_files = aside a start goes on with all that is whole"
             ),
-            Owner::Names if is_damage => anyhow::anyhow!("{error}: {KEPT}"),
+            DiskOwner::Names if is_damage => anyhow::anyhow!("{error}: {KEPT}"),
             _ => error.into(),
         }
     });

@@ -31,7 +31,7 @@ use leveret_session::CertificateFacts;
 use rustls::ServerConfig;
 
 pub use handshake::{HandshakeError, handshake};
-pub use shares::{Share, Shares};
+pub use shares::{HandshakeShare, HandshakeShares};
 pub use stream::{Read, TlsStream};
 
 use self::certificate::LoginFrom;

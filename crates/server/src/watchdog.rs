@@ -206,7 +206,7 @@ impl Beat {
     }
 }
 
-/// Those of the disks' threads: a log is opened before there is a node.
+/// The beats of the disks' threads: a log is opened before there is a node.
 static DISKS: Ranked<Vec<Arc<Beat>>> = Ranked::new(Rank::Watched, Vec::new());
 
 /// The beat of a disk's thread, watched while it lives.

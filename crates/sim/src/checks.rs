@@ -14,7 +14,7 @@ use leveret_session::Settings;
 use leveret_topology::{ConfirmOn, QueueId};
 
 use crate::disk::Store;
-use crate::mover::{MOVER, Told};
+use crate::mover::{MOVER, MoverAnswer};
 use crate::node::{Actor, Node};
 use crate::policies::OPERATOR;
 use crate::random::Random;
@@ -57,7 +57,7 @@ pub(crate) struct Watch {
     /// By shard, the queues that were paused after its last turn and had nothing on its way.
     pub(crate) paused: BTreeMap<usize, BTreeSet<QueueId>>,
     /// What the mover is told, in order; for him to take.
-    pub(crate) mover_told: Vec<Told>,
+    pub(crate) mover_told: Vec<MoverAnswer>,
     /// Whether what he asked for was done, in order; for the operator to take.
     pub(crate) operator_told: Vec<bool>,
 }
@@ -111,7 +111,7 @@ pub(crate) fn turn(
                 let records = page.messages.iter().filter_map(|one| one.record.as_ref());
                 shadow.looked_at.extend(records.filter_map(message_id));
             }
-            watch.mover_told.push(Told::of(reply)?);
+            watch.mover_told.push(MoverAnswer::of(reply)?);
         }
         given_out(node, &mut watch.names, shadow)?;
         only_what_is_agreed_upon(node, index)?;

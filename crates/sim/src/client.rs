@@ -20,7 +20,7 @@ use leveret_queue::Time;
 use crate::checks::ACK_TIMEOUT_MS;
 use crate::plan::{EXPIRES_MS, QueueIndex};
 use crate::random::Random;
-use crate::shadow::{Check, Kept, Shadow};
+use crate::shadow::{Check, QueueFate, Shadow};
 use channel::Awaited;
 pub(crate) use channel::Channel;
 pub(crate) use work::Mood;
@@ -36,7 +36,7 @@ const QUEUE_DELETE: (u16, u16) = (50, 40);
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum ConnectionState {
     /// The header or `start-ok` or `open` was sent, no `open-ok` came.
     Opening,
     Open,
@@ -54,7 +54,7 @@ pub(crate) struct Client {
     pub(crate) name: usize,
     /// The broker's name for its connection.
     connection: ConnectionId,
-    pub(crate) state: State,
+    pub(crate) state: ConnectionState,
     decoder: Decoder,
     /// Bytes that came and are no whole frame yet.
     input: Vec<u8>,
@@ -88,7 +88,7 @@ impl Client {
         let mut client = Self {
             name,
             connection,
-            state: State::Opening,
+            state: ConnectionState::Opening,
             decoder: Decoder::new(FRAME_MAX),
             input: Vec::new(),
             output: BTreeMap::new(),
@@ -113,7 +113,7 @@ impl Client {
 
     /// A heartbeat that is due joins what is to be sent.
     pub(crate) fn beat(&mut self, now: Time) {
-        if self.heartbeat_s > 0 && self.state == State::Open && self.beat_at <= now {
+        if self.heartbeat_s > 0 && self.state == ConnectionState::Open && self.beat_at <= now {
             self.beat_at = now.after_ms(u64::from(self.heartbeat_s) * 500);
             self.put_frame(HEARTBEAT, 0, &[]);
         }
@@ -178,7 +178,7 @@ impl Client {
         let mut input = std::mem::take(&mut self.input);
         input.extend_from_slice(bytes);
         let mut rest = &input[..];
-        while !matches!(self.state, State::Closed | State::Answering) {
+        while !matches!(self.state, ConnectionState::Closed | ConnectionState::Answering) {
             let event = self.decoder.next(rest).map_err(|error| format!("frames: {error}"))?;
             let Some((event, used)) = event else { break };
             self.event(event, world)?;
@@ -277,7 +277,7 @@ impl Client {
             }
             Method::ConnectionOpenOk(_) => {
                 self.decoder.set_frame_max(FRAME_MAX);
-                self.state = State::Open;
+                self.state = ConnectionState::Open;
             }
             // The operator's wish, or a disk that took no more; anything else would be our mistake.
             Method::ConnectionClose(close)
@@ -290,7 +290,7 @@ impl Client {
                 self.output.clear();
                 self.channels.clear();
                 self.put_method(0, connection::CloseOk {});
-                self.state = State::Answering;
+                self.state = ConnectionState::Answering;
             }
             Method::ConnectionClose(close) => {
                 return Err(format!(
@@ -303,7 +303,7 @@ impl Client {
                     channel.everything_was_read(shadow);
                 }
                 self.channels.clear();
-                self.state = State::Closed;
+                self.state = ConnectionState::Closed;
             }
             Method::ConnectionBlocked(_) => self.set_blocked(true)?,
             Method::ConnectionUnblocked(_) => self.set_blocked(false)?,
@@ -317,7 +317,7 @@ impl Client {
         let asked: Vec<QueueIndex> =
             self.channels.values().filter_map(Channel::next_deletion).collect();
         if let (QUEUE_DELETE, &[queue]) = (method, &asked[..]) {
-            shadow.keep(queue, Kept::Going, Kept::There);
+            shadow.keep(queue, QueueFate::Going, QueueFate::There);
         }
     }
 
@@ -330,7 +330,8 @@ impl Client {
 
     /// Takes what was sent of `close-ok` for the end.
     pub(crate) fn is_over(&self) -> bool {
-        self.state == State::Closed || self.state == State::Answering && !self.has_output()
+        self.state == ConnectionState::Closed
+            || self.state == ConnectionState::Answering && !self.has_output()
     }
 
     fn queue_declared(&mut self, name: &str, shadow: &Shadow) {

@@ -48,14 +48,14 @@ impl Mover {
     /// The answer came: what he does with what he sees.
     pub(crate) fn answered(
         &mut self,
-        answer: &Told,
+        answer: &MoverAnswer,
         topology: &Topology,
     ) -> Check<Option<(GroupId, ToShard)>> {
         let queue = self.queue.take().ok_or_else(|| format!("nobody asked for {answer:?}"))?;
         let offsets = match answer {
-            Told::Page(offsets) if offsets.is_sorted() => offsets.clone(),
-            Told::Page(offsets) => return Err(format!("a page in disorder: {offsets:?}")),
-            Told::Done(count) => {
+            MoverAnswer::Page(offsets) if offsets.is_sorted() => offsets.clone(),
+            MoverAnswer::Page(offsets) => return Err(format!("a page in disorder: {offsets:?}")),
+            MoverAnswer::Done(count) => {
                 self.done += count;
                 return Ok(None);
             }
@@ -78,9 +78,9 @@ impl Mover {
     }
 }
 
-/// What he is told.
+/// The broker's answer to the operator who moves messages.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum MoverAnswer {
     /// The offsets of a page, without those of messages that would expire where they are moved to: they
     /// keep their time to live, which begins anew there.
     Page(Vec<Offset>),
@@ -88,7 +88,7 @@ pub(crate) enum Told {
     Done(u64),
 }
 
-impl Told {
+impl MoverAnswer {
     pub(crate) fn of(reply: &Reply) -> Check<Self> {
         match reply {
             Reply::Looked(page) => {

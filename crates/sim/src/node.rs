@@ -641,8 +641,8 @@ impl Connection {
         if session.next_timeout().is_some_and(|at| at <= now) {
             session.timeout(&mut cx);
         }
-        let mut source = Source { socket, body, part };
-        if !connection::read(session, input, &mut source, &mut cx) {
+        let mut reader = SocketReader { socket, body, part };
+        if !connection::read(session, input, &mut reader, &mut cx) {
             self.is_over = true;
             return 0;
         }
@@ -650,8 +650,8 @@ impl Connection {
         let mut none = OutBuf::new();
         let mut cx =
             Context { topology, now, now_us: now.ms() * 1000, wall: now, out: &mut none, outbox };
-        let mut sink = Sink { socket, part };
-        if let Written::Over { .. } = connection::write(session, &mut sink, output, &mut cx) {
+        let mut writer = SocketWriter { socket, part };
+        if let Written::Over { .. } = connection::write(session, &mut writer, output, &mut cx) {
             self.is_over = true;
             socket.is_closed = true;
         }
@@ -660,14 +660,14 @@ impl Connection {
 }
 
 /// A socket to read from, and how many of so many bytes a read brings.
-struct Source<'a, P> {
+struct SocketReader<'a, P> {
     socket: &'a mut Socket,
     /// As far as it came: the record of a large body.
     body: &'a mut Vec<u8>,
     part: &'a mut P,
 }
 
-impl<P: FnMut(usize) -> usize> connection::Source for Source<'_, P> {
+impl<P: FnMut(usize) -> usize> connection::ReadHalf for SocketReader<'_, P> {
     fn may_have_bytes(&self) -> bool {
         !self.socket.to_server.is_empty() || self.socket.is_reset
     }
@@ -707,12 +707,12 @@ impl<P: FnMut(usize) -> usize> connection::Source for Source<'_, P> {
 }
 
 /// A socket to write to, and how many of so many bytes a write takes.
-struct Sink<'a, P> {
+struct SocketWriter<'a, P> {
     socket: &'a mut Socket,
     part: &'a mut P,
 }
 
-impl<P: FnMut(usize) -> usize> connection::Sink for Sink<'_, P> {
+impl<P: FnMut(usize) -> usize> connection::WriteHalf for SocketWriter<'_, P> {
     fn write(&mut self, out: &mut OutBuf) -> io::Result<()> {
         let Self { socket, part } = self;
         // A reset is also found by writing.

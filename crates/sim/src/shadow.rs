@@ -68,7 +68,7 @@ struct Tx {
 
 /// One message in one queue.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct QueuedMessage {
     /// Times that the shard gave it out, and how it was marked the last time.
     given: u32,
     redelivered: bool,
@@ -106,7 +106,7 @@ pub(crate) enum Settled {
 
 /// What is known of a queue that stays until it is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum QueueFate {
     /// Its declaration was sent.
     Asked,
     /// `queue.declare-ok`.
@@ -217,7 +217,7 @@ pub(crate) struct Shadow {
     pub(crate) queues: Vec<Kind>,
     by_name: BTreeMap<String, QueueIndex>,
     messages: Vec<Message>,
-    places: BTreeMap<(MessageIndex, QueueIndex), Place>,
+    places: BTreeMap<(MessageIndex, QueueIndex), QueuedMessage>,
     /// Per queue, publisher and connection: the last message that was given out for the first time.
     last_given: BTreeMap<(QueueIndex, u32, ConnectionId), MessageIndex>,
     /// The same over all connections, for turns that are over.
@@ -227,7 +227,7 @@ pub(crate) struct Shadow {
     /// Direct replies that did not come yet, and the channel that asked.
     answers: BTreeMap<MessageIndex, u32>,
     /// Queues that stay until they are deleted.
-    pub(crate) kept: BTreeMap<QueueIndex, Kept>,
+    pub(crate) kept: BTreeMap<QueueIndex, QueueFate>,
     /// All is drained: nobody wants a queue for himself any more.
     pub(crate) is_calm: bool,
     /// What is not read for a while is on disk only.
@@ -289,10 +289,10 @@ impl Shadow {
     }
 
     /// The state of a kept queue changes.
-    pub(crate) fn keep(&mut self, queue: QueueIndex, from: Kept, to: Kept) {
+    pub(crate) fn keep(&mut self, queue: QueueIndex, from: QueueFate, to: QueueFate) {
         if let Some(kept) = self.kept.get_mut(&queue).filter(|kept| **kept == from) {
             *kept = to;
-            self.totals.deleted += u64::from(to == Kept::Gone);
+            self.totals.deleted += u64::from(to == QueueFate::Gone);
         }
     }
 
@@ -301,10 +301,12 @@ impl Shadow {
         for (&queue, kept) in &mut self.kept {
             let name = &self.queues[queue].name;
             *kept = match (*kept, has(name)) {
-                (Kept::There, false) => return Err(format!("queue {name} is gone")),
-                (Kept::Gone, true) => return Err(format!("queue {name} was deleted and is back")),
-                (_, true) => Kept::There,
-                (_, false) => Kept::Gone,
+                (QueueFate::There, false) => return Err(format!("queue {name} is gone")),
+                (QueueFate::Gone, true) => {
+                    return Err(format!("queue {name} was deleted and is back"));
+                }
+                (_, true) => QueueFate::There,
+                (_, false) => QueueFate::Gone,
             };
         }
         Ok(())
@@ -633,7 +635,7 @@ impl Shadow {
         how: Settled,
     ) {
         // One that is certain came to another channel meanwhile, which does not ack: this one was closed.
-        let holds = |place: &&mut Place| place.holder == connection && !place.is_certain;
+        let holds = |place: &&mut QueuedMessage| place.holder == connection && !place.is_certain;
         if let Some(place) = self.places.get_mut(&(message, queue)).filter(holds) {
             place.end = match how {
                 Settled::Ack => End::Acked,

@@ -18,7 +18,7 @@ use leveret_node::start::Past;
 use leveret_queue::Time;
 
 use crate::checks::{self, ACK_TIMEOUT_MS, Watch};
-use crate::client::{Channel, Client, Mood, State, World};
+use crate::client::{Channel, Client, ConnectionState, Mood, World};
 use crate::disk::{Disks, Store};
 use crate::life;
 use crate::mover::Mover;
@@ -26,7 +26,7 @@ use crate::node::{Actor, Node};
 use crate::plan;
 use crate::policies::Policies;
 use crate::random::{Random, Seed};
-use crate::shadow::{Check, Kept, Shadow, Totals};
+use crate::shadow::{Check, QueueFate, Shadow, Totals};
 use crate::trace::Trace;
 
 /// Virtual time at the start, in ms since the epoch.
@@ -244,7 +244,7 @@ impl Peer {
     /// It is about to say something that the broker waits for. A close may be on its way to it: then only the
     /// broker knows.
     pub(crate) fn is_talked_to(&self, node: &Node<Store>) -> bool {
-        self.client.state != State::Open || node.has_closed(self.connection)
+        self.client.state != ConnectionState::Open || node.has_closed(self.connection)
     }
 }
 
@@ -447,7 +447,7 @@ impl Sim {
         }
         if close > 0 && self.faults.one_in(close) {
             let victim = self.faults.below(self.peers.len());
-            let is_open = |peer: &&mut Peer| peer.client.state == State::Open;
+            let is_open = |peer: &&mut Peer| peer.client.state == ConnectionState::Open;
             if let Some(peer) = self.peers.get_mut(victim).filter(is_open) {
                 peer.is_forced = true;
                 self.trace.event([5, victim as u64, 0], || format!("close {}", peer.client.name));
@@ -488,7 +488,8 @@ impl Sim {
     fn silence(&mut self) {
         let victim = self.faults.below(self.peers.len());
         let is_watched = |peer: &Peer| {
-            matches!(peer.client.state, State::Opening | State::Open) && peer.client.heartbeat_s > 0
+            matches!(peer.client.state, ConnectionState::Opening | ConnectionState::Open)
+                && peer.client.heartbeat_s > 0
         };
         if self.peers.get(victim).is_some_and(is_watched) {
             let peer = self.peers.swap_remove(victim);
@@ -606,8 +607,8 @@ impl Sim {
                 self.mood = Mood::Drain;
                 self.shadow.is_calm = true;
                 // Whoever asked for it or for its deletion has gone.
-                let kept = self.shadow.kept.values_mut().filter(|kept| **kept != Kept::Gone);
-                kept.for_each(|kept| *kept = Kept::There);
+                let kept = self.shadow.kept.values_mut().filter(|kept| **kept != QueueFate::Gone);
+                kept.for_each(|kept| *kept = QueueFate::There);
                 self.connect();
                 self.connect();
             }
@@ -616,7 +617,8 @@ impl Sim {
             }
             let moved = self.one(true)?;
             // Whoever waits for a slow disk, or for others, to close his connection waits only so long.
-            let closes = self.peers.iter().any(|peer| peer.client.state == State::Closing);
+            let closes =
+                self.peers.iter().any(|peer| peer.client.state == ConnectionState::Closing);
             if moved || !self.node.is_idle() || closes {
                 continue;
             }
@@ -775,13 +777,13 @@ impl Sim {
             let Some(socket) = node.socket(*connection) else { continue };
             if socket.is_closed && socket.to_client.is_empty() {
                 // One that was told to go may be too slow with its answer.
-                if !*is_forced && client.state != State::Answering {
+                if !*is_forced && client.state != ConnectionState::Answering {
                     return Err(format!(
                         "the broker hung up on client {}: {client:?}",
                         client.name
                     ));
                 }
-                client.state = State::Closed;
+                client.state = ConnectionState::Closed;
                 continue;
             }
             let may_send = socket.to_server.len() < SENDING_MAX;
@@ -791,7 +793,11 @@ impl Sim {
             if !socket.to_client.is_empty() && *stalled_until <= self.now {
                 ready.push(Event::Read(index));
             }
-            if acts && may_send && client.state == State::Open && client.wants_to_act(self.mood) {
+            if acts
+                && may_send
+                && client.state == ConnectionState::Open
+                && client.wants_to_act(self.mood)
+            {
                 ready.push(Event::Act(index));
             }
         }

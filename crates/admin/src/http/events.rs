@@ -1,7 +1,7 @@
 //! The last events of the node.
 
 use leveret_amqp::table::RawTable;
-use leveret_server::events::Told;
+use leveret_server::events::KeptEvent;
 use leveret_topology::table_to_json;
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
     Ok(Answer::Json(json!({"events": events, "last": last})))
 }
 
-fn row(event: &Told) -> Value {
+fn row(event: &KeptEvent) -> Value {
     let facts = RawTable::unchecked(&event.facts).to_table().unwrap_or_default();
     json!({
         "number": event.number,

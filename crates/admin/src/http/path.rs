@@ -3,7 +3,7 @@
 use leveret_broker::message::{ConnectionId, What};
 use leveret_queue::Offset;
 use leveret_server::node::Recipient;
-use leveret_server::paths::Taken;
+use leveret_server::paths::TimedStep;
 use leveret_topology::{QueueId, Topology};
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     Ok(Answer::Json(json!({"vhost": vhost, "tracing": is_traced, "steps": steps})))
 }
 
-fn told(call: &Call, Taken { at_us, step }: &Taken, since_us: u64) -> Value {
+fn told(call: &Call, TimedStep { at_us, step }: &TimedStep, since_us: u64) -> Value {
     let name = |id: ConnectionId| match call.node().recipient(id) {
         Some(Recipient::Connection(connection)) => json!(connection.name()),
         _ => json!(null), // it is over

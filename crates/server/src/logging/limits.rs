@@ -275,8 +275,8 @@ mod tests {
         work: impl FnOnce(&[Limits]),
     ) -> [Vec<String>; N] {
         #[derive(Clone, Default)]
-        struct Kept(Arc<std::sync::Mutex<Vec<u8>>>);
-        impl Write for Kept {
+        struct Written(Arc<std::sync::Mutex<Vec<u8>>>);
+        impl Write for Written {
             fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
                 self.0.lock().expect("no panic").write(bytes)
             }
@@ -284,7 +284,7 @@ mod tests {
                 Ok(())
             }
         }
-        let kept: [Kept; N] = std::array::from_fn(|_| Kept::default());
+        let kept: [Written; N] = std::array::from_fn(|_| Written::default());
         let limits: Vec<Limits> = (0..N).map(Limits::new).collect();
         let layers: Vec<_> = (0..N)
             .map(|at| {

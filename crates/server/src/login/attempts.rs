@@ -12,11 +12,12 @@ const SOURCES_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Attempts {
     protocols: Vec<(&'static str, Counts)>,
-    sources: HashMap<Source, Counts, RandomState>,
+    sources: HashMap<AttemptSource, Counts, RandomState>,
 }
 
+/// Where logins come from, as RabbitMQ's API tells them apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Source {
+struct AttemptSource {
     address: Option<IpAddr>,
     user: Box<str>,
     protocol: &'static str,
@@ -71,9 +72,9 @@ impl Attempts {
                 self.protocols.push((protocol, counts));
             }
         }
-        let mut source = Source { address, user: user.into(), protocol };
+        let mut source = AttemptSource { address, user: user.into(), protocol };
         if self.sources.len() >= SOURCES_MAX && !self.sources.contains_key(&source) {
-            source = Source { protocol, ..Source::default() };
+            source = AttemptSource { protocol, ..AttemptSource::default() };
         }
         self.sources.entry(source).or_default().count(accepted);
     }

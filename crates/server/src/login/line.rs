@@ -11,14 +11,15 @@ use hashbrown::HashMap;
 
 use super::room::Network;
 
+/// Jobs that wait, in the order in which networks, and users of a network, have their turns.
 #[derive(Debug)]
-pub(crate) struct Line<J> {
+pub(crate) struct NetworkLine<J> {
     of: HashMap<Network, Own<J>, RandomState>,
-    /// The networks that have some, the next one first.
+    /// The networks that have jobs, the next one first.
     round: VecDeque<Network>,
 }
 
-/// Those of one network.
+/// The jobs of one network.
 #[derive(Debug)]
 struct Own<J> {
     /// By turn, and within a turn in the order in which they came.
@@ -37,13 +38,13 @@ struct User {
     waiting: u32,
 }
 
-impl<J> Default for Line<J> {
+impl<J> Default for NetworkLine<J> {
     fn default() -> Self {
         Self { of: HashMap::default(), round: VecDeque::new() }
     }
 }
 
-impl<J> Line<J> {
+impl<J> NetworkLine<J> {
     pub(crate) fn push(&mut self, network: Network, name: &str, job: J) {
         let own = self.of.entry(network).or_insert_with(|| {
             self.round.push_back(network);
@@ -106,7 +107,7 @@ mod tests {
 
     /// Pushes words such as `1a`: address 1, user `a`; what comes out, in order.
     fn order(words: &str) -> String {
-        let mut line = Line::default();
+        let mut line = NetworkLine::default();
         for word in words.split(' ') {
             let (address, user) = word.split_at(1);
             let address: u8 = address.parse().unwrap();
@@ -128,7 +129,7 @@ mod tests {
 
     #[test]
     fn who_comes_later_waits_for_one_of_each() {
-        let mut line = Line::default();
+        let mut line = NetworkLine::default();
         let flood = Some(IpAddr::from([10, 0, 0, 1]));
         for n in 0..2000 {
             line.push(flood, "flood", n);
@@ -146,7 +147,7 @@ mod tests {
     /// An address that always has one waiting, each time under another name.
     #[test]
     fn names_are_kept_while_they_wait() {
-        let mut line = Line::default();
+        let mut line = NetworkLine::default();
         let network = Some(IpAddr::from([10, 0, 0, 1]));
         for n in 0..1000 {
             line.push(network, &format!("user {n}"), n);

@@ -11,14 +11,14 @@ use hashbrown::HashMap;
 /// The network that a login comes from; none if that is not known.
 pub(crate) type Network = Option<IpAddr>;
 
-/// What some logins take.
+/// The room that some logins take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct RoomUse {
     pub(crate) count: usize,
     pub(crate) bytes: usize,
 }
 
-impl Taken {
+impl RoomUse {
     fn plus(self, bytes: usize) -> Self {
         Self { count: self.count + 1, bytes: self.bytes.saturating_add(bytes) }
     }
@@ -39,28 +39,28 @@ impl Taken {
 }
 
 /// Logins that may wait; more are refused unseen.
-const ALL: Taken = Taken { count: 10_000, bytes: 16 << 20 };
-/// Those of one address.
-const OF_NETWORK: Taken = Taken { count: 2_500, bytes: 4 << 20 };
-/// Besides, of addresses that have none waiting, while there is no other room.
-const FIRSTS: Taken = Taken { count: 5_000, bytes: 16 << 20 };
+const ALL: RoomUse = RoomUse { count: 10_000, bytes: 16 << 20 };
+/// Logins of one network that may wait.
+const OF_NETWORK: RoomUse = RoomUse { count: 2_500, bytes: 4 << 20 };
+/// Logins that may wait besides, while there is no other room, from networks that have none waiting.
+const FIRSTS: RoomUse = RoomUse { count: 5_000, bytes: 16 << 20 };
 
 #[derive(Debug)]
 pub(crate) struct Room {
-    most: Taken,
-    most_of_network: Taken,
-    most_of_firsts: Taken,
+    most: RoomUse,
+    most_of_network: RoomUse,
+    most_of_firsts: RoomUse,
     /// A network has at most half of what others left.
     is_halved: bool,
-    all: Taken,
-    firsts: Taken,
+    all: RoomUse,
+    firsts: RoomUse,
     of: HashMap<Network, Own, RandomState>,
 }
 
 /// What those of one network take.
 #[derive(Clone, Copy, Debug, Default)]
 struct Own {
-    taken: Taken,
+    taken: RoomUse,
     /// The bytes of the one that counts among the firsts.
     first: Option<usize>,
 }
@@ -74,12 +74,12 @@ impl Default for Room {
 impl Room {
     /// For so much in all, and of one network. The firsts have none of their own: a network has at most half of what others
     /// left, so that some is left for one more.
-    pub(crate) fn halved(most: Taken, most_of_network: Taken) -> Self {
+    pub(crate) fn halved(most: RoomUse, most_of_network: RoomUse) -> Self {
         Self { most, most_of_network, is_halved: true, ..Self::empty() }
     }
 
     fn empty() -> Self {
-        let nothing = Taken::default();
+        let nothing = RoomUse::default();
         Self {
             most: nothing,
             most_of_network: nothing,
@@ -95,7 +95,7 @@ impl Room {
     pub(crate) fn take(&mut self, network: Network, bytes: usize) -> bool {
         let all = self.all.plus(bytes);
         let mut own = self.of.get(&network).copied().unwrap_or_default();
-        let others = Taken {
+        let others = RoomUse {
             count: self.all.count.saturating_sub(own.taken.count),
             bytes: self.all.bytes.saturating_sub(own.taken.bytes),
         };
@@ -137,7 +137,7 @@ impl Room {
 impl Room {
     /// Whether nothing is kept of anybody.
     pub(crate) fn is_empty(&self) -> bool {
-        [self.all, self.firsts] == [Taken::default(); 2] && self.of.is_empty()
+        [self.all, self.firsts] == [RoomUse::default(); 2] && self.of.is_empty()
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustls::{InvalidMessage, ServerConfig, ServerConnection};
 use tokio::net::TcpStream;
 
-use super::shares::{Share, Shares};
+use super::shares::{HandshakeShare, HandshakeShares};
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -55,10 +55,10 @@ pub async fn handshake(
     socket: &TcpStream,
     address: IpAddr,
     config: Arc<ServerConfig>,
-    shares: Arc<Shares>,
+    shares: Arc<HandshakeShares>,
 ) -> Result<ServerConnection, HandshakeError> {
     let mut connection = ServerConnection::new(config)?;
-    let mut share = Share::new(shares, address);
+    let mut share = HandshakeShare::new(shares, address);
     let mut has_heard = false;
     loop {
         while connection.wants_write() {

@@ -15,21 +15,21 @@ use tokio::sync::oneshot;
 
 use super::HandshakeError;
 use crate::locks::{Rank, Ranked};
-use crate::login::{Line, Room, Taken};
+use crate::login::{NetworkLine, Room, RoomUse};
 
 /// Bytes that every client may send for its handshake. A hello has half a kibibyte to four, a certificate one to three.
 const FREE: usize = 8 << 10;
 
 /// What all unfinished handshakes may have sent beyond that, and those of one address. One handshake has 64 KiB at most.
-const ALL: Taken = Taken { count: usize::MAX, bytes: 32 << 20 };
-const OF_NETWORK: Taken = Taken { count: usize::MAX, bytes: 8 << 20 };
+const ALL: RoomUse = RoomUse { count: usize::MAX, bytes: 32 << 20 };
+const OF_NETWORK: RoomUse = RoomUse { count: usize::MAX, bytes: 8 << 20 };
 
 /// After so many who came to wait, those who have gone are taken out of the line: it stays within twice as many as wait.
 const SWEPT_EVERY: usize = 1024;
 
 /// The shares of a thread, of all listeners whose connections it has.
 #[derive(Debug)]
-pub struct Shares {
+pub struct HandshakeShares {
     turns: Ranked<Turns>,
     /// Of all threads.
     room: Arc<Ranked<Room>>,
@@ -39,12 +39,12 @@ pub struct Shares {
 struct Turns {
     /// Nobody has one.
     is_free: bool,
-    waiting: Line<oneshot::Sender<Step>>,
+    waiting: NetworkLine<oneshot::Sender<Step>>,
     /// How many have come to wait.
     came: usize,
 }
 
-impl Shares {
+impl HandshakeShares {
     /// Those of one thread that has its room for itself.
     pub fn of_one() -> Arc<Self> {
         Self::in_room(&Arc::new(Ranked::new(Rank::Handshakes, Room::halved(ALL, OF_NETWORK))))
@@ -57,7 +57,7 @@ impl Shares {
     }
 
     fn in_room(room: &Arc<Ranked<Room>>) -> Arc<Self> {
-        let turns = Turns { is_free: true, waiting: Line::default(), came: 0 };
+        let turns = Turns { is_free: true, waiting: NetworkLine::default(), came: 0 };
         Arc::new(Self { turns: Ranked::new(Rank::Handshakes, turns), room: Arc::clone(room) })
     }
 
@@ -104,7 +104,7 @@ impl Shares {
 
 /// The right to run a step, until it is dropped.
 #[derive(Debug)]
-struct Step(Option<Arc<Shares>>);
+struct Step(Option<Arc<HandshakeShares>>);
 
 impl Drop for Step {
     fn drop(&mut self) {
@@ -116,16 +116,16 @@ impl Drop for Step {
 
 /// What one unfinished handshake has.
 #[derive(Debug)]
-pub struct Share {
-    of: Arc<Shares>,
+pub struct HandshakeShare {
+    of: Arc<HandshakeShares>,
     address: IpAddr,
     /// Bytes that the client sent.
     received: usize,
 }
 
-impl Share {
+impl HandshakeShare {
     /// Of a handshake with a client at this address.
-    pub fn new(of: Arc<Shares>, address: IpAddr) -> Self {
+    pub fn new(of: Arc<HandshakeShares>, address: IpAddr) -> Self {
         Self { of, address, received: 0 }
     }
 
@@ -165,7 +165,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for HandshakeShare {
     fn drop(&mut self) {
         self.give_back();
     }
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn steps_take_turns_by_address() {
         run(async {
-            let shares = Shares::of_one();
+            let shares = HandshakeShares::of_one();
             let order = RefCell::new(Vec::new());
             let (shares, order) = (&shares, &order);
             let step = |last: u8| shares.step(address(last), move || order.borrow_mut().push(last));
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_turn_is_not_lost() {
         run(async {
-            let shares = Shares::of_one();
+            let shares = HandshakeShares::of_one();
             let first = shares.turn(address(1)).await;
             let mut second = Box::pin(shares.turn(address(2)));
             assert!(!is_ready(second.as_mut()));
@@ -229,13 +229,13 @@ mod tests {
     #[test]
     fn threads_have_turns_of_their_own() {
         run(async {
-            let all = Shares::of_threads(2);
+            let all = HandshakeShares::of_threads(2);
             let (stalls, other) = (&all[0], &all[1]);
             let _held = stalls.turn(address(1)).await;
             assert!(!is_ready(Box::pin(stalls.turn(address(2))).as_mut()));
             assert!(is_ready(Box::pin(other.turn(address(2))).as_mut()));
-            let long = |of: &Arc<Shares>| {
-                let mut share = Share::new(Arc::clone(of), address(3));
+            let long = |of: &Arc<HandshakeShares>| {
+                let mut share = HandshakeShare::new(Arc::clone(of), address(3));
                 share.received(FREE + OF_NETWORK.bytes).map(|()| share)
             };
             let held = long(stalls);
@@ -254,7 +254,7 @@ mod tests {
             let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
             theirs.set_nonblocking(true).unwrap();
             let theirs = tokio::net::UnixStream::from_std(theirs).unwrap();
-            let shares = Shares::of_one();
+            let shares = HandshakeShares::of_one();
             for _ in 0..200 {
                 let (shares, done) = (Arc::clone(&shares), Arc::clone(&done));
                 tokio::spawn(async move {
@@ -270,9 +270,9 @@ mod tests {
 
     #[test]
     fn one_address_has_a_part_of_the_room() {
-        let shares = Shares::of_one();
-        let long = |last: u8, of: &mut Vec<Share>| {
-            let mut share = Share::new(Arc::clone(&shares), address(last));
+        let shares = HandshakeShares::of_one();
+        let long = |last: u8, of: &mut Vec<HandshakeShare>| {
+            let mut share = HandshakeShare::new(Arc::clone(&shares), address(last));
             let has_room = (0..16).all(|_| share.received(4 << 10).is_ok());
             of.push(share);
             has_room
@@ -283,7 +283,7 @@ mod tests {
         // Each counts 56 KiB; what was refused in the middle is not counted. After three, each has half of what is left.
         assert_eq!(counts, [146, 146, 146, 73, 37, 18, 9, 5, 2]);
         // Those that are short need none.
-        let mut short = Share::new(Arc::clone(&shares), address(0));
+        let mut short = HandshakeShare::new(Arc::clone(&shares), address(0));
         assert!(short.received(FREE).is_ok());
         assert!(short.received(1 << 20).is_err());
         drop(all);

@@ -65,13 +65,13 @@ pub(crate) struct Node {
 }
 
 /// What a client sent, to be read.
-struct Source<'a> {
+struct SocketReader<'a> {
     sent: &'a mut Vec<u8>,
     read_max: usize,
     bodies: &'a mut usize,
 }
 
-impl driven::Source for Source<'_> {
+impl driven::ReadHalf for SocketReader<'_> {
     fn may_have_bytes(&self) -> bool {
         !self.sent.is_empty()
     }
@@ -99,12 +99,12 @@ impl driven::Source for Source<'_> {
 }
 
 /// Where a client reads.
-struct Sink<'a> {
+struct SocketWriter<'a> {
     got: &'a mut Vec<u8>,
     is_stuck: bool,
 }
 
-impl driven::Sink for Sink<'_> {
+impl driven::WriteHalf for SocketWriter<'_> {
     fn write(&mut self, out: &mut OutBuf) -> io::Result<()> {
         if !self.is_stuck {
             self.got.extend(out.take_rest());
@@ -118,8 +118,8 @@ impl Link {
     fn read(&mut self, read_max: usize, cx: &mut Context<'_>) {
         let Self { session, inbox, left, sent, bodies, .. } = self;
         inbox.drain(..).for_each(|letter| session.receive(letter, cx));
-        let mut source = Source { sent, read_max, bodies };
-        self.is_gone = !driven::read(session, left, &mut source, cx);
+        let mut reader = SocketReader { sent, read_max, bodies };
+        self.is_gone = !driven::read(session, left, &mut reader, cx);
         let queues = cx.outbox.shards.iter().map(|(_, letter)| match letter {
             ToShard::Publish { messages, .. } => {
                 messages.iter().map(|message| message.targets.len()).sum()
@@ -131,8 +131,8 @@ impl Link {
 
     /// The client reads what was written, unless it is stuck.
     fn write(&mut self, out: &mut OutBuf, cx: &mut Context<'_>) {
-        let mut sink = Sink { got: &mut self.partial, is_stuck: self.is_stuck };
-        let written = driven::write(&mut self.session, &mut sink, out, cx);
+        let mut writer = SocketWriter { got: &mut self.partial, is_stuck: self.is_stuck };
+        let written = driven::write(&mut self.session, &mut writer, out, cx);
         if let Written::Over { end } = written {
             (self.is_gone, self.end) = (true, end);
         }

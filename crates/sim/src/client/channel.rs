@@ -10,7 +10,7 @@ use leveret_queue::Time;
 use super::World;
 use crate::checks::ACK_TIMEOUT_MS;
 use crate::plan::{DEAD, QueueIndex};
-use crate::shadow::{Check, Kept, MessageIndex, Settled, Shadow};
+use crate::shadow::{Check, MessageIndex, QueueFate, Settled, Shadow};
 
 /// Commands without an answer yet, on one channel.
 const ASKING_MAX: usize = 4;
@@ -103,7 +103,7 @@ impl Tx {
 /// Content that is coming in.
 #[derive(Debug)]
 struct Incoming {
-    from: Source,
+    from: ContentFrom,
     /// Length of the body; none until the header came.
     size: Option<usize>,
     message: MessageIndex,
@@ -113,7 +113,7 @@ struct Incoming {
 }
 
 #[derive(Debug)]
-enum Source {
+enum ContentFrom {
     Consumer { tag: String, delivery: u64, redelivered: bool },
     Get { queue: QueueIndex, no_ack: bool, delivery: u64, redelivered: bool },
     Return,
@@ -300,9 +300,9 @@ impl Channel {
                 }
                 let delivery = self.next_delivery(deliver.delivery_tag)?;
                 let redelivered = deliver.redelivered;
-                self.expect_content(Source::Consumer { tag, delivery, redelivered });
+                self.expect_content(ContentFrom::Consumer { tag, delivery, redelivered });
             }
-            Method::BasicReturn(_) => self.expect_content(Source::Return),
+            Method::BasicReturn(_) => self.expect_content(ContentFrom::Return),
             Method::BasicAck(ack) => {
                 self.confirms(ack.delivery_tag, ack.multiple, true, world.shadow)?;
             }
@@ -335,7 +335,7 @@ impl Channel {
             | (Some(Awaited::Get { .. }), Method::BasicGetEmpty(_)) => {}
             (Some(Awaited::DeclareQueue { name }), Method::QueueDeclareOk(_)) => {
                 if let Some(queue) = world.shadow.queue(name) {
-                    world.shadow.keep(queue, Kept::Asked, Kept::There);
+                    world.shadow.keep(queue, QueueFate::Asked, QueueFate::There);
                 }
             }
             (Some(Awaited::Purge { gone }), Method::QueuePurgeOk(_)) => {
@@ -343,7 +343,7 @@ impl Channel {
             }
             (&Some(Awaited::Delete { kept }), Method::QueueDeleteOk(_)) => {
                 if let Some(queue) = kept {
-                    world.shadow.keep(queue, Kept::Going, Kept::Gone);
+                    world.shadow.keep(queue, QueueFate::Going, QueueFate::Gone);
                 }
             }
             (Some(Awaited::Close), Method::ChannelCloseOk(_)) => self.expects_close = None,
@@ -359,7 +359,7 @@ impl Channel {
             (&Some(Awaited::Get { queue, no_ack }), Method::BasicGetOk(got)) => {
                 let delivery = self.next_delivery(got.delivery_tag)?;
                 let redelivered = got.redelivered;
-                self.expect_content(Source::Get { queue, no_ack, delivery, redelivered });
+                self.expect_content(ContentFrom::Get { queue, no_ack, delivery, redelivered });
             }
             (awaited, answer) => {
                 return Err(format!("{} came, awaited is {awaited:?}", answer.name()));
@@ -389,7 +389,7 @@ impl Channel {
         Ok(tag)
     }
 
-    fn expect_content(&mut self, from: Source) {
+    fn expect_content(&mut self, from: ContentFrom) {
         self.incoming = Some(Incoming {
             from,
             size: None,
@@ -436,7 +436,7 @@ impl Channel {
         };
         let shadow = &mut *world.shadow;
         if let Some(address) = reply_to
-            && !matches!(from, Source::Return)
+            && !matches!(from, ContentFrom::Return)
         {
             if !address.starts_with("amq.rabbitmq.reply-to.") {
                 return Err(format!("message {message} is to be answered to {address}"));
@@ -444,11 +444,11 @@ impl Channel {
             self.to_answer.push((address, message));
         }
         match from {
-            Source::Return => return shadow.returned(message),
-            Source::Consumer { tag, .. } if self.replies.as_ref() == Some(&tag) => {
+            ContentFrom::Return => return shadow.returned(message),
+            ContentFrom::Consumer { tag, .. } if self.replies.as_ref() == Some(&tag) => {
                 return shadow.answered(message, self.publisher, &body);
             }
-            Source::Consumer { tag, delivery, redelivered } => {
+            ContentFrom::Consumer { tag, delivery, redelivered } => {
                 let Some(consumer) = self.consumers.get_mut(&tag) else { return Ok(()) };
                 let queue = consumer.queue;
                 shadow.received(message, queue, redelivered, &body)?;
@@ -464,7 +464,7 @@ impl Channel {
                     self.check_global_prefetch()?;
                 }
             }
-            Source::Get { queue, no_ack, delivery, redelivered } => {
+            ContentFrom::Get { queue, no_ack, delivery, redelivered } => {
                 shadow.received(message, queue, redelivered, &body)?;
                 check_death(message, queue, is_dead_letter, shadow)?;
                 if !no_ack {

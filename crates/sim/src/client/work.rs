@@ -5,9 +5,9 @@ use leveret_amqp::method::{basic, channel, confirm, connection, exchange, queue,
 use leveret_amqp::table::{RawTable, Table};
 
 use super::channel::{Awaited, Consumer, Sent, Tx, Unconfirmed};
-use super::{Channel, Client, State, World, encode_table};
+use super::{Channel, Client, ConnectionState, World, encode_table};
 use crate::plan::{BINDINGS, EXCHANGES, HEAP, Kind, Pairs, QueueIndex, ROUTES};
-use crate::shadow::{Kept, Settled, body_of};
+use crate::shadow::{QueueFate, Settled, body_of};
 
 /// Channels of one connection.
 const CHANNELS_MAX: u16 = 4;
@@ -32,7 +32,7 @@ pub(crate) enum Mood {
 impl Client {
     /// Declares the plan, in order: for the first client, before the storm.
     pub(crate) fn declare_plan(&mut self, step: usize, world: &mut World<'_>) -> bool {
-        if self.state != State::Open || self.has_output() {
+        if self.state != ConnectionState::Open || self.has_output() {
             return false;
         }
         if self.channels.is_empty() {
@@ -60,7 +60,7 @@ impl Client {
 
     /// Does one thing, if there is one to do.
     pub(crate) fn act(&mut self, mood: Mood, world: &mut World<'_>) {
-        if self.state != State::Open {
+        if self.state != ConnectionState::Open {
             return;
         }
         if mood == Mood::Leave {
@@ -191,7 +191,7 @@ impl Client {
         if self.has_output() {
             return; // channels are mixed: what is queued on others would come too late
         }
-        self.state = State::Closing;
+        self.state = ConnectionState::Closing;
         let close =
             connection::Close { reply_code: 200, reply_text: "bye", class_id: 0, method_id: 0 };
         self.put_method(0, close);
@@ -487,15 +487,15 @@ impl Client {
         let kind = Kind::kept(format!("kept-{}", world.shadow.queues.len()));
         self.declare_queue(number, &kind, false);
         let queue = world.shadow.add_queue(kind);
-        world.shadow.kept.insert(queue, Kept::Asked);
+        world.shadow.kept.insert(queue, QueueFate::Asked);
     }
 
     /// True when there was one to delete.
     fn delete_kept(&mut self, number: u16, world: &mut World<'_>) -> bool {
-        let there = world.shadow.kept.iter().filter(|&(_, &kept)| kept == Kept::There);
+        let there = world.shadow.kept.iter().filter(|&(_, &kept)| kept == QueueFate::There);
         let there: Vec<QueueIndex> = there.map(|(&queue, _)| queue).collect();
         let Some(&queue) = world.random.pick(&there) else { return false };
-        world.shadow.keep(queue, Kept::There, Kept::Going);
+        world.shadow.keep(queue, QueueFate::There, QueueFate::Going);
         let name = world.shadow.name(queue).to_owned();
         self.put_method(number, queue::Delete { queue: &name, ..queue::Delete::default() });
         self.await_answer(number, Awaited::Delete { kept: Some(queue) });

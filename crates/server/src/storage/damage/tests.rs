@@ -149,7 +149,7 @@ impl Open {
 /// What was confirmed: the number of each message, and its queue.
 type Confirmed = BTreeSet<(u64, u32)>;
 
-type Places = BTreeMap<(usize, Offset), u32>;
+type MessagePlaces = BTreeMap<(usize, Offset), u32>;
 
 /// A data directory, and what is in it.
 struct Made {
@@ -161,7 +161,7 @@ struct Made {
     /// Confirmed after what the lists know.
     untold: Confirmed,
     /// The number of the message at each place of each shard.
-    places: Places,
+    places: MessagePlaces,
     names: String,
     /// Files that a start uses. A process may end when a rewritten file is whole and what it was made of is still there.
     used: BTreeSet<PathBuf>,
@@ -231,7 +231,7 @@ fn made(end: End) -> Made {
     let (place, dir, earlier) = (directory(), directory(), directory());
     let path = place.path();
     let mut node = Open::start(path, DamagedFiles::Aside).unwrap();
-    let (mut confirmed, mut places) = (Confirmed::new(), Places::new());
+    let (mut confirmed, mut places) = (Confirmed::new(), MessagePlaces::new());
     let mut number = 0;
     for part in 0..2 {
         if part == 1 {
@@ -447,9 +447,9 @@ fn ways(name: &Path, made: &Made, all: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<Damag
 
 /// What is logged on this thread.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+struct LoggedLines(Arc<Mutex<Vec<u8>>>);
 
-impl io::Write for Lines {
+impl io::Write for LoggedLines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -470,7 +470,7 @@ enum Outcome {
 
 /// What is logged by a start, and how it went.
 fn start_as(dir: &Path, damaged: DamagedFiles) -> (String, anyhow::Result<Open>) {
-    let lines = Lines::default();
+    let lines = LoggedLines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::INFO)
@@ -625,7 +625,7 @@ fn go_on(
 }
 
 /// The messages that are there, and those that cannot be read.
-fn found(node: &mut Open, places: &Places) -> Result<(Confirmed, Confirmed), String> {
+fn found(node: &mut Open, places: &MessagePlaces) -> Result<(Confirmed, Confirmed), String> {
     let (mut found, mut unreadable) = (Confirmed::new(), Confirmed::new());
     let mut seen = 0;
     for index in 0..SHARDS {
