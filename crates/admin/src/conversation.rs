@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use crate::doors::Stream;
 use crate::front::Ended;
 use crate::host;
-use crate::places::{self, Place};
+use crate::places::{self, ConnectionPlace};
 use crate::unread;
 
 /// How long a client may take to send the head of its first request. A place costs it nothing.
@@ -30,7 +30,7 @@ const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// Answers what comes. `peer` is for the log.
 pub(crate) async fn converse<F, R>(
     stream: Stream,
-    place: Option<Arc<Place>>,
+    place: Option<Arc<ConnectionPlace>>,
     peer: impl std::fmt::Display,
     answer: F,
     mut ended: Ended,

@@ -20,7 +20,7 @@ pub(crate) fn is_clear(head: &Parts) -> bool {
     }
 }
 
-/// It may be empty: of an address without a host.
+/// Whether the value is a host and perhaps a port. An empty one is that of an address without a host.
 fn is_host(value: &HeaderValue) -> bool {
     let bytes = value.as_bytes();
     bytes.is_empty() || !bytes.contains(&b'@') && Authority::try_from(bytes).is_ok()

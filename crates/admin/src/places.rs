@@ -24,35 +24,35 @@ const OF_LOOPBACK: usize = 64;
 /// Connections of one address that is not this machine's.
 const OF_ADDRESS: usize = 512;
 
-/// The places of a door.
+/// The places for connections of a door.
 #[derive(Clone, Debug)]
-pub(crate) struct Places(Arc<Ranked<All>>);
+pub(crate) struct ConnectionPlaces(Arc<Ranked<All>>);
 
 #[derive(Debug, Default)]
 struct All {
     next: u64,
     /// Those that are taken, oldest first.
-    taken: BTreeMap<u64, Taken>,
+    taken: BTreeMap<u64, TakenPlace>,
     of_addresses: HashMap<IpAddr, usize, FixedState>,
 }
 
 #[derive(Debug)]
-struct Taken {
+struct TakenPlace {
     address: IpAddr,
     /// Whether who has it has shown a login.
     is_known: bool,
     lost: Arc<Notify>,
 }
 
-impl Default for Places {
+impl Default for ConnectionPlaces {
     fn default() -> Self {
         Self(Arc::new(Ranked::new(Rank::Above, All::default())))
     }
 }
 
-impl Places {
+impl ConnectionPlaces {
     /// One for a connection from this address, if there is one or another can be had.
-    pub(crate) fn take(&self, address: IpAddr) -> Option<Place> {
+    pub(crate) fn take(&self, address: IpAddr) -> Option<ConnectionPlace> {
         let is_near = address.to_canonical().is_loopback();
         let address = network_of(address);
         let mut all = self.0.lock();
@@ -65,9 +65,9 @@ impl Places {
         }
         let (id, lost) = (all.next, Arc::new(Notify::new()));
         all.next += 1;
-        all.taken.insert(id, Taken { address, is_known: false, lost: Arc::clone(&lost) });
+        all.taken.insert(id, TakenPlace { address, is_known: false, lost: Arc::clone(&lost) });
         *all.of_addresses.entry(address).or_default() += 1;
-        Some(Place { all: Arc::clone(&self.0), id, lost })
+        Some(ConnectionPlace { all: Arc::clone(&self.0), id, lost })
     }
 }
 
@@ -82,7 +82,7 @@ impl All {
     }
 
     /// Takes the oldest place without a login from one of these.
-    fn free(&mut self, is_one: impl Fn(&Taken) -> bool) -> Option<()> {
+    fn free(&mut self, is_one: impl Fn(&TakenPlace) -> bool) -> Option<()> {
         let oldest = self.taken.iter().find(|(_, it)| !it.is_known && is_one(it));
         let id = *oldest?.0;
         self.leave(id);
@@ -90,7 +90,7 @@ impl All {
     }
 
     fn leave(&mut self, id: u64) {
-        let Some(Taken { address, lost, .. }) = self.taken.remove(&id) else { return };
+        let Some(TakenPlace { address, lost, .. }) = self.taken.remove(&id) else { return };
         lost.notify_one();
         if let Some(count) = self.of_addresses.get_mut(&address) {
             *count -= 1;
@@ -101,15 +101,15 @@ impl All {
     }
 }
 
-/// One of them. Given back when it is dropped.
+/// A connection's place, given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionPlace {
     all: Arc<Ranked<All>>,
     id: u64,
     lost: Arc<Notify>,
 }
 
-impl Place {
+impl ConnectionPlace {
     /// The client has shown a login: the place is its own as long as it stays.
     pub(crate) fn knows(&self) {
         if let Some(taken) = self.all.lock().taken.get_mut(&self.id) {
@@ -124,15 +124,15 @@ impl Place {
     }
 }
 
-/// As [`Place::is_lost`], for a connection that needs none.
-pub(crate) async fn is_lost(place: Option<&Place>) {
+/// As [`ConnectionPlace::is_lost`], for a connection that needs none.
+pub(crate) async fn is_lost(place: Option<&ConnectionPlace>) {
     match place {
         Some(place) => place.is_lost().await,
         None => pending().await,
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         self.all.lock().leave(self.id);
     }
@@ -155,23 +155,23 @@ mod tests {
 
     const NEAR: &str = "127.0.0.1";
 
-    fn take(places: &Places, address: &str) -> Option<Place> {
+    fn take(places: &ConnectionPlaces, address: &str) -> Option<ConnectionPlace> {
         places.take(address.parse().expect("an address"))
     }
 
-    fn is_lost(place: &Place) -> bool {
+    fn is_lost(place: &ConnectionPlace) -> bool {
         !place.all.lock().taken.contains_key(&place.id)
     }
 
     #[test]
     fn the_oldest_without_a_login_goes() {
-        let places = Places::default();
+        let places = ConnectionPlaces::default();
         let all: Vec<_> = (0..MAX).map(|_| take(&places, NEAR).unwrap()).collect();
         all[0].knows();
         let one_more = take(&places, NEAR).expect("the oldest unknown one's");
         assert!(!is_lost(&all[0]) && is_lost(&all[1]) && !is_lost(&all[2]));
         one_more.knows();
-        all.iter().for_each(Place::knows);
+        all.iter().for_each(ConnectionPlace::knows);
         assert!(take(&places, NEAR).is_none(), "all are known");
         drop(one_more);
         assert!(take(&places, NEAR).is_some());
@@ -181,30 +181,30 @@ mod tests {
 
     #[test]
     fn one_address_does_not_take_all() {
-        let places = Places::default();
+        let places = ConnectionPlaces::default();
         let mut all = Vec::new();
         for _ in 0..OF_ADDRESS + 10 {
             all.extend(take(&places, "10.0.0.1"));
         }
         assert_eq!(all.iter().filter(|it| !is_lost(it)).count(), OF_ADDRESS);
-        all.iter().for_each(Place::knows);
+        all.iter().for_each(ConnectionPlace::knows);
         assert!(take(&places, "10.0.0.1").is_none());
         assert!(take(&places, "10.0.0.2").is_some());
     }
 
     #[test]
     fn a_network_of_ipv6_is_one_address() {
-        let places = Places::default();
+        let places = ConnectionPlaces::default();
         let own = |n: usize| take(&places, &format!("2001:db8::{:x}:0:0:0:1", n % 256)).unwrap();
         let all: Vec<_> = (0..OF_ADDRESS).map(own).collect();
-        all.iter().for_each(Place::knows);
+        all.iter().for_each(ConnectionPlace::knows);
         assert!(take(&places, "2001:db8::ffff").is_none());
         assert!(take(&places, "2001:db8:0:100::1").is_some());
     }
 
     #[test]
     fn who_has_most_loses_first_and_this_machine_has_its_own() {
-        let places = Places::default();
+        let places = ConnectionPlaces::default();
         let quiet = take(&places, "10.0.0.9").unwrap();
         let mut all = Vec::new();
         for host in 1..=8 {
@@ -213,11 +213,11 @@ mod tests {
             }
         }
         assert!(!is_lost(&quiet), "it is the oldest, and alone of its address");
-        all.iter().for_each(Place::knows);
+        all.iter().for_each(ConnectionPlace::knows);
         quiet.knows();
         assert!(take(&places, "10.0.0.10").is_none(), "all that are not this machine's are known");
         let near: Vec<_> = (0..OF_LOOPBACK).map(|_| take(&places, "::1").unwrap()).collect();
-        near.iter().for_each(Place::knows);
+        near.iter().for_each(ConnectionPlace::knows);
         assert!(take(&places, NEAR).is_none());
     }
 }

@@ -152,7 +152,7 @@ pub(crate) struct Trace {
 
 /// How far a trace is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct TraceState {
     /// Why nothing more is written.
     pub(crate) stopped: Option<String>,
     pub(crate) written: u64,
@@ -167,9 +167,9 @@ impl Trace {
     }
 
     /// How far it is.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> TraceState {
         let progress = &self.progress;
-        State {
+        TraceState {
             stopped: progress.why.get().cloned(),
             written: progress.written.load(Ordering::Relaxed),
             not_written: progress.lost.load(Ordering::Relaxed),
@@ -509,7 +509,7 @@ impl Traces {
     }
 
     fn say_end(&self, trace: &Trace, is_counted: bool) {
-        let State { stopped, written, not_written, .. } = trace.state();
+        let TraceState { stopped, written, not_written, .. } = trace.state();
         let (vhost, file) = (&*trace.asked.vhost, self.dir.join(&trace.file));
         let file = file.display();
         if !is_counted {

@@ -337,7 +337,7 @@ impl IntoResponse for Answer {
                 // Its body is put in by `shell`, compressed or not.
                 let mut response = response(StatusCode::OK, Body::empty());
                 put_name(response.headers_mut(), name);
-                response.extensions_mut().insert(stream::Slot::of(made));
+                response.extensions_mut().insert(stream::SharedBody::of(made));
                 response
             }
         }

@@ -21,7 +21,7 @@ use crate::ops::pages::{self, Slice};
 
 /// A binding by its names, before anything is made of it: of its arguments it has the place alone.
 #[derive(Clone, Debug)]
-struct Item {
+struct BindingNames {
     vhost: Arc<str>,
     source: Arc<str>,
     destination: Arc<str>,
@@ -39,9 +39,9 @@ struct At {
 }
 
 /// About what the item of one takes, with its key, and a second time while it is sorted.
-const ITEM_BYTES: usize = 2 * size_of::<Item>() + 64;
+const ITEM_BYTES: usize = 2 * size_of::<BindingNames>() + 64;
 
-impl Item {
+impl BindingNames {
     /// Its arguments; none if it went, and its place may be another one's.
     fn arguments(&self, topology: &Topology) -> Option<Table> {
         let Some(At { place, source, target }) = self.at else { return Some(Table::new()) };
@@ -69,8 +69,8 @@ impl Item {
 }
 
 /// The arguments of the first of these: of as many as do not take much together, at least one.
-async fn arguments(call: &Call, items: &[Item]) -> Vec<Option<Table>> {
-    let copy = |topology: &Topology, item: &Item| {
+async fn arguments(call: &Call, items: &[BindingNames]) -> Vec<Option<Table>> {
+    let copy = |topology: &Topology, item: &BindingNames| {
         let arguments = item.arguments(topology);
         let bytes = arguments.as_ref().map_or(0, weight::table);
         (arguments, bytes)
@@ -112,9 +112,9 @@ fn segment(text: &str) -> String {
 struct AllBound;
 
 impl Listed for AllBound {
-    type Item = Item;
+    type Item = BindingNames;
 
-    async fn rows(&self, call: &Call, items: &[Item], _: Why) -> Result<Vec<Value>, Fault> {
+    async fn rows(&self, call: &Call, items: &[BindingNames], _: Why) -> Result<Vec<Value>, Fault> {
         let arguments = arguments(call, items).await;
         let mut rows = Vec::with_capacity(arguments.len());
         let mut slice = Slice::begin();
@@ -127,7 +127,12 @@ impl Listed for AllBound {
 }
 
 /// With its names, if both ends are there and in one of these vhosts.
-fn item(topology: &Topology, place: u32, binding: &Binding, vhosts: &[VhostId]) -> Option<Item> {
+fn item(
+    topology: &Topology,
+    place: u32,
+    binding: &Binding,
+    vhosts: &[VhostId],
+) -> Option<BindingNames> {
     let source = topology.exchange_by_id(binding.source)?;
     if !vhosts.contains(&source.vhost) {
         return None;
@@ -136,7 +141,7 @@ fn item(topology: &Topology, place: u32, binding: &Binding, vhosts: &[VhostId]) 
         Target::Queue(id) => &topology.queue_by_id(id)?.name,
         Target::Exchange(id) => &topology.exchange_by_id(id)?.name,
     };
-    Some(Item {
+    Some(BindingNames {
         vhost: Arc::clone(&topology.vhost_by_id(source.vhost)?.name),
         source: Arc::clone(&source.name),
         destination: Arc::clone(destination),
@@ -146,8 +151,14 @@ fn item(topology: &Topology, place: u32, binding: &Binding, vhosts: &[VhostId]) 
 }
 
 /// Every queue is bound to the default exchange under its name.
-fn implied(vhost: Arc<str>, queue: Arc<str>) -> Item {
-    Item { vhost, source: Arc::default(), destination: Arc::clone(&queue), key: queue, at: None }
+fn implied(vhost: Arc<str>, queue: Arc<str>) -> BindingNames {
+    BindingNames {
+        vhost,
+        source: Arc::default(),
+        destination: Arc::clone(&queue),
+        key: queue,
+        at: None,
+    }
 }
 
 /// A vhost by its name.
@@ -163,7 +174,7 @@ async fn made(
     places: impl IntoIterator<Item = u32, IntoIter: Send> + Send,
     vhosts: &[VhostId],
     is_wanted: impl Fn(&Binding) -> bool + Send + Sync,
-) -> Vec<Item> {
+) -> Vec<BindingNames> {
     let copy = |topology: &Topology, place| {
         let binding = topology.binding_at(place).filter(|it| is_wanted(it))?;
         item(topology, place, binding, vhosts)
@@ -172,8 +183,8 @@ async fn made(
 }
 
 /// Answers a list, in the order of names.
-async fn answer(mut call: Call, mut found: Vec<Item>) -> Result<Answer, Fault> {
-    let order = |a: &Item, b: &Item| {
+async fn answer(mut call: Call, mut found: Vec<BindingNames>) -> Result<Answer, Fault> {
+    let order = |a: &BindingNames, b: &BindingNames| {
         (&a.vhost, &a.source, &a.destination, &a.key).cmp(&(
             &b.vhost,
             &b.source,
@@ -266,7 +277,7 @@ fn ends(call: &Call) -> Result<(String, bool, String), Fault> {
 }
 
 /// The bindings of one source and one destination; none if one of the two is not there.
-async fn between(call: &mut Call, vhost: &str) -> Result<Vec<Item>, Fault> {
+async fn between(call: &mut Call, vhost: &str) -> Result<Vec<BindingNames>, Fault> {
     let (source, to_queue, destination) = ends(call)?;
     let (vhost, vhost_name) = seen_vhost(call, vhost)?;
     let (from, target, places) = {
@@ -310,10 +321,10 @@ pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
 }
 
 /// The binding whose properties' key is in the path, and its arguments.
-async fn named(call: &mut Call, vhost: &str) -> Result<(Item, Table), Fault> {
+async fn named(call: &mut Call, vhost: &str) -> Result<(BindingNames, Table), Fault> {
     let all = between(call, vhost).await?;
     let props = call.param("props");
-    let is_it = |item: &Item, arguments: &Table| {
+    let is_it = |item: &BindingNames, arguments: &Table| {
         let key = properties_key(&item.key, arguments);
         // A key may come quoted once more or less; some tools write it without quoting at all.
         let plain = percent_decode_str(&key).decode_utf8_lossy();

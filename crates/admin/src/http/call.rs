@@ -19,7 +19,7 @@ use super::App;
 use super::answer::Fault;
 use super::body;
 use super::login::Login;
-use crate::places::Place;
+use crate::places::ConnectionPlace;
 use crate::room::Held;
 use crate::stats::Snapshot;
 use crate::stats::format::Ranges;
@@ -81,7 +81,7 @@ impl FromRequest<Arc<App>> for Call {
             // Once per request.
             let _ = name.set(login.name.clone());
         }
-        if let Some(place) = parts.extensions.get::<Arc<Place>>() {
+        if let Some(place) = parts.extensions.get::<Arc<ConnectionPlace>>() {
             place.knows();
         }
         let params = RawPathParams::from_request_parts(&mut parts, app)

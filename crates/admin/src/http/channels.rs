@@ -20,20 +20,20 @@ use crate::stats::pairs::With;
 use crate::stats::snapshot::ChannelEntry;
 
 /// A connection and one of its channels, by place.
-type Item = (Arc<Seen>, usize);
+type ChannelAt = (Arc<Seen>, usize);
 
 /// A list of channels.
 struct Channels;
 
 impl Listed for Channels {
-    type Item = Item;
+    type Item = ChannelAt;
 
-    fn name<'a>(&self, (seen, at): &'a Item) -> Cow<'a, str> {
+    fn name<'a>(&self, (seen, at): &'a ChannelAt) -> Cow<'a, str> {
         let channel = seen.1.channels.get(*at);
         channel.map_or_else(String::new, |channel| channel_name(&seen.0.name(), channel)).into()
     }
 
-    async fn rows(&self, call: &Call, items: &[Item], _: Why) -> Result<Vec<Value>, Fault> {
+    async fn rows(&self, call: &Call, items: &[ChannelAt], _: Why) -> Result<Vec<Value>, Fault> {
         let mut rows = Vec::with_capacity(items.len());
         let mut slice = Slice::begin();
         for (seen, at) in items {

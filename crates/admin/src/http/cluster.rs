@@ -81,8 +81,7 @@ pub(super) async fn extensions(_: Call) -> Result<Answer, Fault> {
     Ok(Answer::Json(json!([{"javascript": "dispatcher.js"}])))
 }
 
-/// `GET /api/auth`: how the page lets people log in.
-/// Asked by who has not logged in yet.
+/// `GET /api/auth`: how the page lets people log in. It needs no login itself.
 pub(super) async fn auth(app: Arc<App>) -> Answer {
     Answer::Json(app.signin.answer.clone())
 }

@@ -18,7 +18,7 @@ use crate::stats::pairs::With;
 
 /// An exchange by its names, before anything is made of it.
 #[derive(Clone, Debug)]
-struct Item {
+struct ExchangeNames {
     vhost: Arc<str>,
     name: Arc<str>,
     id: ExchangeId,
@@ -58,14 +58,19 @@ impl Named {
 struct Exchanges;
 
 impl Listed for Exchanges {
-    type Item = Item;
+    type Item = ExchangeNames;
 
-    fn name<'a>(&self, item: &'a Item) -> Cow<'a, str> {
+    fn name<'a>(&self, item: &'a ExchangeNames) -> Cow<'a, str> {
         (&*item.name).into()
     }
 
-    async fn rows(&self, call: &Call, items: &[Item], _: Why) -> Result<Vec<Value>, Fault> {
-        let copy = |topology: &Topology, item: &Item| {
+    async fn rows(
+        &self,
+        call: &Call,
+        items: &[ExchangeNames],
+        _: Why,
+    ) -> Result<Vec<Value>, Fault> {
+        let copy = |topology: &Topology, item: &ExchangeNames| {
             let named = topology.exchange_by_id(item.id).map(Named::of);
             let bytes = named.as_ref().map_or(0, |it| weight::table(&it.arguments));
             (named, bytes)
@@ -85,7 +90,7 @@ impl Listed for Exchanges {
 pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
     let (vhosts, mut items) = (call.vhosts()?, Vec::new());
     let count = call.node().topology().exchange_count();
-    call.hold(count * 2 * size_of::<Item>()).await?;
+    call.hold(count * 2 * size_of::<ExchangeNames>()).await?;
     for vhost in vhosts {
         let (vhost, ids) = {
             let topology = call.node().topology();
@@ -94,7 +99,7 @@ pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
         };
         let item = |topology: &Topology, id| {
             let name = Arc::clone(&topology.exchange_by_id(id)?.name);
-            Some(Item { vhost: Arc::clone(&vhost), name, id })
+            Some(ExchangeNames { vhost: Arc::clone(&vhost), name, id })
         };
         let mut of_vhost = pages::copied(call.node(), ids, item).await;
         pages::sort(&mut of_vhost, |a, b| a.name.cmp(&b.name)).await;

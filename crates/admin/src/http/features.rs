@@ -88,7 +88,7 @@ struct Deprecated {
 /// Where RabbitMQ has announced it.
 const ANNOUNCED: &str = "https://blog.rabbitmq.com/posts/2021/08/4.0-deprecation-announcements/";
 
-/// Those of RabbitMQ 3.13.
+/// The deprecated features of RabbitMQ 3.13.
 #[rustfmt::skip] // a table
 const DEPRECATED: [Deprecated; 5] = [
     Deprecated { name: "classic_queue_mirroring", desc: "Policies with ha-mode are kept and have no effect: there are no mirrors",

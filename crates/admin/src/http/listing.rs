@@ -363,7 +363,7 @@ impl<L: Listed> Drop for Writing<L> {
     }
 }
 
-/// Those whose name the request wants.
+/// The items whose name the request wants.
 async fn named<L: Listed>(
     wanted: &Wanted,
     listed: &L,

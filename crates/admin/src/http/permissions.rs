@@ -58,7 +58,7 @@ async fn all_in_vhost(call: &Call, rows: Rows) -> Result<Vec<Value>, Fault> {
     Ok(all)
 }
 
-/// Those of one user in one vhost. Both exist.
+/// The rows of one user in one vhost. Both exist.
 fn of_both(call: &Call, rows: Rows) -> Result<Vec<Value>, Fault> {
     let vhost = call.vhost()?;
     let mut all = all_of_user(call, rows)?;

@@ -23,7 +23,7 @@ use crate::stats::snapshot::QueueEntry;
 
 /// A queue by its names, before anything is made of it.
 #[derive(Clone, Debug)]
-pub(super) struct Item {
+pub(super) struct QueueNames {
     pub(super) vhost: Arc<str>,
     pub(super) name: Arc<str>,
     pub(super) id: QueueId,
@@ -98,12 +98,12 @@ pub(super) async fn all(
     call: &mut Call,
     vhosts: &[String],
     is_wanted: impl Fn(&Queue) -> bool + Send + Sync,
-) -> Result<Vec<Item>, Fault> {
+) -> Result<Vec<QueueNames>, Fault> {
     let count: usize = {
         let topology = call.node().topology();
         vhosts.iter().filter_map(|name| Some(topology.vhost(name)?.queue_count())).sum()
     };
-    call.hold(count * 2 * size_of::<Item>()).await?;
+    call.hold(count * 2 * size_of::<QueueNames>()).await?;
     let mut all = Vec::new();
     for vhost in vhosts {
         let (vhost, ids) = {
@@ -113,7 +113,7 @@ pub(super) async fn all(
         };
         let item = |topology: &Topology, id| {
             let queue = topology.queue_by_id(id).filter(|queue| is_wanted(queue))?;
-            Some(Item { vhost: Arc::clone(&vhost), name: Arc::clone(&queue.name), id })
+            Some(QueueNames { vhost: Arc::clone(&vhost), name: Arc::clone(&queue.name), id })
         };
         let mut of_vhost = pages::copied(call.node(), ids, item).await;
         pages::sort(&mut of_vhost, |a, b| a.name.cmp(&b.name)).await;
@@ -144,15 +144,15 @@ impl Queues {
 }
 
 impl Listed for Queues {
-    type Item = Item;
+    type Item = QueueNames;
 
-    fn name<'a>(&self, item: &'a Item) -> Cow<'a, str> {
+    fn name<'a>(&self, item: &'a QueueNames) -> Cow<'a, str> {
         (&*item.name).into()
     }
 
-    async fn rows(&self, call: &Call, items: &[Item], why: Why) -> Result<Vec<Value>, Fault> {
+    async fn rows(&self, call: &Call, items: &[QueueNames], why: Why) -> Result<Vec<Value>, Fault> {
         let has_stats = if why == Why::Sort { self.sorts_stats } else { self.has_stats };
-        let copy = |topology: &Topology, item: &Item| {
+        let copy = |topology: &Topology, item: &QueueNames| {
             let named = topology.queue_by_id(item.id).map(Named::of);
             let bytes = named.as_ref().map_or(0, Named::bytes);
             (named, bytes)

@@ -10,7 +10,7 @@ use crate::control;
 use crate::conversation::converse;
 use crate::doors::{Door, Stream};
 use crate::front::Ended;
-use crate::places::Place;
+use crate::places::ConnectionPlace;
 
 /// Where requests come in.
 pub(crate) enum Entrance {
@@ -21,7 +21,7 @@ pub(crate) enum Entrance {
 }
 
 impl Entrance {
-    async fn accept(&mut self) -> (Stream, Peer, Option<Arc<Place>>) {
+    async fn accept(&mut self) -> (Stream, Peer, Option<Arc<ConnectionPlace>>) {
         match self {
             Self::Network(door) => {
                 let (stream, peer, place) = door.accept().await;

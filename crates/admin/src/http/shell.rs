@@ -28,7 +28,7 @@ use super::call::{Peer, Who};
 use super::login::Login;
 use super::origin;
 use super::stream;
-use crate::places::Place;
+use crate::places::ConnectionPlace;
 use crate::room::Held;
 
 /// Shorter answers are not worth compressing: they fit one packet.
@@ -72,7 +72,7 @@ pub(super) async fn answer(
     app: &App,
     router: Router,
     peer: Peer,
-    place: Option<Arc<Place>>,
+    place: Option<Arc<ConnectionPlace>>,
     mut request: Request<Body>,
 ) -> Response<Body> {
     let who = Who::default();
@@ -219,7 +219,8 @@ fn dress(app: &App, headers: &mut HeaderMap) {
 async fn finish(response: Response<Body>, method: &Method, asked: &HeaderMap) -> Response<Body> {
     let is_read = method == Method::GET;
     let (mut head, body) = response.into_parts();
-    if let Some(made) = head.extensions.remove::<stream::Slot>().and_then(|slot| slot.take()) {
+    if let Some(made) = head.extensions.remove::<stream::SharedBody>().and_then(|slot| slot.take())
+    {
         // It is not known yet, so it has no tag and no length; that of the empty body in its place goes.
         head.headers.remove(header::CONTENT_LENGTH);
         head.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

@@ -122,17 +122,17 @@ where
     Made { chunks, zip: None, is_over: false, _kept: None }
 }
 
-/// An answer's body on its way through the layers that dress it, which take nothing but what can be cloned.
+/// An answer's body on its way through the layers that dress it. They take only what can be cloned: clones share the body.
 #[derive(Clone, Debug)]
-pub(crate) struct Slot(Arc<Ranked<Option<Made>>>);
+pub(crate) struct SharedBody(Arc<Ranked<Option<Made>>>);
 
-impl Slot {
-    /// Has it.
+impl SharedBody {
+    /// A body to be passed on.
     pub(crate) fn of(made: Made) -> Self {
         Self(Arc::new(Ranked::new(Rank::Above, Some(made))))
     }
 
-    /// Gives it. Once.
+    /// The body, for the first who asks.
     pub(crate) fn take(&self) -> Option<Made> {
         self.0.lock().take()
     }

@@ -210,7 +210,7 @@ fn row(call: &Call, who: Who) -> Option<Row> {
     }
 }
 
-/// Those that end together: a connection and its channels.
+/// The names of what ends together: a connection and its channels.
 fn links(call: &Call, who: Who) -> Vec<String> {
     let stats = call.stats();
     match who {

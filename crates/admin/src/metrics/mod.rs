@@ -5,17 +5,17 @@
 //! - [`families`]: the table of RabbitMQ's metrics; [`global`]: its `rabbitmq_global_*`, sizes, alarms;
 //!   [`own`]: ours. [`page`]: puts them together. [`text`]: the format.
 //!
-//! [`serve`]: sockets; [`line`]: how many long pages at a time; [`query`]: what the address asks for.
+//! [`serve`]: sockets; [`under_way`]: how many long pages at a time; [`query`]: what the address asks for.
 //!
 //! A page is made of the latest statistics, or of new ones when they are older than a second.
 
 mod families;
 mod global;
-mod line;
 mod own;
 mod page;
 mod query;
 mod serve;
 mod text;
+mod under_way;
 
 pub(crate) use serve::serve;

@@ -84,7 +84,7 @@ impl Filter {
 
 /// What a page is made of.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct PageFacts {
     pub(crate) stats: Arc<Collector>,
     pub(crate) cluster_name: Arc<str>,
     /// Logins by protocol.
@@ -145,7 +145,7 @@ impl Pair {
 
 /// Writes pages, some rows at a time: in between it holds nothing, the thread is shared, and what is written goes out.
 pub(crate) struct Pages {
-    source: Source,
+    source: PageFacts,
     shown: Shown,
     held: Held,
     text: Text,
@@ -246,7 +246,7 @@ async fn exchanges_named(node: &Node, ids: &[ExchangeId]) -> Vec<Row<ExchangeId>
 
 impl Pages {
     /// Nothing yet. What is shown has taken its room.
-    pub(crate) fn new(source: Source, shown: Shown, held: Held, to: Chunks) -> Self {
+    pub(crate) fn new(source: PageFacts, shown: Shown, held: Held, to: Chunks) -> Self {
         Self { source, shown, held, text: Text::default(), to, slice: Slice::begin(), bytes: 0 }
     }
 
@@ -399,7 +399,7 @@ impl Pages {
 
     /// Who is asked.
     fn identity(&mut self, endpoint: Endpoint) {
-        let Self { source: Source { stats, cluster_name, .. }, text, .. } = self;
+        let Self { source: PageFacts { stats, cluster_name, .. }, text, .. } = self;
         let about = stats.about();
         let (node_name, product) =
             (&*about.node_name, (&*about.product_name, &*about.product_version));

@@ -16,14 +16,14 @@ use crate::conversation::converse;
 use crate::doors::Door;
 use crate::front::Ended;
 use crate::http::{Login, Peer};
-use crate::places::Place;
+use crate::places::ConnectionPlace;
 use crate::room::Held;
 use crate::stats::Collector;
 
-use super::line::Lines;
-use super::page::{Endpoint, Filter, Pages, Shown, Source};
+use super::page::{Endpoint, Filter, PageFacts, Pages, Shown};
 use super::query::filter;
 use super::text::{Kind, Text, labels};
+use super::under_way::ScrapesUnderWay;
 use crate::http::stream::{self, Chunks, Cut};
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
@@ -45,7 +45,7 @@ struct Metrics {
     /// Pages written so far.
     scrapes: Ranked<Vec<Scrapes>>,
     /// Pages of each object that are being written.
-    lines: Lines,
+    under_way: ScrapesUnderWay,
 }
 
 /// Pages of one kind.
@@ -65,7 +65,8 @@ pub(crate) async fn serve(
     ended: Ended,
 ) {
     let scrapes = Ranked::new(Rank::Above, Vec::new());
-    let metrics = Arc::new(Metrics { stats, options, scrapes, lines: Lines::default() });
+    let metrics =
+        Arc::new(Metrics { stats, options, scrapes, under_way: ScrapesUnderWay::default() });
     let mut serving = JoinSet::new();
     for door in doors {
         serving.spawn(serve_door(door, Arc::clone(&metrics), ended.clone()));
@@ -96,7 +97,7 @@ async fn serve_door(mut door: Door, metrics: Arc<Metrics>, mut ended: Ended) {
 async fn answer(
     metrics: Arc<Metrics>,
     peer: SocketAddr,
-    place: &Place,
+    place: &ConnectionPlace,
     request: Request<Body>,
 ) -> Response {
     if metrics.options.asks_password {
@@ -119,10 +120,10 @@ async fn answer(
         Err(text) => return (StatusCode::BAD_REQUEST, text).into_response(),
     };
     let mut held = Held::nothing(metrics.stats.node(), "");
-    let line = match endpoint.is_of_each() {
+    let scrape = match endpoint.is_of_each() {
         false => None,
-        true => match metrics.lines.enter(peer.ip()).await {
-            Some(line) if held.take(Shown::bytes(&metrics.stats)).await => Some(line),
+        true => match metrics.under_way.enter(peer.ip()).await {
+            Some(scrape) if held.take(Shown::bytes(&metrics.stats)).await => Some(scrape),
             _ => return busy(),
         },
     };
@@ -135,7 +136,7 @@ async fn answer(
         let made = metrics.page(endpoint, filter, (shown, held), to);
         tokio::time::timeout(WHOLE, made).await.map_err(|_| Cut)?
     });
-    let mut response = Response::new(Body::new(page.keeping(line)));
+    let mut response = Response::new(Body::new(page.keeping(scrape)));
     let kind = HeaderValue::from_static(CONTENT_TYPE);
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
@@ -176,7 +177,7 @@ impl Metrics {
         let attempts = node.logins.attempts().by_protocol().to_vec();
         let (stats, cluster_name) =
             (Arc::clone(&self.stats), (&*node.settings.cluster_name).into());
-        let source = Source { stats, cluster_name, attempts };
+        let source = PageFacts { stats, cluster_name, attempts };
         let mut pages = Pages::new(source, shown, held, to);
         pages.write(endpoint, &filter).await?;
         let bytes = pages.finish(|text| self.scrapes(endpoint, text)).await?;

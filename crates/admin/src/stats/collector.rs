@@ -21,7 +21,7 @@ use leveret_topology::{QueueId, QueueKind, Topology, VhostId};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
-use super::history::{History, Kept};
+use super::history::{History, Retention};
 use super::names;
 use super::node::NodeFacts;
 use super::pairs::{pairs, passages};
@@ -184,7 +184,7 @@ impl Collector {
         let at = now();
         let before = self.latest.lock().at;
         let Fresh { connections, ended } = fresh;
-        let mut sums = Taken::default();
+        let mut sums = SumsSoFar::default();
         let passed_ms = before.map_or(0, |before| at.ms().saturating_sub(before.ms()));
         self.take_connections(connections, at, passed_ms, &mut sums).await;
         for (vhost, of_vhost) in ended.by_vhost {
@@ -205,9 +205,9 @@ impl Collector {
         fresh: Vec<FreshConnection>,
         at: Time,
         passed_ms: u64,
-        sums: &mut Taken,
+        sums: &mut SumsSoFar,
     ) {
-        let kept = Kept::of(fresh.len());
+        let kept = Retention::of(fresh.len());
         sums.connections = fresh.iter().map(|it| it.connection.id()).collect();
         let mut fresh = fresh.into_iter().peekable();
         while fresh.peek().is_some() {
@@ -227,7 +227,7 @@ impl Collector {
     async fn take_queues(
         &self,
         moments: (Option<Time>, Time),
-        sums: &mut Taken,
+        sums: &mut SumsSoFar,
     ) -> Result<Vec<ShardRest>, Refusal> {
         let mut shards = Vec::new();
         let known = self.latest.lock().queues.len();
@@ -243,7 +243,7 @@ impl Collector {
                 begins = false;
                 let Reply::Sampled(piece) = asker.answer().await? else { continue };
                 seen.extend(piece.queues.iter().map(|it| it.queue));
-                let kept = Kept::of(known.max(seen.len()));
+                let kept = Retention::of(known.max(seen.len()));
                 self.take_some_queues(&piece.queues, moments, kept, sums).await;
                 if let Some(rest) = piece.rest {
                     shards.push(rest);
@@ -259,8 +259,8 @@ impl Collector {
         &self,
         queues: &[QueueNumbers],
         moments: (Option<Time>, Time),
-        kept: Kept,
-        sums: &mut Taken,
+        kept: Retention,
+        sums: &mut SumsSoFar,
     ) {
         for some in queues.chunks(pages::ROWS) {
             let ids: Vec<_> = some.iter().map(|numbers| numbers.queue).collect();
@@ -278,8 +278,8 @@ impl Collector {
     }
 
     /// Totals of vhosts, exchanges and the node.
-    fn sum_up(&self, sums: Taken, shards: Vec<ShardRest>, passages: Arc<Passages>, at: Time) {
-        let Taken { now, mut vhosts, queues, connections } = sums;
+    fn sum_up(&self, sums: SumsSoFar, shards: Vec<ShardRest>, passages: Arc<Passages>, at: Time) {
+        let SumsSoFar { now, mut vhosts, queues, connections } = sums;
         let mut all = Sums::default();
         vhosts.values().for_each(|(_, sums)| all.add(&sums.session, sums.io));
         let meta = self.node.meta.state().counters();
@@ -315,12 +315,12 @@ impl Collector {
         }
         for vhost in known.values_mut() {
             let (sums, now) = (&vhost.sums, &vhost.now);
-            vhost.messages.push(ms, names::channel(&sums.session.channels), Kept::Global);
-            vhost.lengths.push(ms, names::lengths(now.ready, now.unacked), Kept::Global);
-            vhost.data.push(ms, names::data(&sums.io), Kept::Global);
+            vhost.messages.push(ms, names::channel(&sums.session.channels), Retention::Global);
+            vhost.lengths.push(ms, names::lengths(now.ready, now.unacked), Retention::Global);
+            vhost.data.push(ms, names::data(&sums.io), Retention::Global);
         }
         exchanges.retain(|id, _| published.contains_key(id));
-        let kept = Kept::of(published.len());
+        let kept = Retention::of(published.len());
         for (&id, &totals) in &published {
             let entry = exchanges.entry(id).or_insert_with(ExchangeEntry::default);
             entry.totals = totals;
@@ -335,19 +335,19 @@ impl Collector {
         overview.stalls = (watched.stalls(), longest_s);
         overview.long_turns = watched.long_count();
         let (sums, now) = (&overview.sums, &overview.now);
-        overview.messages.push(ms, names::channel(&sums.session.channels), Kept::Global);
-        overview.lengths.push(ms, names::lengths(now.ready, now.unacked), Kept::Global);
-        overview.data.push(ms, names::data(&sums.io), Kept::Global);
-        overview.churn.push(ms, names::churn(&sums.session, &overview.meta), Kept::Global);
-        overview.process.push(ms, overview.node.counters(), Kept::Global);
-        overview.confirms.push(ms, sums.session.confirm.counts, Kept::Global);
-        overview.disk.push(ms, names::disk(&overview.node.io), Kept::Global);
+        overview.messages.push(ms, names::channel(&sums.session.channels), Retention::Global);
+        overview.lengths.push(ms, names::lengths(now.ready, now.unacked), Retention::Global);
+        overview.data.push(ms, names::data(&sums.io), Retention::Global);
+        overview.churn.push(ms, names::churn(&sums.session, &overview.meta), Retention::Global);
+        overview.process.push(ms, overview.node.counters(), Retention::Global);
+        overview.confirms.push(ms, sums.session.confirm.counts, Retention::Global);
+        overview.disk.push(ms, names::disk(&overview.node.io), Retention::Global);
     }
 }
 
 /// Sums over what was taken in so far. They take the place of those before when all is in: no total goes back.
 #[derive(Debug, Default)]
-struct Taken {
+struct SumsSoFar {
     now: Present,
     vhosts: BTreeMap<VhostId, (Present, Sums)>,
     queues: BTreeMap<(QueueKind, bool), Totals>,
@@ -361,8 +361,8 @@ fn take_queue(
     numbers: QueueNumbers,
     vhost: Option<VhostId>,
     (before, at): (Option<Time>, Time),
-    kept: Kept,
-    sums: &mut Taken,
+    kept: Retention,
+    sums: &mut SumsSoFar,
 ) {
     // As the shard says: the name may be gone before the queue is.
     let kind = (numbers.kind, numbers.at_least_once);
@@ -396,8 +396,8 @@ fn take_connection(
     snapshot: &mut Snapshot,
     FreshConnection { connection, news }: FreshConnection,
     (at, passed_ms): (Time, u64),
-    kept: Kept,
-    sums: &mut Taken,
+    kept: Retention,
+    sums: &mut SumsSoFar,
 ) {
     let id = connection.id();
     // There may be very many: those that stay keep their place in memory.
@@ -445,7 +445,7 @@ fn take_connection(
 }
 
 /// The channels that there are now, with what is known of them; both lists are by number.
-fn take_channels(entry: &mut ConnectionEntry, at: Time, kept: Kept) {
+fn take_channels(entry: &mut ConnectionEntry, at: Time, kept: Retention) {
     let mut known = std::mem::take(&mut entry.channels).into_iter().peekable();
     entry.channels.reserve_exact(entry.numbers.channels.len());
     for facts in &entry.numbers.channels {

@@ -284,13 +284,13 @@ fn average_times(io: &IoTotals) -> [(&'static str, f64); 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::history::Kept;
+    use crate::stats::history::Retention;
 
     #[test]
     fn details_have_samples_when_they_are_asked_for() {
         let mut history = History::default();
         for s in (0..=20).step_by(5) {
-            history.push(s * 1000, [s * 2, 0, 0], Kept::Global);
+            history.push(s * 1000, [s * 2, 0, 0], Retention::Global);
         }
         let ranges = Ranges {
             msg_rates: Some(Range { age_s: 10, incr_s: 5, until: 20_000 }),

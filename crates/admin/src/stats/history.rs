@@ -73,7 +73,7 @@ struct Counted<const N: usize> {
 
 /// How long samples are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum Retention {
     /// For a day: there is one of it, or a few.
     Global,
     /// For an hour.
@@ -82,7 +82,7 @@ pub enum Kept {
     Crowd,
 }
 
-impl Kept {
+impl Retention {
     /// For things of which there are so many.
     pub const fn of(count: usize) -> Self {
         if count > CROWD_MIN { Self::Crowd } else { Self::Object }
@@ -99,7 +99,7 @@ impl Kept {
 
 impl<const N: usize> History<N> {
     /// The counters as they are now.
-    pub fn push(&mut self, now: Ms, values: [u64; N], kept: Kept) {
+    pub fn push(&mut self, now: Ms, values: [u64; N], kept: Retention) {
         let Some(counted) = &mut self.counted else {
             if values == [0; N] {
                 self.zero_from.get_or_insert(now);
@@ -177,7 +177,7 @@ impl<const N: usize> History<N> {
 
 impl<const N: usize> Counted<N> {
     /// Keeps a sample if it is news, and lets go of what is too old. True when something was forgotten.
-    fn keep(&mut self, now: Ms, news: Option<[u64; N]>, kept: Kept) -> bool {
+    fn keep(&mut self, now: Ms, news: Option<[u64; N]>, kept: Retention) -> bool {
         let tiers = kept.tiers();
         if self.tiers.len() != tiers.len() {
             // What does not fit any more is let go.
@@ -246,7 +246,7 @@ mod tests {
     }
 
     /// Counts 10 per second from second 0 on.
-    fn counted(seconds: impl Iterator<Item = u64>, kept: Kept) -> History<1> {
+    fn counted(seconds: impl Iterator<Item = u64>, kept: Retention) -> History<1> {
         let mut history = History::default();
         seconds.for_each(|s| history.push(s * 1000, [s * 10], kept));
         history
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn rates_and_samples_of_the_last_minute() {
-        let history = counted((0..=120).step_by(5), Kept::Object);
+        let history = counted((0..=120).step_by(5), Retention::Object);
         assert_eq!(history.values(), [1200]);
         assert_eq!(history.rate(0), 10.0);
         let samples = history.samples(0, Range { age_s: 20, incr_s: 5, until: 123_000 });
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(never.samples(0, range), zeros);
         assert_eq!(never.known_samples(0, range, 500), []);
         let mut young = never;
-        young.push(991_000, [7], Kept::Object);
+        young.push(991_000, [7], Retention::Object);
         let samples = young.samples(0, range);
         assert_eq!(samples.len(), 13);
         assert_eq!(samples[..3], [(1_000_000, 7), (995_000, 7), (990_000, 0)]);
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn older_samples_are_coarser_and_bounded() {
-        let history = counted(0..=100_000, Kept::Global);
+        let history = counted(0..=100_000, Retention::Global);
         let count = kept(&history);
         assert!(count < 450, "{count}");
         for (age_s, incr_s) in [(60, 1), (600, 5), (3_600, 60), (28_800, 600), (86_400, 1_800)] {
@@ -304,7 +304,7 @@ mod tests {
     fn what_rests_keeps_one_sample_and_its_value() {
         let mut history = History::default();
         for s in 0..10_000 {
-            history.push(s * 1000, [7], Kept::Object);
+            history.push(s * 1000, [7], Retention::Object);
         }
         assert_eq!(kept(&history), 1);
         assert_eq!(history.rate(0), 0.0);
@@ -312,14 +312,14 @@ mod tests {
         assert_eq!(samples.len(), 13);
         assert!(samples.iter().all(|&(_, value)| value == 7));
         // A burst after a long rest.
-        history.push(10_000_000, [1007], Kept::Object);
+        history.push(10_000_000, [1007], Retention::Object);
         assert_eq!(history.rate(0), 1000.0);
         assert_eq!(history.samples(0, Range { age_s: 10, incr_s: 5, until: 10_000_000 }).len(), 3);
     }
 
     #[test]
     fn a_crowd_keeps_little() {
-        let history = counted(0..=3_000, Kept::Crowd);
+        let history = counted(0..=3_000, Retention::Crowd);
         let count = kept(&history);
         assert!(count < 100, "{count}");
         assert_eq!(history.samples(0, Range { age_s: 60, incr_s: 5, until: 3_000_000 }).len(), 13);

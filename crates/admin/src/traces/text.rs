@@ -47,7 +47,7 @@ impl Format {
 
 /// A copied message: what is written before its payload, and after it.
 #[derive(Debug)]
-pub(super) struct Entry<'a> {
+pub(super) struct CopiedMessage<'a> {
     format: Format,
     head: Vec<u8>,
     payload: &'a [u8],
@@ -55,7 +55,7 @@ pub(super) struct Entry<'a> {
     tail: Vec<u8>,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> CopiedMessage<'a> {
     /// Of a record, cut to so many bytes of payload. None if the record cannot be read.
     pub(super) fn of(
         record: &'a Bytes,

@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
 
-use super::text::{Entry, Format, lost};
+use super::text::{CopiedMessage, Format, lost};
 
 /// Bytes that are gathered for one write.
 const BUFFER: usize = 256 << 10;
@@ -162,7 +162,7 @@ impl Writer {
     fn messages(&mut self, records: &[Bytes]) -> Result<(), String> {
         let now_ms = wall(now()).ms();
         for (at, record) in records.iter().enumerate() {
-            let written = match Entry::of(record, self.format, self.payload_max, now_ms) {
+            let written = match CopiedMessage::of(record, self.format, self.payload_max, now_ms) {
                 Some(entry) => self.has_room(entry.len()).and_then(|()| {
                     let written = entry.write(&mut self.out);
                     written.map_err(|error| self.torn(&error))?;
