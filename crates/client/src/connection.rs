@@ -77,9 +77,9 @@ pub struct Connection {
     pub(crate) input: Input,
     pub(crate) output: Output,
     /// Events that came while a call waited for its answer, oldest first.
-    kept: VecDeque<Kept>,
+    kept: VecDeque<OwnedEvent>,
     /// The one of them that was given out last.
-    given: Option<Kept>,
+    given: Option<OwnedEvent>,
     /// Receive timeout that the socket has; `None` is not known yet.
     socket_timeout: Option<Duration>,
     timeout: Duration,
@@ -97,14 +97,14 @@ pub struct Connection {
 
 /// An event that owns its bytes.
 #[derive(Debug)]
-struct Kept {
+struct OwnedEvent {
     channel: u16,
     method: Vec<u8>,
     /// Properties and body.
     content: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Kept {
+impl OwnedEvent {
     fn new(event: &Event<'_>) -> Self {
         let mut bytes = Vec::new();
         match event {
@@ -534,7 +534,7 @@ impl Connection {
                 if let Some(answer) = pick(&event) {
                     return Ok(answer);
                 }
-                let kept = Kept::new(&event);
+                let kept = OwnedEvent::new(&event);
                 self.kept.push_back(kept);
             }
             if !self.wait_until(deadline)? {

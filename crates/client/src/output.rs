@@ -123,12 +123,12 @@ impl Output {
 #[derive(Debug)]
 pub struct PublishBatch {
     bytes: Vec<u8>,
-    places: Vec<Place>,
+    places: Vec<MessageRanges>,
 }
 
 /// Where a message's parts are in the batch.
 #[derive(Clone, Debug)]
-struct Place {
+struct MessageRanges {
     key: Range<usize>,
     properties: Range<usize>,
     /// The payload of the first body frame.
@@ -159,7 +159,7 @@ impl PublishBatch {
             let part = body.len().min(all.body_part_max());
             // The end of the header frame and the head of the next one; no body has no frame.
             let head = if part == 0 { at } else { at + properties.len() + 1 + 7 };
-            places.push(Place {
+            places.push(MessageRanges {
                 key: key..key + publish.routing_key.len(),
                 properties: at..at + properties.len(),
                 head: head..head + part,

@@ -1,7 +1,7 @@
 //! Users who are kept elsewhere: which sources are asked, and how each is reached.
 
 use crate::option::options;
-use crate::setting::{Entries, KeyMatch, Setting};
+use crate::setting::{KeyMatch, NamedValues, Setting};
 use crate::tls::Verify;
 use crate::value::{Millis, Secret, words};
 
@@ -79,11 +79,11 @@ impl BackendPair {
 
 /// Sources in the order in which they are asked: `auth_backends.1 = internal`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Backends(Entries<BackendPair>);
+pub struct Backends(NamedValues<BackendPair>);
 
 impl Default for Backends {
     fn default() -> Self {
-        Self(Entries::of([("1", BackendPair::both(Backend::Internal))]))
+        Self(NamedValues::of([("1", BackendPair::both(Backend::Internal))]))
     }
 }
 
@@ -175,11 +175,11 @@ words! {
 
 /// Texts with a name each: `auth_oauth2.signing_keys.NAME = FILE`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Named(Entries<String>);
+pub struct Named(NamedValues<String>);
 
 impl Default for Named {
     fn default() -> Self {
-        Self(Entries::of([]))
+        Self(NamedValues::of([]))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::classic;
 use crate::load::{Config, File, FlagSetting, Inputs, Loaded, Notice};
 use crate::{ConfigError, ConfigErrors, Problem, Provenance};
 
-/// Read when no file is named, if it exists.
+/// The file that is read if none is named and it exists.
 pub const DEFAULT_FILE: &str = "/etc/leveret/leveret.conf";
 
 /// Name of the control socket in the data directory.

@@ -38,8 +38,8 @@ pub use flags::Flags;
 pub use load::{Config, File, FlagSetting, Include, Inputs, Loaded, Notice};
 pub use option::Spec;
 pub use setting::{
-    CategoryLevels, Entries, LOG_CATEGORIES, ListenAddress, Listeners, LogFile, MECHANISMS,
-    Mechanisms, NameSet, Texts, Threshold,
+    CategoryLevels, LOG_CATEGORIES, ListenAddress, Listeners, LogFile, MECHANISMS, Mechanisms,
+    NameSet, NamedValues, Texts, Threshold,
 };
 pub use value::{
     ByteSize, DamagedFiles, Fraction, Level, Limit, LogFormat, Millis, PasswordHashing, Product,

@@ -18,7 +18,7 @@ use crate::options::{
     AccessOptions, ConnectionOptions, EventOptions, IdentityOptions, ListenerOptions, LogOptions,
     ManagementOptions, NodeOptions, PrometheusOptions, ResourceOptions, TracingOptions,
 };
-use crate::parse::{self, Item, Line};
+use crate::parse::{self, SettingLine, Statement};
 use crate::seeds::{SeedOptions, Validator};
 use crate::setting::{KeyMatch, MECHANISMS_LATER};
 use crate::signin::SignInOptions;
@@ -192,7 +192,7 @@ struct Loader<'a> {
     specs: Vec<Spec>,
     /// Built when a key is no option of ours, which most configurations never need.
     known: OnceCell<Vec<Known>>,
-    lines: Vec<Line>,
+    lines: Vec<SettingLine>,
     notices: Vec<Notice>,
     files: Vec<String>,
     errors: Vec<ConfigError>,
@@ -220,9 +220,9 @@ impl<'a> Loader<'a> {
         within.push(file.name.clone());
         for item in items {
             match item {
-                Item::Setting(line) => self.lines.push(line),
-                Item::Include { .. } if self.is_hopeless() => break,
-                Item::Include { path, at } => match include(&file.name, &path) {
+                Statement::Setting(line) => self.lines.push(line),
+                Statement::Include { .. } if self.is_hopeless() => break,
+                Statement::Include { path, at } => match include(&file.name, &path) {
                     Ok(files) => {
                         for file in files {
                             match self.why_not(&file, within) {
@@ -348,14 +348,18 @@ impl<'a> Loader<'a> {
 
     fn push(&mut self, key: &str, value: String, variable: &str) {
         let key = key.split('.').map(str::to_owned).collect();
-        self.lines.push(Line { key, value, at: Provenance::Environment(variable.to_owned()) });
+        self.lines.push(SettingLine {
+            key,
+            value,
+            at: Provenance::Environment(variable.to_owned()),
+        });
     }
 
     fn flags(&mut self, flags: &[FlagSetting]) {
         for FlagSetting { flag, key, value } in flags {
             let at = Provenance::Flag(flag.clone());
             match parse::split_key(key) {
-                Ok(key) => self.lines.push(Line { key, value: value.clone(), at }),
+                Ok(key) => self.lines.push(SettingLine { key, value: value.clone(), at }),
                 Err(why) => self.error(at, Problem::Syntax(why.to_owned())),
             }
         }
@@ -369,7 +373,7 @@ impl<'a> Loader<'a> {
             lines.iter().rev().find(|(line, _)| WAITING.contains(&&*line.key.join("."))).cloned();
         // What decrypts has to be known before what is encrypted.
         let is_decoder =
-            |(line, _): &(Line, _)| line.key.first().is_some_and(|word| word == DECODER);
+            |(line, _): &(SettingLine, _)| line.key.first().is_some_and(|word| word == DECODER);
         let (first, others): (Vec<_>, Vec<_>) = lines.into_iter().partition(is_decoder);
         for (line, places) in first.into_iter().chain(others) {
             if self.is_hopeless() {
@@ -391,12 +395,12 @@ impl<'a> Loader<'a> {
 
     /// Tells of keys that files set more than once. Each line comes back with its places, but for those of keys that are no
     /// options: of these only the last does, with the places of all.
-    fn tell_repeated(&mut self, lines: Vec<Line>) -> Vec<(Line, String)> {
+    fn tell_repeated(&mut self, lines: Vec<SettingLine>) -> Vec<(SettingLine, String)> {
         let mut of_key: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (index, line) in lines.iter().enumerate() {
             of_key.entry(self.meant(&line.key)).or_default().push(index);
         }
-        let is_in_file = |line: &Line| matches!(line.at, Provenance::File { .. });
+        let is_in_file = |line: &SettingLine| matches!(line.at, Provenance::File { .. });
         let mut places: Vec<Option<String>> =
             lines.iter().map(|line| Some(line.at.to_string())).collect();
         let mut told: Vec<(usize, Notice)> = Vec::new();
@@ -425,7 +429,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Whether the key is one of RabbitMQ's that nothing comes of, with this value.
-    fn is_dropped(&self, line: &Line) -> bool {
+    fn is_dropped(&self, line: &SettingLine) -> bool {
         let known = self.known().iter().find(|it| known::matches(&it.pattern, &line.key).is_some());
         known.is_some_and(|known| known.fate != Fate::Refused || is_off(&line.value))
     }
@@ -438,7 +442,13 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn apply(&mut self, config: &mut Config, line: Line, places: &str, include: &Include<'_>) {
+    fn apply(
+        &mut self,
+        config: &mut Config,
+        line: SettingLine,
+        places: &str,
+        include: &Include<'_>,
+    ) {
         let written = line.key.join(".");
         let Some(found) = self.find(&line.key) else {
             if let Some(known) =
@@ -552,7 +562,7 @@ impl<'a> Loader<'a> {
     }
 
     /// With less for all traces than for one, none could begin. `line` is the last that sets one of the two.
-    fn check_waiting(&mut self, config: &Config, line: Line) {
+    fn check_waiting(&mut self, config: &Config, line: SettingLine) {
         let (each, total) = (config.tracing.max_waiting, config.tracing.max_waiting_total);
         if each > total {
             let (each, total) = (each.show(), total.show());
@@ -586,8 +596,12 @@ fn is_off(value: &str) -> bool {
 }
 
 /// That a key is set more than once, which line counts and which do not.
-fn repeated<'l>(spec: &Spec, last: &Line, earlier: impl Iterator<Item = &'l Line>) -> Notice {
-    let value = |line: &Line| match spec.is_secret() {
+fn repeated<'l>(
+    spec: &Spec,
+    last: &SettingLine,
+    earlier: impl Iterator<Item = &'l SettingLine>,
+) -> Notice {
+    let value = |line: &SettingLine| match spec.is_secret() {
         true => line.at.to_string(),
         // It may have several lines.
         false => {
@@ -595,7 +609,7 @@ fn repeated<'l>(spec: &Spec, last: &Line, earlier: impl Iterator<Item = &'l Line
             format!("{} ({})", line.at, words.join(" "))
         }
     };
-    let earlier: Vec<&Line> = earlier.collect();
+    let earlier: Vec<&SettingLine> = earlier.collect();
     let others: Vec<String> = earlier.iter().map(|line| value(line)).collect();
     let verb = if others.len() == 1 { "does" } else { "do" };
     let text = format!(

@@ -20,7 +20,7 @@ use crate::error::{ConfigError, FAULTS_MAX, Problem, Provenance};
 
 /// One setting as it stands in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct SettingLine {
     /// The words of the key; a word may hold a dot that was escaped.
     pub key: Vec<String>,
     /// The value without quotes and surrounding blanks.
@@ -31,9 +31,9 @@ pub(crate) struct Line {
 
 /// What a file holds, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Item {
+pub(crate) enum Statement {
     /// `key = value`
-    Setting(Line),
+    Setting(SettingLine),
     /// `include path-or-glob`: the settings of those files stand here.
     Include {
         /// The path or pattern as written, relative to the file that holds it.
@@ -44,7 +44,7 @@ pub(crate) enum Item {
 }
 
 /// Reads the text of the file called `name`. Faulty lines are left out of the items.
-pub(crate) fn parse(name: &str, text: &str) -> (Vec<Item>, Vec<ConfigError>) {
+pub(crate) fn parse(name: &str, text: &str) -> (Vec<Statement>, Vec<ConfigError>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if classic::is_classic(text) {
         return (Vec::new(), classic::faults(name, text));
@@ -104,7 +104,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Reads one line, or more if a quoted value spans them, with its end.
-    fn line(&mut self) -> Result<Option<Item>, &'static str> {
+    fn line(&mut self) -> Result<Option<Statement>, &'static str> {
         let at = Provenance::File { name: self.name.to_owned(), line: self.line };
         self.skip_blanks();
         if self.at_line_end() {
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
         if let Some(path) = self.include() {
             return match path {
                 "" => Err("a path is missing after 'include'"),
-                _ => Ok(Some(Item::Include { path: path.to_owned(), at })),
+                _ => Ok(Some(Statement::Include { path: path.to_owned(), at })),
             };
         }
         let end = self.rest.find(['=', '\n', '#']).unwrap_or(self.rest.len());
@@ -126,7 +126,7 @@ impl<'a> Reader<'a> {
         self.rest = rest;
         self.skip_blanks();
         let value = self.value()?;
-        Ok(Some(Item::Setting(Line { key, value, at })))
+        Ok(Some(Statement::Setting(SettingLine { key, value, at })))
     }
 
     /// The path of an include directive, with the whole line taken; `None` for any other line.
@@ -264,10 +264,10 @@ mod tests {
         let mut got: Vec<String> = items
             .iter()
             .map(|item| match item {
-                Item::Setting(it) => {
+                Statement::Setting(it) => {
                     format!("{}={}@{}", it.key.join("|"), it.value, line(&it.at))
                 }
-                Item::Include { path, at } => format!("include {path}@{}", line(at)),
+                Statement::Include { path, at } => format!("include {path}@{}", line(at)),
             })
             .collect();
         got.extend(errors.iter().map(|error| {

@@ -23,7 +23,7 @@ pub const BUILT_IN: [&str; 15] = [
     "rabbitmq_web_dispatch",
 ];
 
-/// Those that such a node runs.
+/// The names of the plugins that a node with this configuration runs.
 pub fn running(config: &Config) -> Vec<&'static str> {
     let is_on = |name: &&str| match *name {
         "rabbitmq_management"

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::option::options;
-use crate::setting::{Entries, KeyMatch, Setting};
+use crate::setting::{KeyMatch, NamedValues, Setting};
 use crate::value::{ByteSize, Millis, Secret, Value, words};
 
 words! {
@@ -26,7 +26,7 @@ pub struct Seeds {
     places: BTreeMap<String, usize>,
 }
 
-/// One of them.
+/// A policy, a user or limits that new objects begin with, by name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seed {
     /// Its name.
@@ -106,11 +106,11 @@ impl Setting for Seeds {
 
 /// A secret under a name each.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Secrets(Entries<Secret>);
+pub struct Secrets(NamedValues<Secret>);
 
 impl Default for Secrets {
     fn default() -> Self {
-        Self(Entries::of([]))
+        Self(NamedValues::of([]))
     }
 }
 

@@ -48,13 +48,13 @@ impl<T: Value> Setting for T {
 
 /// Named values in the order in which they were first set.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entries<T> {
+pub struct NamedValues<T> {
     entries: Vec<(String, T)>,
     /// False while the default stands, which the first setting replaces.
     is_set: bool,
 }
 
-impl<T> Entries<T> {
+impl<T> NamedValues<T> {
     pub(crate) fn of(defaults: impl IntoIterator<Item = (&'static str, T)>) -> Self {
         let entries = defaults.into_iter().map(|(name, value)| (name.to_owned(), value));
         Self { entries: entries.collect(), is_set: false }
@@ -149,17 +149,17 @@ impl Value for ListenAddress {
 
 /// Listeners: `listeners.tcp.$name`, or `listeners.tcp = none`; the same for `listeners.ssl`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Listeners(Entries<ListenAddress>);
+pub struct Listeners(NamedValues<ListenAddress>);
 
 impl Listeners {
     /// One listener called `default` on all addresses.
     pub fn on_port(port: u16) -> Self {
-        Self(Entries::of([("default", ListenAddress { host: None, port })]))
+        Self(NamedValues::of([("default", ListenAddress { host: None, port })]))
     }
 
     /// No listener.
     pub fn none() -> Self {
-        Self(Entries::of([]))
+        Self(NamedValues::of([]))
     }
 
     /// Whether there is none.
@@ -198,12 +198,12 @@ impl Setting for Listeners {
 
 /// A set of names: `loopback_users.$user = true`, or `loopback_users = none`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NameSet(Entries<bool>);
+pub struct NameSet(NamedValues<bool>);
 
 impl NameSet {
     /// A set of one name.
     pub fn of(name: &'static str) -> Self {
-        Self(Entries::of([(name, true)]))
+        Self(NamedValues::of([(name, true)]))
     }
 
     /// The names that are in the set.
@@ -239,12 +239,12 @@ impl Setting for NameSet {
 
 /// A list of texts under names of the user's choice: `management.cors.allow_origins.1 = *`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Texts(Entries<String>);
+pub struct Texts(NamedValues<String>);
 
 impl Texts {
     /// An empty list.
     pub fn none() -> Self {
-        Self(Entries::of([]))
+        Self(NamedValues::of([]))
     }
 
     /// The texts.
@@ -274,7 +274,7 @@ impl Setting for Texts {
 
 /// Authentication mechanisms, in the order of the words that name them: `auth_mechanisms.1 = PLAIN`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mechanisms(Entries<String>);
+pub struct Mechanisms(NamedValues<String>);
 
 /// The mechanisms the broker can offer.
 pub const MECHANISMS: [&str; 4] = ["PLAIN", "AMQPLAIN", "ANONYMOUS", "EXTERNAL"];
@@ -289,7 +289,7 @@ impl Default for Mechanisms {
     fn default() -> Self {
         let names = ["1", "2", "3"];
         let mechanisms = MECHANISMS.iter().take(DEFAULT_MECHANISMS).map(|&name| name.to_owned());
-        Self(Entries::of(names.into_iter().zip(mechanisms)))
+        Self(NamedValues::of(names.into_iter().zip(mechanisms)))
     }
 }
 
@@ -328,7 +328,7 @@ impl Setting for Mechanisms {
 
 /// Log levels by category: `log.connection.level = debug`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CategoryLevels(Entries<Level>);
+pub struct CategoryLevels(NamedValues<Level>);
 
 /// RabbitMQ's log categories, and `audit`.
 pub const LOG_CATEGORIES: [&str; 10] = [
@@ -346,7 +346,7 @@ pub const LOG_CATEGORIES: [&str; 10] = [
 
 impl Default for CategoryLevels {
     fn default() -> Self {
-        Self(Entries::of([]))
+        Self(NamedValues::of([]))
     }
 }
 

@@ -44,7 +44,7 @@ pub struct PageServer {
     pub initiated_by: Option<InitiatedBy>,
 }
 
-/// Those of which something is said.
+/// The resource servers of which the configuration says something, in its order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PageServers(Vec<(String, PageServer)>);
 

@@ -1,7 +1,7 @@
 //! TLS options: the same set under several prefixes, and the types only they have.
 
 use crate::option::options;
-use crate::setting::{Entries, KeyMatch, Setting};
+use crate::setting::{KeyMatch, NamedValues, Setting};
 use crate::value::{Secret, words};
 
 words! {
@@ -46,7 +46,7 @@ words! {
 
 /// Words in the order of the last words of their keys: `ssl_options.ciphers.1 = ...`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ordered<const OF_VERSIONS: bool>(Entries<String>);
+pub struct Ordered<const OF_VERSIONS: bool>(NamedValues<String>);
 
 /// Versions of TLS.
 pub type TlsVersions = Ordered<true>;
@@ -58,7 +58,7 @@ const VERSIONS: [&str; 5] = ["tlsv1.3", "tlsv1.2", "tlsv1.1", "tlsv1", "sslv3"];
 
 impl<const OF_VERSIONS: bool> Default for Ordered<OF_VERSIONS> {
     fn default() -> Self {
-        Self(Entries::of([]))
+        Self(NamedValues::of([]))
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::peer::{Connect, Event, Peer, frame};
 use crate::record;
 use crate::script::{Action, Block, Conversation, Expect, Script, Send, Target, What};
-use crate::text::{Call, Item, Vars};
+use crate::text::{Call, Term, Vars};
 use crate::value::Value;
 use crate::wire::{encode_call, encode_content};
 
@@ -175,12 +175,12 @@ impl<'a> Runner<'a> {
         let option = |key: &str, default: &str| {
             let item = options.named.iter().find(|(n, _)| n == key).map(|(_, item)| item);
             match item {
-                Some(Item::Text(text)) => String::from_utf8_lossy(text).into_owned(),
-                Some(Item::Number(n)) => n.to_string(),
+                Some(Term::Text(text)) => String::from_utf8_lossy(text).into_owned(),
+                Some(Term::Number(n)) => n.to_string(),
                 _ => default.to_owned(),
             }
         };
-        let has_word = |word: &str| options.args.contains(&Item::Text(word.as_bytes().to_vec()));
+        let has_word = |word: &str| options.args.contains(&Term::Text(word.as_bytes().to_vec()));
         self.open(name)?;
         let deadline = self.settings.deadline;
         let peer = self.peers.get_mut(name).ok_or("no such connection")?;
@@ -194,9 +194,9 @@ impl<'a> Runner<'a> {
         let mut call = Call::parse("connection.start-ok")?;
         call.args = vec![
             properties,
-            Item::Text(b"PLAIN".to_vec()),
-            Item::Text(secret.into_bytes()),
-            Item::Text(b"en_US".to_vec()),
+            Term::Text(b"PLAIN".to_vec()),
+            Term::Text(secret.into_bytes()),
+            Term::Text(b"en_US".to_vec()),
         ];
         send_call(peer, 0, &call)?;
         let tune = await_method(peer, 0, "connection.tune", deadline)?;
@@ -211,7 +211,7 @@ impl<'a> Runner<'a> {
         let tune_ok = format!("connection.tune-ok {channel_max} {frame_max} {heartbeat}");
         send_call(peer, 0, &Call::parse(&tune_ok)?)?;
         let mut open = Call::parse("connection.open")?;
-        open.args = vec![Item::Text(option("vhost", "/").into_bytes())];
+        open.args = vec![Term::Text(option("vhost", "/").into_bytes())];
         send_call(peer, 0, &open)?;
         await_method(peer, 0, "connection.open-ok", deadline)?;
         if !has_word("no-channel") {
@@ -250,7 +250,7 @@ impl<'a> Runner<'a> {
         let peer = self.peer(&send.target)?;
         if let What::Call(call) = &send.what
             && call.name == "connection.tune-ok"
-            && let Some(Item::Number(max @ 1..)) = call.args.get(1)
+            && let Some(Term::Number(max @ 1..)) = call.args.get(1)
         {
             peer.frame_max = *max as u32;
         }
@@ -295,7 +295,7 @@ impl<'a> Runner<'a> {
         for queue in queues {
             if let Ok(spare) = open_spare(peer, deadline) {
                 let mut call = Call::parse("queue.declare passive")?;
-                call.args.push(Item::Text(queue.clone().into_bytes()));
+                call.args.push(Term::Text(queue.clone().into_bytes()));
                 send_call(peer, spare, &call)?;
                 let answer = await_any(peer, spare, deadline)?;
                 if !matches!(&answer, Event::Method(m) if m.method.name == "channel.close") {
@@ -590,7 +590,7 @@ impl<'a> Runner<'a> {
             for (is_queue, name) in names {
                 let word = if is_queue { "queue.delete" } else { "exchange.delete" };
                 let Ok(mut call) = Call::parse(word) else { return };
-                call.args.push(Item::Text(name.into_bytes()));
+                call.args.push(Term::Text(name.into_bytes()));
                 let _ = send_call(peer, 1, &call);
                 if let Ok(Event::Method(m)) = await_any(peer, 1, within)
                     && m.method.name == "channel.close"
@@ -606,8 +606,8 @@ impl<'a> Runner<'a> {
     }
 }
 
-fn capabilities() -> Item {
-    let yes = |name: &str| (name.as_bytes().to_vec(), Item::Scalar(Value::Bool(true)));
+fn capabilities() -> Term {
+    let yes = |name: &str| (name.as_bytes().to_vec(), Term::Scalar(Value::Bool(true)));
     let all = [
         "publisher_confirms",
         "exchange_exchange_bindings",
@@ -616,8 +616,8 @@ fn capabilities() -> Item {
         "connection.blocked",
         "authentication_failure_close",
     ];
-    let table = Item::Table(all.iter().map(|name| yes(name)).collect(), false);
-    Item::Table(vec![(b"capabilities".to_vec(), table)], false)
+    let table = Term::Table(all.iter().map(|name| yes(name)).collect(), false);
+    Term::Table(vec![(b"capabilities".to_vec(), table)], false)
 }
 
 /// A channel that no script uses, opened.
@@ -633,7 +633,7 @@ fn through_queues(peer: &mut Peer, queues: &[String], deadline: Duration) -> Res
     let spare = open_spare(peer, deadline)?;
     for queue in queues {
         let mut call = Call::parse("queue.declare passive")?;
-        call.args.push(Item::Text(queue.clone().into_bytes()));
+        call.args.push(Term::Text(queue.clone().into_bytes()));
         send_call(peer, spare, &call)?;
         if let Event::Method(m) = await_any(peer, spare, deadline)?
             && m.method.name == "channel.close"
@@ -711,8 +711,8 @@ fn fits(event: &Event, call: &Call, vars: &mut Vars) -> Result<(), String> {
         (Event::Method(message), _) => message.check(call, vars),
         (Event::End, "eof") => Ok(()),
         (Event::Greeting(bytes), "protocol-header") => {
-            let numbers: Vec<Item> =
-                bytes.iter().skip(4).map(|b| Item::Number(i64::from(*b))).collect();
+            let numbers: Vec<Term> =
+                bytes.iter().skip(4).map(|b| Term::Number(i64::from(*b))).collect();
             if numbers == call.args { Ok(()) } else { Err("another version".to_owned()) }
         }
         _ => Err("another event".to_owned()),
@@ -725,8 +725,8 @@ fn confirm_ranges(call: &Call) -> Result<(BTreeSet<u64>, BTreeSet<u64>), String>
     let mut set = &mut acks;
     for item in &call.args {
         let word = match item {
-            Item::Number(n) => n.to_string(),
-            Item::Text(text) => String::from_utf8_lossy(text).into_owned(),
+            Term::Number(n) => n.to_string(),
+            Term::Text(text) => String::from_utf8_lossy(text).into_owned(),
             other => return Err(format!("confirms {other:?}")),
         };
         if word == "nack" {

@@ -30,7 +30,7 @@
 use std::ops::Range;
 
 use crate::bytes;
-use crate::text::{Call, Item};
+use crate::text::{Call, Term};
 
 /// A file of conversations.
 #[derive(Debug)]
@@ -209,8 +209,8 @@ impl Conversation {
                     continue;
                 }
                 let name = match call.args.first() {
-                    Some(Item::Text(name)) => String::from_utf8_lossy(name).into_owned(),
-                    Some(Item::Number(n)) => n.to_string(),
+                    Some(Term::Text(name)) => String::from_utf8_lossy(name).into_owned(),
+                    Some(Term::Number(n)) => n.to_string(),
                     _ => continue,
                 };
                 if !name.is_empty()
@@ -290,7 +290,7 @@ impl Send {
                 | "connection.tune-ok"
                 | "basic.recover-async"
         );
-        !is_quiet && !call.args.contains(&Item::Text(b"no-wait".to_vec()))
+        !is_quiet && !call.args.contains(&Term::Text(b"no-wait".to_vec()))
     }
 
     fn parse(line: &str) -> Result<Self, String> {

@@ -16,7 +16,7 @@ use crate::value::Value;
 
 /// A value to send, or a pattern to expect.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Item {
+pub enum Term {
     /// `_`
     Any,
     /// `$name`
@@ -39,9 +39,9 @@ pub enum Item {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Content {
     /// The body.
-    pub body: Item,
+    pub body: Term,
     /// Properties by their published names, with `_` written as `-`.
-    pub properties: Vec<(String, Item)>,
+    pub properties: Vec<(String, Term)>,
     /// More properties may be there.
     pub is_partial: bool,
 }
@@ -52,9 +52,9 @@ pub struct Call {
     /// `class.method`, or a word of the runner's own.
     pub name: String,
     /// In the order of the definition, without bits.
-    pub args: Vec<Item>,
+    pub args: Vec<Term>,
     /// Arguments given by name.
-    pub named: Vec<(String, Item)>,
+    pub named: Vec<(String, Term)>,
     /// What follows the bar.
     pub content: Option<Content>,
 }
@@ -134,9 +134,9 @@ impl Parser {
         self.tokens.as_slice().get(1)
     }
 
-    fn item(&mut self) -> Result<Item, String> {
+    fn item(&mut self) -> Result<Term, String> {
         match self.tokens.next().ok_or("a value is missing")? {
-            Token::Quoted(text, _) => Ok(Item::Text(text)),
+            Token::Quoted(text, _) => Ok(Term::Text(text)),
             Token::Mark('{') => self.table(),
             Token::Mark('[') => {
                 let mut items = Vec::new();
@@ -144,7 +144,7 @@ impl Parser {
                     items.push(self.item()?);
                 }
                 self.tokens.next();
-                Ok(Item::Array(items))
+                Ok(Term::Array(items))
             }
             Token::Mark(c) => Err(format!("unexpected {c}")),
             Token::Word(word) => {
@@ -158,12 +158,12 @@ impl Parser {
         }
     }
 
-    fn table(&mut self) -> Result<Item, String> {
+    fn table(&mut self) -> Result<Term, String> {
         let mut entries = Vec::new();
         let mut is_partial = false;
         loop {
             let key = match self.tokens.next().ok_or("a table is open")? {
-                Token::Mark('}') => return Ok(Item::Table(entries, is_partial)),
+                Token::Mark('}') => return Ok(Term::Table(entries, is_partial)),
                 Token::Word(word) if word == "..." => {
                     is_partial = true;
                     continue;
@@ -180,39 +180,39 @@ impl Parser {
     }
 }
 
-fn prefixed(word: &str, text: Vec<u8>) -> Result<Item, String> {
+fn prefixed(word: &str, text: Vec<u8>) -> Result<Term, String> {
     match word {
-        "x:" => Ok(Item::Scalar(Value::Bytes(text))),
-        "g:" => Ok(Item::Glob(String::from_utf8_lossy(&text).into_owned())),
+        "x:" => Ok(Term::Scalar(Value::Bytes(text))),
+        "g:" => Ok(Term::Glob(String::from_utf8_lossy(&text).into_owned())),
         other => Err(format!("unknown prefix {other}")),
     }
 }
 
-fn scalar(word: &str) -> Result<Item, String> {
+fn scalar(word: &str) -> Result<Term, String> {
     let bad = |e: std::num::ParseIntError| format!("{word}: {e}");
     if word == "_" {
-        return Ok(Item::Any);
+        return Ok(Term::Any);
     }
     if let Some(name) = word.strip_prefix('$') {
-        return Ok(Item::Var(name.to_owned()));
+        return Ok(Term::Var(name.to_owned()));
     }
     match word {
-        "true" => return Ok(Item::Scalar(Value::Bool(true))),
-        "false" => return Ok(Item::Scalar(Value::Bool(false))),
-        "void" => return Ok(Item::Scalar(Value::Void)),
+        "true" => return Ok(Term::Scalar(Value::Bool(true))),
+        "false" => return Ok(Term::Scalar(Value::Bool(false))),
+        "void" => return Ok(Term::Scalar(Value::Void)),
         _ => {}
     }
     if let Ok(number) = word.parse::<i64>() {
-        return Ok(Item::Number(number));
+        return Ok(Term::Number(number));
     }
     if let Some((first, count)) = word.split_once('*')
         && let [byte] = first.as_bytes()
         && let Ok(count) = count.parse()
     {
-        return Ok(Item::Text(vec![*byte; count]));
+        return Ok(Term::Text(vec![*byte; count]));
     }
     let Some((prefix, rest)) = word.split_once(':') else {
-        return Ok(Item::Text(word.as_bytes().to_vec()));
+        return Ok(Term::Text(word.as_bytes().to_vec()));
     };
     let value = match prefix {
         "b" | "B" | "s" | "u" | "I" | "i" | "l" => {
@@ -226,9 +226,9 @@ fn scalar(word: &str) -> Result<Item, String> {
             let (scale, number) = rest.split_once('/').ok_or("a decimal is D:scale/value")?;
             Value::Decimal(scale.parse().map_err(bad)?, number.parse().map_err(bad)?)
         }
-        _ => return Ok(Item::Text(word.as_bytes().to_vec())),
+        _ => return Ok(Term::Text(word.as_bytes().to_vec())),
     };
-    Ok(Item::Scalar(value))
+    Ok(Term::Scalar(value))
 }
 
 impl Call {
@@ -280,7 +280,7 @@ impl Content {
 /// Values that `$name` stands for.
 pub type Vars = std::collections::BTreeMap<String, Value>;
 
-impl Item {
+impl Term {
     /// The value to send, typed as the wire wants it by default: numbers are `I` or `l`.
     pub fn value(&self, vars: &Vars) -> Result<Value, String> {
         Ok(match self {
@@ -363,14 +363,14 @@ mod tests {
             Call::parse(r#"basic.publish "" q mandatory | "a b" priority=3 headers={k=[1 l:2]}"#);
         let call = call.expect("parses");
         assert_eq!(call.args.len(), 3);
-        assert_eq!(call.args[0], Item::Text(Vec::new()));
+        assert_eq!(call.args[0], Term::Text(Vec::new()));
         let content = call.content.expect("has content");
-        assert_eq!(content.body, Item::Text(b"a b".to_vec()));
+        assert_eq!(content.body, Term::Text(b"a b".to_vec()));
         assert_eq!(content.properties.len(), 2);
-        let list = vec![Item::Number(1), Item::Scalar(Value::Int('l', 2))];
+        let list = vec![Term::Number(1), Term::Scalar(Value::Int('l', 2))];
         assert_eq!(
             content.properties[1].1,
-            Item::Table(vec![(b"k".to_vec(), Item::Array(list))], false)
+            Term::Table(vec![(b"k".to_vec(), Term::Array(list))], false)
         );
     }
 
@@ -386,6 +386,6 @@ mod tests {
     fn quotes() {
         assert!(Call::parse("x \"open").is_err());
         let call = Call::parse(r#"x "\x00\xff\n""#).expect("parses");
-        assert_eq!(call.args, [Item::Text(vec![0, 0xff, b'\n'])]);
+        assert_eq!(call.args, [Term::Text(vec![0, 0xff, b'\n'])]);
     }
 }

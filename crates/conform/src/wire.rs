@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::spec::{Kind, Method, Spec};
-use crate::text::{Call, Content, Item, Vars};
+use crate::text::{Call, Content, Term, Vars};
 use crate::value::{
     Garbled, Reader, Value, put_long_str, put_number, put_short_str, put_table, write_text,
     write_value,
@@ -58,12 +58,12 @@ pub fn encode_call(call: &Call, vars: &Vars) -> Result<(&'static Method, Vec<u8>
     let mut bits = Bits::default();
     for (field, item) in method.fields.iter().zip(laid) {
         if field.kind == Kind::Bit {
-            bits.put(&mut out, matches!(item, Slot::Set));
+            bits.put(&mut out, matches!(item, FieldSpec::Set));
             continue;
         }
         bits.end();
         let value = match item {
-            Slot::Item(item) => Some(item.value(vars)?),
+            FieldSpec::Term(item) => Some(item.value(vars)?),
             _ => None,
         };
         put_field(&mut out, field.kind, value).map_err(|e| format!("{}: {e}", field.name))?;
@@ -93,40 +93,40 @@ impl Bits {
     }
 }
 
-/// What a call says about one field.
-enum Slot<'a> {
+/// What a call says about one field of its method.
+enum FieldSpec<'a> {
     Absent,
     Set,
-    Item(&'a Item),
+    Term(&'a Term),
 }
 
 /// Brings the words of a call into the order of the fields.
-fn lay_out<'a>(method: &Method, call: &'a Call) -> Result<Vec<Slot<'a>>, String> {
-    let mut slots: Vec<Slot<'a>> = method.fields.iter().map(|_| Slot::Absent).collect();
+fn lay_out<'a>(method: &Method, call: &'a Call) -> Result<Vec<FieldSpec<'a>>, String> {
+    let mut slots: Vec<FieldSpec<'a>> = method.fields.iter().map(|_| FieldSpec::Absent).collect();
     let is_open = |i: usize| {
         let field = &method.fields[i];
         field.kind != Kind::Bit && !field.is_reserved
     };
     let mut next = 0;
     for item in &call.args {
-        if let Item::Text(word) = item
+        if let Term::Text(word) = item
             && let Some(at) = method
                 .fields
                 .iter()
                 .position(|f| f.kind == Kind::Bit && f.name.as_bytes() == word.as_slice())
         {
-            slots[at] = Slot::Set;
+            slots[at] = FieldSpec::Set;
             continue;
         }
         // A table may come before strings left out.
-        let is_table = matches!(item, Item::Table(..));
+        let is_table = matches!(item, Term::Table(..));
         while next < slots.len()
             && (!is_open(next) || is_table && method.fields[next].kind != Kind::Table)
         {
             next += 1;
         }
         let slot = slots.get_mut(next).ok_or_else(|| format!("too many arguments: {item:?}"))?;
-        *slot = Slot::Item(item);
+        *slot = FieldSpec::Term(item);
         next += 1;
     }
     for (name, item) in &call.named {
@@ -136,8 +136,10 @@ fn lay_out<'a>(method: &Method, call: &'a Call) -> Result<Vec<Slot<'a>>, String>
             .position(|f| f.name == *name)
             .ok_or_else(|| format!("{} has no {name}", method.name))?;
         slots[at] = match item {
-            Item::Scalar(Value::Bool(true)) if method.fields[at].kind == Kind::Bit => Slot::Set,
-            _ => Slot::Item(item),
+            Term::Scalar(Value::Bool(true)) if method.fields[at].kind == Kind::Bit => {
+                FieldSpec::Set
+            }
+            _ => FieldSpec::Term(item),
         };
     }
     Ok(slots)
@@ -354,15 +356,15 @@ impl Message {
         for ((field, value), slot) in self.method.fields.iter().zip(&self.fields).zip(slots) {
             let fits = match slot {
                 _ if field.is_reserved => true,
-                Slot::Set => value == &Value::Bool(true),
-                Slot::Absent => match value {
+                FieldSpec::Set => value == &Value::Bool(true),
+                FieldSpec::Absent => match value {
                     Value::Bool(yes) => !yes,
                     Value::Int(_, n) => *n == 0,
                     Value::Str(text) => text.is_empty(),
                     Value::Table(entries) => entries.is_empty(),
                     _ => false,
                 },
-                Slot::Item(item) => item.matches(value, vars),
+                FieldSpec::Term(item) => item.matches(value, vars),
             };
             if !fits {
                 return Err(format!("{} differs", field.name));
@@ -380,15 +382,15 @@ impl Message {
 pub fn with_ids(call: &Call) -> Call {
     let mut call = call.clone();
     if matches!(call.name.as_str(), "channel.close" | "connection.close")
-        && let [_, _, Item::Text(name)] = call.args.as_slice()
+        && let [_, _, Term::Text(name)] = call.args.as_slice()
     {
         let name = String::from_utf8_lossy(name).into_owned();
         let ids =
             if name == "none" { Some((0, 0)) } else { Spec::get().by_name(&name).map(|m| m.id) };
         if let Some((class, method)) = ids {
             call.args.truncate(2);
-            call.args.push(Item::Number(i64::from(class)));
-            call.args.push(Item::Number(i64::from(method)));
+            call.args.push(Term::Number(i64::from(class)));
+            call.args.push(Term::Number(i64::from(method)));
         }
     }
     call
@@ -408,7 +410,7 @@ impl Received {
 
     fn check(&self, expected: &Content, vars: &mut Vars) -> Result<(), String> {
         let body = match &expected.body {
-            Item::Number(n) => Item::Text(n.to_string().into_bytes()),
+            Term::Number(n) => Term::Text(n.to_string().into_bytes()),
             other => other.clone(),
         };
         if !body.matches(&Value::Str(self.body.clone()), vars) {

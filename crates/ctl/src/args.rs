@@ -5,15 +5,15 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches, ValueEnum};
 
-use crate::commands::{self, Entry, Kind, Tools, Word};
+use crate::commands::{self, Command, Kind, Tools, Word};
 
 /// The command line of `leveret ctl`, or of one of the tools of RabbitMQ.
 #[derive(Clone, Debug)]
 pub struct CtlArgs {
     pub(crate) common: Common,
-    pub(crate) entry: &'static Entry,
+    pub(crate) entry: &'static Command,
     pub(crate) words: Words,
 }
 
@@ -92,11 +92,11 @@ Example:
   leveret ctl list_queues --vhost / name messages consumers --formatter json";
 
 impl Args for CtlArgs {
-    fn augment_args(command: Command) -> Command {
+    fn augment_args(command: clap::Command) -> clap::Command {
         augment(command, Tools::ALL)
     }
 
-    fn augment_args_for_update(command: Command) -> Command {
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
         Self::augment_args(command)
     }
 }
@@ -124,20 +124,20 @@ impl FromArgMatches for CtlArgs {
 }
 
 /// The command line of one of RabbitMQ's tools, under its name.
-pub(crate) fn tool(name: &'static str, tools: Tools) -> Command {
-    let command = augment(Command::new(name).version(env!("CARGO_PKG_VERSION")), tools);
+pub(crate) fn tool(name: &'static str, tools: Tools) -> clap::Command {
+    let command = augment(clap::Command::new(name).version(env!("CARGO_PKG_VERSION")), tools);
     // What the switches are said to be is not what the tool is.
     command.about(format!("{name}'s commands, for a node of Leveret"))
 }
 
-fn augment(command: Command, tools: Tools) -> Command {
+fn augment(command: clap::Command, tools: Tools) -> clap::Command {
     let command = Common::augment_args(command).after_help(AFTER_HELP).subcommand_required(true);
     let wanted = commands::all().filter(|entry| entry.tools.meets(tools));
     command.arg_required_else_help(true).subcommands(wanted.map(subcommand))
 }
 
-fn subcommand(entry: &'static Entry) -> Command {
-    Command::new(entry.name).about(entry.about).args(entry.words.iter().map(argument))
+fn subcommand(entry: &'static Command) -> clap::Command {
+    clap::Command::new(entry.name).about(entry.about).args(entry.words.iter().map(argument))
 }
 
 fn argument(word: &'static Word) -> Arg {

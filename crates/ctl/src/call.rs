@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::args::{Common, CtlArgs, Formatter, Words};
 use crate::client::{Client, Reply};
 use crate::columns::{self, Column, Row};
-use crate::commands::{Entry, Kind};
+use crate::commands::{Command, Kind};
 use crate::fault::{Code, Fault};
 use crate::target::Target;
 
@@ -37,7 +37,7 @@ pub(crate) enum Answer {
 
 /// A command at work.
 pub(crate) struct Call<'a> {
-    pub(crate) entry: &'static Entry,
+    pub(crate) entry: &'static Command,
     pub(crate) common: &'a Common,
     words: Words,
     target: Target,
@@ -82,7 +82,7 @@ impl<'a> Call<'a> {
     /// Runs another command, with its default words but for `columns`: `report` is made of those.
     pub(crate) fn other(
         &mut self,
-        entry: &'static Entry,
+        entry: &'static Command,
         columns: Option<&str>,
     ) -> Result<Answer, Fault> {
         let defaults = entry.words.iter().filter_map(|word| match word.kind {

@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Subcommand};
 
-use crate::broker::Source;
+use crate::broker::BrokerChoice;
 use crate::case::Length;
 use crate::catalogue::{ALL, Experiment, find};
 use crate::everything::EverythingArgs;
@@ -99,17 +99,17 @@ impl ExperimentArgs {
     }
 
     /// The brokers, in the order of columns.
-    pub(crate) fn sources(&self) -> Vec<Source> {
+    pub(crate) fn sources(&self) -> Vec<BrokerChoice> {
         let first = match &self.uri {
-            Some(uri) => Source::Running { uri: uri.clone(), pid: self.pid },
-            None => Source::Own,
+            Some(uri) => BrokerChoice::Running { uri: uri.clone(), pid: self.pid },
+            None => BrokerChoice::Own,
         };
         let pids = self.against_pid.iter().copied().map(Some).chain(std::iter::repeat(None));
         let others = self
             .against
             .iter()
             .zip(pids)
-            .map(|(uri, pid)| Source::Running { uri: uri.clone(), pid });
+            .map(|(uri, pid)| BrokerChoice::Running { uri: uri.clone(), pid });
         [first].into_iter().chain(others).collect()
     }
 
@@ -203,17 +203,20 @@ mod tests {
         let args = read("ladder tx --quick --repeat 3 --against amqp://h --against-pid 7").unwrap();
         let names: Vec<_> = args.experiments().iter().map(|it| it.name).collect();
         assert_eq!(names, ["ladder", "tx"]);
-        assert!(matches!(&args.sources()[..], [Source::Own, Source::Running { pid: Some(7), .. }]));
+        assert!(matches!(
+            &args.sources()[..],
+            [BrokerChoice::Own, BrokerChoice::Running { pid: Some(7), .. }]
+        ));
         assert_eq!(read("--all").unwrap().experiments().len(), ALL.len());
         assert!(read("--list").unwrap().list);
         let two =
             read("tx --against amqp://a --against amqp://b --against-pid 7").unwrap().sources();
         assert!(matches!(
             &two[1..],
-            [Source::Running { pid: Some(7), .. }, Source::Running { pid: None, .. }]
+            [BrokerChoice::Running { pid: Some(7), .. }, BrokerChoice::Running { pid: None, .. }]
         ));
         let elsewhere = read("ladder --uri amqp://h").unwrap().sources();
-        assert!(matches!(&elsewhere[..], [Source::Running { pid: None, .. }]));
+        assert!(matches!(&elsewhere[..], [BrokerChoice::Running { pid: None, .. }]));
     }
 
     #[test]

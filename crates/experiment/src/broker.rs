@@ -16,9 +16,9 @@ use crate::outcome::Facts;
 /// Longest time from its start until a broker is ready.
 const START: Duration = Duration::from_secs(20);
 
-/// Where a broker is to be had.
+/// The broker that an experiment loads.
 #[derive(Clone, Debug)]
-pub(crate) enum Source {
+pub(crate) enum BrokerChoice {
     /// This program, started for each experiment.
     Own,
     /// A running broker, and its process if that is on this machine.
@@ -51,10 +51,12 @@ pub(crate) struct Broker {
 
 impl Broker {
     /// Starts it with these settings, or only takes note of where it is.
-    pub(crate) fn open(source: &Source, settings: &[&str]) -> Result<Self> {
+    pub(crate) fn open(source: &BrokerChoice, settings: &[&str]) -> Result<Self> {
         match source {
-            Source::Running { uri, pid } => Ok(Self { uri: uri.clone(), pid: *pid, own: None }),
-            Source::Own => {
+            BrokerChoice::Running { uri, pid } => {
+                Ok(Self { uri: uri.clone(), pid: *pid, own: None })
+            }
+            BrokerChoice::Own => {
                 let (own, address) = Own::start(settings)?;
                 let pid = Some(own.child.id());
                 let uri = format!("amqp://guest:guest@{address}/%2F");

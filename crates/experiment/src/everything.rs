@@ -20,7 +20,7 @@ use leveret_load::probe::{Probe, ProbeOptions, Probed};
 use leveret_load::process;
 use serde_json::{Value, json};
 
-use crate::broker::Source;
+use crate::broker::BrokerChoice;
 use crate::echo::{Echo, Echoed};
 use crate::interrupt::Interrupt;
 use crate::isolation::End;
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &EverythingArgs) -> Result<End> {
     let journal = Arc::new(Journal::create(&args.log)?);
     let interrupt = Interrupt::listen()?;
     let watermark = format!("vm_memory_high_watermark.absolute={}MB", args.watermark);
-    let mut site = Site::open(&Source::Own, None, &[&watermark])?;
+    let mut site = Site::open(&BrokerChoice::Own, None, &[&watermark])?;
     furnish(&site)?;
     let description = String::from_utf8(site.ask("GET", "/api/openapi.yaml", &Value::Null)?)?;
     let routes = operators::routes(&description);

@@ -14,7 +14,7 @@ use leveret_load::probe::{Probe, ProbeOptions, Probed};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::broker::Source;
+use crate::broker::BrokerChoice;
 use crate::echo::Echoed;
 use crate::interrupt::Interrupt;
 use crate::machine::Machine;
@@ -28,7 +28,7 @@ mod stage;
 
 use cases::{ALL, CONTROL, Case};
 use judge::Verdict;
-use stage::{Stage, Told, peak_rss};
+use stage::{CaseNotes, Stage, peak_rss};
 
 /// What an innocent client feels while somebody does one large thing, on Leveret or beside another broker.
 ///
@@ -167,7 +167,7 @@ pub(crate) enum End {
 
 /// A broker of the columns.
 struct Column<'a> {
-    source: Source,
+    source: BrokerChoice,
     api: Option<&'a str>,
     is_first: bool,
 }
@@ -184,8 +184,8 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<End> {
     }
     let interrupt = Interrupt::listen()?;
     let source = |uri: &Option<String>, pid: Option<u32>| match uri {
-        Some(uri) => Source::Running { uri: uri.clone(), pid },
-        None => Source::Own,
+        Some(uri) => BrokerChoice::Running { uri: uri.clone(), pid },
+        None => BrokerChoice::Own,
     };
     let first = source(&args.uri, args.pid);
     let mut columns = vec![Column { source: first, api: args.api.as_deref(), is_first: true }];
@@ -278,7 +278,7 @@ fn play(
             size,
             seconds: Duration::from_secs_f64(args.seconds),
             end: Instant::now() + limit,
-            told: Told::default(),
+            told: CaseNotes::default(),
         };
         let done = within(limit, interrupt, &site, || (case.run)(&stage));
         let work = stage.told.began().map(|began| began.elapsed());
@@ -320,7 +320,7 @@ fn furnish(site: &Site, vhost: &str) -> Result<()> {
     Ok(())
 }
 
-/// Does it; when it takes too long, or somebody wants it to end, its connections are ended.
+/// Runs a deed. If it takes too long, or somebody wants it to end, its connections are ended.
 fn within(
     limit: Duration,
     interrupt: &Interrupt,

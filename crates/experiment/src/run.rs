@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use leveret_load::{Counter, Outcome, process};
 
-use crate::broker::{Broker, Made, Source};
+use crate::broker::{Broker, BrokerChoice, Made};
 use crate::case::{Case, Length, split};
 use crate::catalogue::Experiment;
 use crate::interrupt::Interrupt;
@@ -23,7 +23,7 @@ const AROUND_S: f64 = 0.5;
 #[derive(Debug)]
 pub(crate) struct Runner<'a> {
     /// The brokers, in the order of columns.
-    pub(crate) sources: &'a [Source],
+    pub(crate) sources: &'a [BrokerChoice],
     /// How long runs are.
     pub(crate) length: Length,
     /// Each message and each ack is a write of its own.
@@ -158,18 +158,18 @@ impl Runner<'_> {
                 let mut on_interval = |interval: &leveret_load::Interval| {
                     let rate =
                         interval.rate(Counter::Published).max(interval.rate(Counter::Consumed));
-                    let _ = rates.send(Told::Rate(rate));
+                    let _ = rates.send(RunNews::Rate(rate));
                 };
                 let outcome = leveret_load::measure(&options, Some(&mut on_interval));
-                let _ = tell.send(Told::Done(Box::new(outcome)));
+                let _ = tell.send(RunNews::Done(Box::new(outcome)));
             });
         }
         drop(tell);
         let (began, mut outcomes, mut now) = (Instant::now(), Vec::new(), String::new());
         while outcomes.len() < commands.len() {
             match told.recv_timeout(LOOK) {
-                Ok(Told::Done(outcome)) => outcomes.push((*outcome)?),
-                Ok(Told::Rate(rate)) => now = format!(": {}/s", text::number(rate)),
+                Ok(RunNews::Done(outcome)) => outcomes.push((*outcome)?),
+                Ok(RunNews::Rate(rate)) => now = format!(": {}/s", text::number(rate)),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => bail!("the load died"),
             }
@@ -182,7 +182,8 @@ impl Runner<'_> {
     }
 }
 
-enum Told {
+/// What a load under way says.
+enum RunNews {
     Rate(f64),
     Done(Box<Result<Outcome>>),
 }

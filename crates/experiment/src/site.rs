@@ -8,7 +8,7 @@ use leveret_client::{Connection, Options, Stopper, Uri};
 use leveret_ctl::Api;
 use serde_json::Value;
 
-use crate::broker::{Broker, Source};
+use crate::broker::{Broker, BrokerChoice};
 use crate::outcome::Facts;
 
 /// Longest time for a call of a client: work of minutes has to end within it.
@@ -32,7 +32,11 @@ pub(crate) struct Site {
 
 impl Site {
     /// Starts a broker with these settings, or connects to a running one.
-    pub(crate) fn open(source: &Source, api: Option<&str>, settings: &[&str]) -> Result<Self> {
+    pub(crate) fn open(
+        source: &BrokerChoice,
+        api: Option<&str>,
+        settings: &[&str],
+    ) -> Result<Self> {
         let broker = Broker::open(source, settings)?;
         let api = match (broker.socket(), api) {
             (Some(socket), _) => Api::of_socket(socket, CALL),

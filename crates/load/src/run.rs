@@ -16,9 +16,9 @@ use crate::stats::{Counter, Tally};
 use crate::watch::Watch;
 use crate::worker::{NAP, Worker, is_lost};
 
-/// Shared between the watcher and its workers.
+/// What the watcher and its workers share: who is to stop, who runs, what failed.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct RunControl {
     pub(crate) stop_producers: AtomicBool,
     pub(crate) stop_consumers: AtomicBool,
     pub(crate) producers_running: AtomicUsize,
@@ -28,7 +28,7 @@ pub(crate) struct Shared {
     stoppers: Mutex<Vec<Stopper>>,
 }
 
-impl Shared {
+impl RunControl {
     pub(crate) fn has_failed(&self) -> bool {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
@@ -52,7 +52,7 @@ impl Shared {
 /// Workers of one kind, while they run.
 struct Crew<'a> {
     plan: &'a Plan,
-    shared: &'a Shared,
+    shared: &'a RunControl,
     stop: &'a AtomicBool,
     running: &'a AtomicUsize,
     /// Number of its first worker among all.
@@ -137,10 +137,10 @@ pub(crate) fn run(
         None
     };
     let (producers, consumers) = (plan.publishing.producers, plan.consuming.consumers);
-    let shared = Shared {
+    let shared = RunControl {
         producers_running: AtomicUsize::new(producers),
         consumers_running: AtomicUsize::new(consumers),
-        ..Shared::default()
+        ..RunControl::default()
     };
     let shared = &shared;
     let consumer_crew = Crew {

@@ -110,7 +110,7 @@ fn time(properties: RawProperties<'_>, body: &[u8]) -> u64 {
     stamp::read_header(properties).or_else(|| stamp::read(body)).unwrap_or(NO_TIME)
 }
 
-/// Those that are there, under PerfTest's names.
+/// The properties that a message has, under PerfTest's names.
 fn fields(it: &Properties) -> String {
     let word = |text: &Option<String>| text.clone();
     let number = |number: Option<u8>| number.map(|it| it.to_string());

@@ -11,7 +11,7 @@ use crate::args::{ExitWhen, Options};
 use crate::outcome::{Broker, Interval, Outcome};
 use crate::plan::{Keys, Plan};
 use crate::process::{self, Usage};
-use crate::run::Shared;
+use crate::run::RunControl;
 use crate::stats::{Counter, Percentiles, Tally, Totals, histogram, sizes};
 
 /// How often the watcher looks whether the run is over.
@@ -32,7 +32,7 @@ const IDLE_FROM: Duration = Duration::from_secs(2);
 pub(crate) struct Watch<'a, 'f> {
     plan: &'a Plan,
     id: &'a str,
-    shared: &'a Shared,
+    shared: &'a RunControl,
     producers: &'a [Tally],
     consumers: &'a [Tally],
     /// To ask queues for their length.
@@ -55,7 +55,7 @@ impl<'a, 'f> Watch<'a, 'f> {
     pub(crate) fn new(
         plan: &'a Plan,
         options: &'a Options,
-        shared: &'a Shared,
+        shared: &'a RunControl,
         (producers, consumers): (&'a [Tally], &'a [Tally]),
         control: Option<Connection>,
         on_interval: Option<&'f mut dyn FnMut(&Interval)>,

@@ -32,16 +32,16 @@ const TELL: Duration = Duration::from_secs(1);
 /// Requests for single messages that may be under way.
 const GETS: usize = 100;
 
-/// How messages are taken out of the old queue, and the channel.
+/// The way in which messages are taken out of the old queue, and the channel.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Source {
+pub(crate) enum Intake {
     /// By a consumer.
     Consumed(u16),
     /// One by one: a queue that goes with its last consumer must have none of ours, with which its messages would go.
     Got(u16),
 }
 
-impl Source {
+impl Intake {
     fn channel(self) -> u16 {
         match self {
             Self::Consumed(channel) | Self::Got(channel) => channel,
@@ -53,7 +53,7 @@ impl Source {
 #[derive(Debug)]
 pub(crate) struct Flow<'a> {
     source: &'a mut Connection,
-    how: Source,
+    how: Intake,
     target: &'a mut Connection,
     to: u16,
     queue: &'a Queue,
@@ -83,7 +83,7 @@ pub(crate) struct Flow<'a> {
 impl<'a> Flow<'a> {
     /// `target` is on a new channel that confirms; `before` is what its queue was then.
     pub(crate) fn new(
-        (source, how): (&'a mut Connection, Source),
+        (source, how): (&'a mut Connection, Intake),
         (target, to): (&'a mut Connection, u16),
         queue: &'a Queue,
         exchange: &'a str,
@@ -130,7 +130,7 @@ impl<'a> Flow<'a> {
     /// Moves messages until the queue was seen empty or there is a reason to stop. Tells, about once a second, how many
     /// are moved and what it waits for.
     pub(crate) fn run(&mut self, mut tell: impl FnMut(u64, &str)) -> Result<(), Failure> {
-        if let Source::Consumed(channel) = self.how {
+        if let Intake::Consumed(channel) = self.how {
             self.source.qos(channel, self.prefetch, false).map_err(Side::Old.failure())?;
             self.source
                 .consume(channel, &self.queue.name, &Consume::default())
@@ -206,7 +206,7 @@ impl<'a> Flow<'a> {
 
     /// Asks for single messages, if that is how they are taken.
     fn ask(&mut self) -> Result<(), Error> {
-        let Source::Got(channel) = self.how else { return Ok(()) };
+        let Intake::Got(channel) = self.how else { return Ok(()) };
         let most = GETS.min(usize::from(self.prefetch));
         while !self.is_empty && self.why.is_none() && self.gets + self.unconfirmed.len() < most {
             let get = basic::Get { queue: &self.queue.name, no_ack: false, ..Default::default() };
@@ -329,7 +329,7 @@ impl<'a> Flow<'a> {
 
     /// Nothing is under way: waits a moment, and asks the queue whether there is anything else.
     fn is_done(&mut self, last_came: Instant) -> Result<bool, Failure> {
-        if matches!(self.how, Source::Got(_)) && self.is_empty && self.gets == 0 {
+        if matches!(self.how, Intake::Got(_)) && self.is_empty && self.gets == 0 {
             return Ok(true);
         }
         if self.source.wait(QUIET).map_err(Side::Old.failure())? {

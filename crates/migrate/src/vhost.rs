@@ -8,7 +8,7 @@ use leveret_client::{
 };
 use leveret_ctl::{Code, Fault};
 
-use crate::flow::{Flow, Source};
+use crate::flow::{Flow, Intake};
 use crate::queues::Queue;
 use crate::report::{Outcome, Report};
 
@@ -151,7 +151,7 @@ impl Pair {
             return self.clear(queue).map_err(Side::New.failure());
         }
         let from = self.source.open_channel().map_err(Side::Old.failure())?;
-        let how = if queue.is_auto_delete { Source::Got(from) } else { Source::Consumed(from) };
+        let how = if queue.is_auto_delete { Intake::Got(from) } else { Intake::Consumed(from) };
         let exchange = exchange_of(queue);
         let (source, target) = (&mut self.source, &mut self.target);
         let prefetch = self.prefetch;

@@ -1,7 +1,7 @@
 //! Commands of RabbitMQ's tools that make no sense here. Each says why, and what to use instead; the few that can be
 //! taken for done are.
 
-use super::{Entry, Tools, Word, answers, many};
+use super::{Command, Tools, Word, answers, many};
 use crate::call::{Answer, Call};
 use crate::columns;
 use crate::fault::Fault;
@@ -89,12 +89,12 @@ fn nobody(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Answer::Rows(columns::all(&["connection"]), Vec::new()))
 }
 
-const fn absent(name: &'static str, tools: Tools, run: super::entry::Run) -> Entry {
-    Entry::new(name, tools, "Not there: says why, and what to use", run).takes(ANY)
+const fn absent(name: &'static str, tools: Tools, run: super::command::Run) -> Command {
+    Command::new(name, tools, "Not there: says why, and what to use", run).takes(ANY)
 }
 
-const fn list(name: &'static str) -> Entry {
-    Entry::new(name, Tools::CTL_AND_DIAGNOSTICS, "Always empty: nobody speaks it", nobody)
+const fn list(name: &'static str) -> Command {
+    Command::new(name, Tools::CTL_AND_DIAGNOSTICS, "Always empty: nobody speaks it", nobody)
         .takes(ANY)
 }
 
@@ -102,7 +102,7 @@ const CTL: Tools = Tools::CTL;
 const DIAGNOSTICS: Tools = Tools::DIAGNOSTICS;
 const BOTH: Tools = Tools::CTL_AND_DIAGNOSTICS;
 
-pub(super) const COMMANDS: &[Entry] = &[
+pub(super) const COMMANDS: &[Command] = &[
     absent("erlang_version", DIAGNOSTICS, no_erlang),
     absent("erlang_cookie_hash", DIAGNOSTICS, no_erlang),
     absent("erlang_cookie_sources", DIAGNOSTICS, no_erlang),
@@ -114,14 +114,14 @@ pub(super) const COMMANDS: &[Entry] = &[
     absent("resolver_info", DIAGNOSTICS, ask_the_system),
     absent("os_env", DIAGNOSTICS, ask_the_system),
     absent("command_line_arguments", DIAGNOSTICS, ask_the_system),
-    Entry::new(
+    Command::new(
         "activate_free_disk_space_monitoring",
         BOTH,
         "Accepted: free disk space is always watched",
         answers,
     ),
     absent("deactivate_free_disk_space_monitoring", BOTH, disk_is_always_watched),
-    Entry::new(
+    Command::new(
         "enable_auth_attempt_source_tracking",
         DIAGNOSTICS,
         "Accepted: logins are always counted by source",

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, Word, flag, ignored_value, many, maybe, one, value};
+use super::{Command, Tools, Word, flag, ignored_value, many, maybe, one, value};
 use crate::call::{Answer, Call};
 use crate::fault::{Code, Fault};
 
@@ -63,12 +63,12 @@ fn put_permissions(it: &mut Call<'_>) -> Result<(), Fault> {
     it.put("/api/permissions/{vhost}/{username}", &body).map(drop)
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new("list_users", Tools::CTL_AND_DIAGNOSTICS, "List users with their tags", |it| {
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("list_users", Tools::CTL_AND_DIAGNOSTICS, "List users with their tags", |it| {
         it.table("/api/users", &["user=name", "tags"])
     })
     .says("Listing users ..."),
-    Entry::new("add_user", Tools::CTL, "Add a user, who has no permissions yet", |it| {
+    Command::new("add_user", Tools::CTL, "Add a user, who has no permissions yet", |it| {
         let password = it.password("password")?;
         let body = match it.flag("pre-hashed-password") {
             false => json!({"password": password, "tags": ""}),
@@ -96,27 +96,27 @@ pub(super) const COMMANDS: &[Entry] = &[
         PASSWORD,
     ])
     .says("Adding user \"{username}\" ..."),
-    Entry::new("delete_user", Tools::CTL, "Delete a user", |it| {
+    Command::new("delete_user", Tools::CTL, "Delete a user", |it| {
         it.delete(USER_PATH)?;
         Ok(Answer::Done)
     })
     .takes(&[USER])
     .says("Deleting user \"{username}\" ...")
     .or_missing(Code::NoUser, NO_USER),
-    Entry::new("change_password", Tools::CTL, "Change a user's password", |it| {
+    Command::new("change_password", Tools::CTL, "Change a user's password", |it| {
         let password = it.password("password")?;
         change(it, json!({"password": password}))
     })
     .takes(&[USER, PASSWORD])
     .says("Changing password for user \"{username}\" ...")
     .or_missing(Code::NoUser, NO_USER),
-    Entry::new("clear_password", Tools::CTL, "Let nobody log in by the user's password", |it| {
+    Command::new("clear_password", Tools::CTL, "Let nobody log in by the user's password", |it| {
         change(it, json!({"password_hash": ""}))
     })
     .takes(&[USER])
     .says("Clearing password for user \"{username}\" ...")
     .or_missing(Code::NoUser, NO_USER),
-    Entry::new("authenticate_user", Tools::CTL, "Check a user's password", |it| {
+    Command::new("authenticate_user", Tools::CTL, "Check a user's password", |it| {
         let body = json!({"username": it.word("username"), "password": it.password("password")?});
         it.post("/api/leveret/authenticate", &body).map_err(|fault| {
             let first = it.fill("Error: failed to authenticate user \"{username}\"");
@@ -126,13 +126,13 @@ pub(super) const COMMANDS: &[Entry] = &[
     })
     .takes(&[USER, PASSWORD])
     .says("Authenticating user \"{username}\" ..."),
-    Entry::new("set_user_tags", Tools::CTL, "Set all tags of a user", |it| {
+    Command::new("set_user_tags", Tools::CTL, "Set all tags of a user", |it| {
         change(it, json!({"tags": it.words("tags")}))
     })
     .takes(&[USER, many("tags", "The tags, such as administrator; none takes all away")])
     .says("Setting tags for user \"{username}\" to [{tags}] ...")
     .or_missing(Code::NoUser, NO_USER),
-    Entry::new("hash_password", Tools::CTL, "Hash a password as the node would", |it| {
+    Command::new("hash_password", Tools::CTL, "Hash a password as the node would", |it| {
         let algorithm = it.optional("hashing-algorithm").map(str::to_lowercase);
         if let Some(other) = algorithm.filter(|it| it != "sha256") {
             return Err(Fault::usage(format!(
@@ -144,14 +144,14 @@ pub(super) const COMMANDS: &[Entry] = &[
     })
     .takes(&[one("password", "The password"), value("hashing-algorithm", "", "sha256")])
     .says("Will hash the password"),
-    Entry::new(
+    Command::new(
         "list_permissions",
         Tools::CTL_AND_DIAGNOSTICS,
         "List permissions in a virtual host",
         |it| it.table("/api/vhosts/{vhost}/permissions", &["user", "configure", "write", "read"]),
     )
     .says("Listing permissions for vhost \"{vhost}\" ..."),
-    Entry::new(
+    Command::new(
         "list_user_permissions",
         Tools::CTL_AND_DIAGNOSTICS,
         "List a user's permissions in all virtual hosts",
@@ -163,14 +163,19 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[USER])
     .says("Listing permissions for user \"{username}\" ...")
     .or_missing(Code::NoUser, NO_USER),
-    Entry::new("set_permissions", Tools::CTL, "Set a user's permissions in a virtual host", |it| {
-        must_find_both_to_set(it)?;
-        put_permissions(it)?;
-        Ok(Answer::Done)
-    })
+    Command::new(
+        "set_permissions",
+        Tools::CTL,
+        "Set a user's permissions in a virtual host",
+        |it| {
+            must_find_both_to_set(it)?;
+            put_permissions(it)?;
+            Ok(Answer::Done)
+        },
+    )
     .takes(&[USER, CONF, WRITE, READ])
     .says("Setting permissions for user \"{username}\" in vhost \"{vhost}\" ..."),
-    Entry::new(
+    Command::new(
         "set_permissions_globally",
         Tools::CTL,
         "Set a user's permissions in all virtual hosts that there are",
@@ -186,7 +191,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[USER, CONF, WRITE, READ])
     .says("Setting permissions for user \"{username}\" in all virtual hosts ..."),
-    Entry::new(
+    Command::new(
         "clear_permissions",
         Tools::CTL,
         "Take a user's permissions in a virtual host",
@@ -194,7 +199,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[USER])
     .says("Clearing permissions for user \"{username}\" in vhost \"{vhost}\" ..."),
-    Entry::new(
+    Command::new(
         "list_topic_permissions",
         Tools::CTL_AND_DIAGNOSTICS,
         "List topic permissions in a virtual host",
@@ -204,7 +209,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         },
     )
     .says("Listing topic permissions for vhost \"{vhost}\" ..."),
-    Entry::new(
+    Command::new(
         "list_user_topic_permissions",
         Tools::CTL_AND_DIAGNOSTICS,
         "List a user's topic permissions in all virtual hosts",
@@ -216,7 +221,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[USER])
     .says("Listing topic permissions for user \"{username}\" ...")
     .or_missing(Code::NoUser, NO_USER),
-    Entry::new(
+    Command::new(
         "set_topic_permissions",
         Tools::CTL,
         "Set a user's permissions on routing keys of a topic exchange",
@@ -234,7 +239,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         "Setting topic permissions on \"{exchange}\" for user \"{username}\" in vhost \"{vhost}\" \
          ...",
     ),
-    Entry::new(
+    Command::new(
         "clear_topic_permissions",
         Tools::CTL,
         "Take a user's topic permissions in a virtual host",
@@ -245,7 +250,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[USER, maybe("exchange", "Only on this exchange")])
     .says("Clearing topic permissions for user \"{username}\" in vhost \"{vhost}\" ..."),
-    Entry::new(
+    Command::new(
         "list_node_auth_attempt_stats",
         Tools::CTL_AND_DIAGNOSTICS,
         "Count logins by protocol, or by address and user",
@@ -265,7 +270,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[flag("by-source", "By address and user, too")])
     .says("Listing authentication attempts for node \"{node}\" ..."),
-    Entry::new(
+    Command::new(
         "reset_node_auth_attempt_metrics",
         Tools::DIAGNOSTICS,
         "Count logins from nothing again",

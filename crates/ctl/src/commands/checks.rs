@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, answers, flag, maybe, one, policies, status, value};
+use super::{Command, Tools, answers, flag, maybe, one, policies, status, value};
 use crate::call::{Answer, Call};
 use crate::fault::Fault;
 use crate::format::cell;
@@ -104,26 +104,26 @@ fn is_booting(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Answer::Message(it.fill(text)))
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new("check_running", Tools::DIAGNOSTICS, "Check that the node is up", is_running)
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("check_running", Tools::DIAGNOSTICS, "Check that the node is up", is_running)
         .says("Checking if RabbitMQ is running on node {node} ..."),
-    Entry::new("is_running", Tools::DIAGNOSTICS, "Check that the node is up", is_running)
+    Command::new("is_running", Tools::DIAGNOSTICS, "Check that the node is up", is_running)
         .says("Asking node {node} for its status ..."),
-    Entry::new("is_booting", Tools::DIAGNOSTICS, "Check whether the node is starting", is_booting)
+    Command::new("is_booting", Tools::DIAGNOSTICS, "Check whether the node is starting", is_booting)
         .says("Asking node {node} for its boot status ..."),
-    Entry::new("alarms", Tools::DIAGNOSTICS, "Show alarms that are on", alarms)
+    Command::new("alarms", Tools::DIAGNOSTICS, "Show alarms that are on", alarms)
         .says("Asking node {node} to report any known resource alarms ..."),
-    Entry::new("check_alarms", Tools::DIAGNOSTICS, "Check that no alarm is on", |it| {
+    Command::new("check_alarms", Tools::DIAGNOSTICS, "Check that no alarm is on", |it| {
         let passed = "Node {node} reported no alarms, local or clusterwide";
         it.check_with("/api/health/checks/alarms", passed, alarms_of)
     })
     .says("Asking node {node} to report any local resource alarms ..."),
-    Entry::new("check_local_alarms", Tools::DIAGNOSTICS, "Check that no alarm is on", |it| {
+    Command::new("check_local_alarms", Tools::DIAGNOSTICS, "Check that no alarm is on", |it| {
         let passed = "Node {node} reported no local alarms";
         it.check_with("/api/health/checks/local-alarms", passed, alarms_of)
     })
     .says("Asking node {node} to report any local resource alarms ..."),
-    Entry::new("check_port_listener", Tools::DIAGNOSTICS, "Check that a port takes connections", |it| {
+    Command::new("check_port_listener", Tools::DIAGNOSTICS, "Check that a port takes connections", |it| {
         let passed = "A listener for port {port} is running on node {node}.";
         it.check_with("/api/health/checks/port-listener/{port}", passed, |it, told| {
             let failed = "No listener for port {port} is active on node {node}. Found listeners that \
@@ -133,7 +133,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     })
     .takes(&[one("port", "The port")])
     .says("Asking node {node} if there's an active listener on port {port} ..."),
-    Entry::new("check_protocol_listener", Tools::DIAGNOSTICS, "Check that a protocol is spoken", |it| {
+    Command::new("check_protocol_listener", Tools::DIAGNOSTICS, "Check that a protocol is spoken", |it| {
         let passed = "A listener for protocol {protocol} is running on node {node}.";
         it.check_with("/api/health/checks/protocol-listener/{protocol}", passed, |it, told| {
             let failed = "No listener for protocol {protocol} is active on node {node}. Found \
@@ -143,19 +143,19 @@ pub(super) const COMMANDS: &[Entry] = &[
     })
     .takes(&[one("protocol", "amqp, amqp/ssl, http, https or http/prometheus")])
     .says("Asking node {node} if there's an active listener for protocol {protocol} ..."),
-    Entry::new("check_port_connectivity", Tools::DIAGNOSTICS, "Connect to every port, from here", connectivity)
+    Command::new("check_port_connectivity", Tools::DIAGNOSTICS, "Connect to every port, from here", connectivity)
         .takes(&[value("address", "", "Address of the node, if it is another one from here")])
         .says("Testing TCP connections to all active listeners on node {node} ..."),
-    Entry::new("check_virtual_hosts", Tools::DIAGNOSTICS, "Check that every shard of queues answers", |it| {
+    Command::new("check_virtual_hosts", Tools::DIAGNOSTICS, "Check that every shard of queues answers", |it| {
         let passed = "Node {node} reported all vhosts as running";
         it.check("/api/health/checks/virtual-hosts", passed)
     })
     .says("Checking if all vhosts are running on node {node} ..."),
-    Entry::new("maybe_stuck", Tools::DIAGNOSTICS, "Check that every shard of queues answers", |it| {
+    Command::new("maybe_stuck", Tools::DIAGNOSTICS, "Check that every shard of queues answers", |it| {
         it.check("/api/health/checks/virtual-hosts", "No shard of node {node} is stuck")
     })
     .says("Asking node {node} whether something does not answer ..."),
-    Entry::new(
+    Command::new(
         "check_certificate_expiration",
         Tools::DIAGNOSTICS,
         "Check that no certificate ends soon",
@@ -174,25 +174,25 @@ pub(super) const COMMANDS: &[Entry] = &[
         value("unit", "weeks", "days, weeks, months or years"),
     ])
     .says("Checking certificate expiration on node {node} ..."),
-    Entry::new("node_health_check", Tools::CTL_AND_DIAGNOSTICS, "Check everything at once", |it| {
+    Command::new("node_health_check", Tools::CTL_AND_DIAGNOSTICS, "Check everything at once", |it| {
         it.check("/api/healthchecks/node", "Health check passed")
     })
     .says("Checking health of node {node} ..."),
-    Entry::new(
+    Command::new(
         "check_if_node_is_quorum_critical",
         Tools::QUEUES_AND_DIAGNOSTICS,
         "Passes: one node has no quorum to lose",
         |it| it.check("/api/health/checks/node-is-quorum-critical", ONE_NODE),
     )
     .says("Checking if node {node} is critical for quorum of any queues/streams ..."),
-    Entry::new(
+    Command::new(
         "check_if_node_is_mirror_sync_critical",
         Tools::QUEUES_AND_DIAGNOSTICS,
         "Passes: queues have no mirrors",
         |it| it.check("/api/health/checks/node-is-mirror-sync-critical", ONE_NODE),
     )
     .says("Checking if node {node} is critical for data safety of any classic mirrored queues ..."),
-    Entry::new(
+    Command::new(
         "check_for_quorum_queues_without_an_elected_leader",
         Tools::DIAGNOSTICS,
         "Passes: what is on one node leads",
@@ -209,7 +209,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         maybe("pattern", "Names of queues, as a regular expression"),
     ])
     .says("Checking leader replicas of quorum queues matching '{pattern}' in vhost {vhost} ..."),
-    Entry::new(
+    Command::new(
         "check_if_any_deprecated_features_are_used",
         Tools::CTL_AND_DIAGNOSTICS,
         "Check that nothing is used that RabbitMQ takes away one day",
@@ -224,11 +224,11 @@ pub(super) const COMMANDS: &[Entry] = &[
         },
     )
     .says("Checking if any deprecated features are used ..."),
-    Entry::new("metadata_store_status", Tools::DIAGNOSTICS, "Check that names and users are there", |it| {
+    Command::new("metadata_store_status", Tools::DIAGNOSTICS, "Check that names and users are there", |it| {
         it.check("/api/health/checks/metadata-store/initialized", "The metadata store is a log of this node")
     })
     .says("Status of metadata store on node {node} ..."),
-    Entry::new("listeners", Tools::DIAGNOSTICS, "Show where the node listens", |it| {
+    Command::new("listeners", Tools::DIAGNOSTICS, "Show where the node listens", |it| {
         let told = it.get("/api/leveret/status")?;
         let lines = status::listeners(&told["listeners"], "").join("\n") + "\n";
         let document =
@@ -236,14 +236,14 @@ pub(super) const COMMANDS: &[Entry] = &[
         Ok(Answer::Document(document, lines))
     })
     .says("Asking node {node} to report its protocol listeners ..."),
-    Entry::new(
+    Command::new(
         "check_if_metadata_store_is_initialized",
         Tools::DIAGNOSTICS,
         "Check that names and users are there",
         |it| it.check("/api/health/checks/metadata-store/initialized", "The metadata store is initialised"),
     )
     .says("Checking if the metadata store is initialised on node {node} ..."),
-    Entry::new(
+    Command::new(
         "check_if_metadata_store_is_initialized_with_data",
         Tools::DIAGNOSTICS,
         "Check that names and users are there",
@@ -253,14 +253,14 @@ pub(super) const COMMANDS: &[Entry] = &[
         },
     )
     .says("Checking if the metadata store of node {node} has data ..."),
-    Entry::new(
+    Command::new(
         "check_if_new_quorum_queue_replicas_have_finished_initial_sync",
         Tools::QUEUES_AND_DIAGNOSTICS,
         "Passes: queues have no replicas",
         answers,
     )
     .says("Checking if new quorum queue replicas have finished their initial sync ..."),
-    Entry::new(
+    Command::new(
         "check_if_cluster_has_classic_queue_mirroring_policy",
         Tools::QUEUES_AND_DIAGNOSTICS,
         "Check that no policy asks for mirrors, which are not there",

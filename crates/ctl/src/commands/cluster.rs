@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, Word, answers, ignored, ignored_value, many, maybe, one};
+use super::{Command, Tools, Word, answers, ignored, ignored_value, many, maybe, one};
 use crate::call::{Answer, Call};
 use crate::fault::Fault;
 
@@ -46,14 +46,14 @@ fn revive(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Answer::Done)
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new("set_cluster_name", Tools::CTL, "Name the cluster, of which this node is all", |it| {
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("set_cluster_name", Tools::CTL, "Name the cluster, of which this node is all", |it| {
         it.put("/api/cluster-name", &json!({"name": it.word("name")}))?;
         Ok(Answer::Done)
     })
     .takes(&[one("name", "The name")])
     .says("Setting cluster name to {name} ..."),
-    Entry::new("await_online_nodes", Tools::CTL, "Wait for so many nodes: one is there", |it| {
+    Command::new("await_online_nodes", Tools::CTL, "Wait for so many nodes: one is there", |it| {
         match it.number("count")? {
             0 | 1 => answers(it),
             _ => alone(it),
@@ -61,24 +61,24 @@ pub(super) const COMMANDS: &[Entry] = &[
     })
     .takes(&[one("count", "How many")])
     .says("Will wait for at least {count} nodes to join the cluster of {node}."),
-    Entry::new("join_cluster", Tools::CTL, "Not there: this node stands alone", alone)
+    Command::new("join_cluster", Tools::CTL, "Not there: this node stands alone", alone)
         .takes(&[ignored("disc"), ignored("ram"), NODE])
         .says("Clustering node {node} with {member}"),
-    Entry::new("forget_cluster_node", Tools::CTL, "Not there: this node stands alone", alone)
+    Command::new("forget_cluster_node", Tools::CTL, "Not there: this node stands alone", alone)
         .takes(&[ignored("offline"), NODE])
         .says("Removing node {member} from the cluster"),
-    Entry::new("rename_cluster_node", Tools::CTL, "Not there: this node stands alone", alone)
+    Command::new("rename_cluster_node", Tools::CTL, "Not there: this node stands alone", alone)
         .takes(&[many("members", "Nodes")])
         .says("Renaming cluster nodes: {members}"),
-    Entry::new("update_cluster_nodes", Tools::CTL, "Not there: this node stands alone", alone)
+    Command::new("update_cluster_nodes", Tools::CTL, "Not there: this node stands alone", alone)
         .takes(&[NODE])
         .says("Will seed {node} from {member} on next start"),
-    Entry::new("discover_peers", Tools::DIAGNOSTICS, "Show the one node there is", |it| {
+    Command::new("discover_peers", Tools::DIAGNOSTICS, "Show the one node there is", |it| {
         it.learn_node()?;
         Ok(Answer::Value(Value::from(it.node())))
     })
     .says("Discovering peers nodes ..."),
-    Entry::new(
+    Command::new(
         "has_reached_target_cluster_size",
         Tools::CTL_DIAGNOSTICS_AND_UPGRADE,
         "Passes: one node is all there is to come",
@@ -87,33 +87,33 @@ pub(super) const COMMANDS: &[Entry] = &[
             Ok(Answer::Value(Value::from(true)))
         },
     ),
-    Entry::new("force_boot", Tools::CTL, "Accepted: a start waits for no other node", |_| Ok(Answer::Done)),
-    Entry::new("reset", Tools::CTL, "Not there: says how it is done", reset)
+    Command::new("force_boot", Tools::CTL, "Accepted: a start waits for no other node", |_| Ok(Answer::Done)),
+    Command::new("reset", Tools::CTL, "Not there: says how it is done", reset)
         .says("Resetting node {node} ..."),
-    Entry::new("force_reset", Tools::CTL, "Not there: says how it is done", reset)
+    Command::new("force_reset", Tools::CTL, "Not there: says how it is done", reset)
         .says("Forcefully resetting node {node} ..."),
-    Entry::new("stop_app", Tools::CTL, "Let no clients in, and those that are there go", drain)
+    Command::new("stop_app", Tools::CTL, "Let no clients in, and those that are there go", drain)
         .says("Stopping rabbit application on node {node} ..."),
-    Entry::new("start_app", Tools::CTL, "Let clients in again", revive).says("Starting node {node} ..."),
-    Entry::new("drain", Tools::UPGRADE, "Let no clients in, and those that are there go", drain)
+    Command::new("start_app", Tools::CTL, "Let clients in again", revive).says("Starting node {node} ..."),
+    Command::new("drain", Tools::UPGRADE, "Let no clients in, and those that are there go", drain)
         .says("Will put node {node} into maintenance mode. The node will no longer serve any client traffic!"),
-    Entry::new("revive", Tools::UPGRADE, "Let clients in again", revive)
+    Command::new("revive", Tools::UPGRADE, "Let clients in again", revive)
         .says("Will revive node {node} from maintenance and make it serve clients again ..."),
-    Entry::new(
+    Command::new(
         "await_online_quorum_plus_one",
         Tools::UPGRADE,
         "Done as soon as the node answers: one node has no quorum to lose",
         answers,
     )
     .says("Will wait for a quorum + 1 of nodes to be online for all quorum queues and streams ..."),
-    Entry::new(
+    Command::new(
         "await_online_synchronized_mirror",
         Tools::UPGRADE,
         "Done as soon as the node answers: queues have no mirrors",
         answers,
     )
     .says("Will wait for a synchronised mirror be online for all classic mirrored queues ..."),
-    Entry::new("post_upgrade", Tools::UPGRADE, "Accepted: nothing is left to do after an upgrade", answers)
+    Command::new("post_upgrade", Tools::UPGRADE, "Accepted: nothing is left to do after an upgrade", answers)
         .takes(&[ignored("all"), ignored_value("queues"), maybe("unused", "Nothing")])
         .says("Executing post upgrade tasks ..."),
 ];

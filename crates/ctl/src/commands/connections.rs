@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Entry, Tools, Word, flag, one, value};
+use super::{Command, Tools, Word, flag, one, value};
 use crate::call::{Answer, Call};
 use crate::fault::Fault;
 
@@ -63,11 +63,11 @@ fn close_all(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Answer::Message(format!("Closed {closed} connections")))
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new("close_connection", Tools::CTL, "Close a connection", close_one)
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("close_connection", Tools::CTL, "Close a connection", close_one)
         .takes(&[one("pid", "Its column pid or name of list_connections"), EXPLANATION])
         .says("Closing connection {pid}, reason: {explanation}..."),
-    Entry::new(
+    Command::new(
         "close_all_connections",
         Tools::CTL,
         "Close connections of a virtual host",
@@ -79,7 +79,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         value("per-connection-delay", "0", "Milliseconds between two of them"),
         EXPLANATION,
     ]),
-    Entry::new("close_all_user_connections", Tools::CTL, "Close connections of a user", |it| {
+    Command::new("close_all_user_connections", Tools::CTL, "Close connections of a user", |it| {
         let reason = it.word("explanation").to_owned();
         it.delete_because("/api/connections/username/{username}", &reason)?;
         Ok(Answer::Done)

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use leveret_config::DEFINITIONS_MAX;
 use serde_json::Value;
 
-use super::{Entry, Tools, flag, maybe, one, value};
+use super::{Command, Tools, flag, maybe, one, value};
 use crate::call::{Answer, Call};
 use crate::fault::Fault;
 
@@ -94,8 +94,8 @@ fn export(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Answer::Done)
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new("import_definitions", Tools::CTL, "Add what a definitions file holds", import)
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("import_definitions", Tools::CTL, "Add what a definitions file holds", import)
         .takes(&[
             value("format", "json", "json"),
             flag("skip-if-unchanged", "Accepted: importing the same again changes nothing"),
@@ -105,7 +105,7 @@ pub(super) const COMMANDS: &[Entry] = &[
             ),
             maybe("file", "A JSON file, or - for standard input [default: -]"),
         ]),
-    Entry::new(
+    Command::new(
         "export_definitions",
         Tools::CTL,
         "Write everything that is defined to a file",

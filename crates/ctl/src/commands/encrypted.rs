@@ -4,7 +4,7 @@ use leveret_config::Value as _;
 use leveret_config::encrypted::{self, Cipher, Hash, Scheme, Term};
 use serde_json::json;
 
-use super::{Entry, Tools, Word, maybe, value};
+use super::{Command, Tools, Word, maybe, value};
 use crate::call::{Answer, Call};
 use crate::fault::Fault;
 
@@ -52,32 +52,32 @@ fn list(it: &mut Call<'_>, names: &[String]) -> Result<Answer, Fault> {
     Ok(Answer::Document(json!(names), format!("[{}]\n", names.join(","))))
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new("encode", Tools::CTL, "Encrypt a value for advanced.config", |it| {
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("encode", Tools::CTL, "Encrypt a value for advanced.config", |it| {
         let value = encrypt(it)?;
         Ok(Answer::Document(json!(value), format!("{{encrypted,<<\"{value}\">>}}\n")))
     })
     .takes(WORDS)
     .says("Encrypting value to be used in advanced.config..."),
-    Entry::new("decode", Tools::CTL, "Decrypt a value of advanced.config", decrypt)
+    Command::new("decode", Tools::CTL, "Decrypt a value of advanced.config", decrypt)
         .takes(WORDS)
         .says("Decrypting an advanced.config (Erlang term) value..."),
-    Entry::new("encrypt_conf_value", Tools::CTL, "Encrypt a value for the configuration", |it| {
+    Command::new("encrypt_conf_value", Tools::CTL, "Encrypt a value for the configuration", |it| {
         Ok(Answer::Message(format!("encrypted:{}", encrypt(it)?)))
     })
     .takes(WORDS)
     .says("Encrypting value to be used in rabbitmq.conf..."),
-    Entry::new("decrypt_conf_value", Tools::CTL, "Decrypt a value of the configuration", decrypt)
+    Command::new("decrypt_conf_value", Tools::CTL, "Decrypt a value of the configuration", decrypt)
         .takes(WORDS)
         .says("Decrypting a rabbitmq.conf string value..."),
-    Entry::new(
+    Command::new(
         "list_ciphers",
         Tools::CTL_AND_DIAGNOSTICS,
         "List ciphers for encrypted values",
         |it| list(it, &encrypted::names().0),
     )
     .says("Listing supported ciphers ..."),
-    Entry::new(
+    Command::new(
         "list_hashes",
         Tools::CTL_AND_DIAGNOSTICS,
         "List hashes for encrypted values",

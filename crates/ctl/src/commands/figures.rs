@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, value};
+use super::{Command, Tools, value};
 use crate::call::{Answer, Call};
 use crate::columns;
 use crate::fault::Fault;
@@ -71,15 +71,15 @@ fn threads(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Call::rows_of(&rows, columns::all(&["thread", "id", "user", "system", "sleep"])))
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new(
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new(
         "message_size_stats",
         Tools::DIAGNOSTICS,
         "Show how many messages of which size were published",
         message_sizes,
     )
     .says("Gathering message size statistics across the cluster using node {node} ..."),
-    Entry::new(
+    Command::new(
         "runtime_thread_stats",
         Tools::DIAGNOSTICS,
         "Show what the node's threads do, in hundredths of the time",

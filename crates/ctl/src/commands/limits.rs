@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Entry, Tools, Word, flag, one, value};
+use super::{Command, Tools, Word, flag, one, value};
 use crate::call::{Answer, Call};
 use crate::fault::{Code, Fault};
 
@@ -69,8 +69,8 @@ fn list(it: &mut Call<'_>, one: &str, all: &str, whose: &'static str) -> Result<
     })
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new(
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new(
         "set_vhost_limits",
         Tools::CTL,
         "Limit a virtual host's connections and queues",
@@ -92,12 +92,17 @@ pub(super) const COMMANDS: &[Entry] = &[
         "A JSON object of max-connections, max-queues and rates; a negative number is no limit",
     )])
     .says("Setting vhost limits to \"{definition}\" for vhost \"{vhost}\" ..."),
-    Entry::new("clear_vhost_limits", Tools::CTL, "Take the limits of a virtual host away", |it| {
-        clear(it, "/api/vhost-limits/{vhost}", &OF_VHOST)?;
-        Ok(Answer::Done)
-    })
+    Command::new(
+        "clear_vhost_limits",
+        Tools::CTL,
+        "Take the limits of a virtual host away",
+        |it| {
+            clear(it, "/api/vhost-limits/{vhost}", &OF_VHOST)?;
+            Ok(Answer::Done)
+        },
+    )
     .says("Clearing vhost \"{vhost}\" limits ..."),
-    Entry::new(
+    Command::new(
         "list_vhost_limits",
         Tools::CTL_AND_DIAGNOSTICS,
         "Show the limits of a virtual host",
@@ -105,7 +110,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[flag("global", "Of all virtual hosts")])
     .says("Listing limits for vhost \"{vhost}\" ..."),
-    Entry::new(
+    Command::new(
         "set_user_limits",
         Tools::CTL,
         "Limit a user's connections and channels; limits that are not named stay",
@@ -125,7 +130,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     ])
     .says("Setting user limits to \"{definition}\" for user \"{username}\" ...")
     .or_missing(Code::NoUser, NO_USER),
-    Entry::new("clear_user_limits", Tools::CTL, "Take limits of a user away", |it| {
+    Command::new("clear_user_limits", Tools::CTL, "Take limits of a user away", |it| {
         match it.word("limit") {
             "all" => {
                 it.say_this(&it.fill("Clearing all limits for user \"{username}\" ..."))?;
@@ -144,9 +149,12 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[USER, one("limit", "max-connections, max-channels or all")])
     .says("Clearing \"{limit}\" limit for user \"{username}\" ...")
     .or_missing(Code::NoUser, NO_USER),
-    Entry::new("list_user_limits", Tools::CTL_AND_DIAGNOSTICS, "Show the limits of a user", |it| {
-        list(it, "/api/user-limits/{user}", "/api/user-limits", "user")
-    })
+    Command::new(
+        "list_user_limits",
+        Tools::CTL_AND_DIAGNOSTICS,
+        "Show the limits of a user",
+        |it| list(it, "/api/user-limits/{user}", "/api/user-limits", "user"),
+    )
     .takes(&[value("user", "guest", "The user"), flag("global", "Of all users")])
     .says("Listing limits for user \"{user}\" ...")
     .or_missing(Code::NoUser, "User \"{user}\" does not exist"),

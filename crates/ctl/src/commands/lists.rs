@@ -1,6 +1,6 @@
 //! Lists of what there is, with columns to choose from.
 
-use super::{Entry, Tools, Word, flag, ignored, ignored_value, many};
+use super::{Command, Tools, Word, flag, ignored, ignored_value, many};
 
 const COLUMNS: Word = many("columns", "What to show of each");
 
@@ -147,13 +147,13 @@ const FLAGS: &[&str] = &["name", "state", "stability", "provided_by", "desc", "d
 const DEPRECATED: &[&str] =
     &["name", "deprecation_phase", "state", "provided_by", "desc", "doc_url"];
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new("list_queues", Tools::CTL_AND_DIAGNOSTICS, "List queues", |it| {
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("list_queues", Tools::CTL_AND_DIAGNOSTICS, "List queues", |it| {
         it.list("/api/queues/{vhost}", &["name", "messages"], QUEUES)
     })
     .takes(&[ignored("online"), ignored("offline"), ignored("local"), COLUMNS])
     .says("Timeout: {timeout}.0 seconds ...\nListing queues for vhost {vhost} ..."),
-    Entry::new(
+    Command::new(
         "list_unresponsive_queues",
         Tools::CTL_AND_DIAGNOSTICS,
         "List queues that do not answer in time",
@@ -166,12 +166,12 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[ignored("local"), ignored_value("queue-timeout"), COLUMNS])
     .says("Listing unresponsive queues for vhost {vhost} ..."),
-    Entry::new("list_exchanges", Tools::CTL_AND_DIAGNOSTICS, "List exchanges", |it| {
+    Command::new("list_exchanges", Tools::CTL_AND_DIAGNOSTICS, "List exchanges", |it| {
         it.list("/api/exchanges/{vhost}", &["name", "type"], EXCHANGES)
     })
     .takes(&[COLUMNS])
     .says("Listing exchanges for vhost {vhost} ..."),
-    Entry::new("list_bindings", Tools::CTL_AND_DIAGNOSTICS, "List bindings", |it| {
+    Command::new("list_bindings", Tools::CTL_AND_DIAGNOSTICS, "List bindings", |it| {
         let names = [
             "source_name",
             "source_kind",
@@ -184,7 +184,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     })
     .takes(&[COLUMNS])
     .says("Listing bindings for vhost {vhost}..."),
-    Entry::new("list_consumers", Tools::CTL_AND_DIAGNOSTICS, "List consumers", |it| {
+    Command::new("list_consumers", Tools::CTL_AND_DIAGNOSTICS, "List consumers", |it| {
         let names = [
             "queue_name",
             "channel_pid",
@@ -198,28 +198,28 @@ pub(super) const COMMANDS: &[Entry] = &[
     })
     .takes(&[COLUMNS])
     .says("Listing consumers in vhost {vhost} ..."),
-    Entry::new("list_connections", Tools::CTL_AND_DIAGNOSTICS, "List connections", |it| {
+    Command::new("list_connections", Tools::CTL_AND_DIAGNOSTICS, "List connections", |it| {
         it.list("/api/connections", &["user", "peer_host", "peer_port", "state"], CONNECTIONS)
     })
     .takes(&[COLUMNS])
     .says("Listing connections ..."),
-    Entry::new("list_channels", Tools::CTL_AND_DIAGNOSTICS, "List channels", |it| {
+    Command::new("list_channels", Tools::CTL_AND_DIAGNOSTICS, "List channels", |it| {
         let names = ["pid", "user", "consumer_count", "messages_unacknowledged"];
         it.list("/api/channels", &names, CHANNELS)
     })
     .takes(&[COLUMNS])
     .says("Listing channels ..."),
-    Entry::new("list_vhosts", Tools::CTL_AND_DIAGNOSTICS, "List virtual hosts", |it| {
+    Command::new("list_vhosts", Tools::CTL_AND_DIAGNOSTICS, "List virtual hosts", |it| {
         it.list("/api/vhosts", &["name"], VHOSTS)
     })
     .takes(&[COLUMNS])
     .says("Listing vhosts ..."),
-    Entry::new("list_feature_flags", Tools::CTL_AND_DIAGNOSTICS, "List feature flags", |it| {
+    Command::new("list_feature_flags", Tools::CTL_AND_DIAGNOSTICS, "List feature flags", |it| {
         it.list("/api/feature-flags", &["name", "state"], FLAGS)
     })
     .takes(&[COLUMNS])
     .says("Listing feature flags ..."),
-    Entry::new(
+    Command::new(
         "list_deprecated_features",
         Tools::CTL_AND_DIAGNOSTICS,
         "List what RabbitMQ takes away one day",
@@ -233,14 +233,14 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[flag("used", "Only what is in use"), COLUMNS])
     .says("Listing deprecated features ..."),
-    Entry::new(
+    Command::new(
         "shovel_status",
         Tools::CTL_AND_DIAGNOSTICS,
         "List shovels, of which there are none",
         |it| it.table("/api/shovels", &["name", "vhost", "type", "state"]),
     )
     .says("Shovel status on node {node}"),
-    Entry::new(
+    Command::new(
         "federation_status",
         Tools::CTL_AND_DIAGNOSTICS,
         "List federation links, of which there are none",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-use super::{Entry, Tools, value};
+use super::{Command, Tools, value};
 use crate::call::{Answer, Call};
 use crate::fault::{Code, Fault};
 use crate::format::cell;
@@ -211,8 +211,8 @@ fn whole(value: &Value) -> String {
     format!("{:.0}", value.as_f64().unwrap_or_default())
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new(
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new(
         "consume_event_stream",
         Tools::DIAGNOSTICS,
         "Show what happens on the node as it happens, a line of JSON each",
@@ -222,10 +222,10 @@ pub(super) const COMMANDS: &[Entry] = &[
         DURATION,
         value("pattern", ".*", "Only events whose name this regular expression finds"),
     ]),
-    Entry::new("log_tail_stream", Tools::DIAGNOSTICS, "Show the log file as it grows", log)
+    Command::new("log_tail_stream", Tools::DIAGNOSTICS, "Show the log file as it grows", log)
         .takes(&[DURATION])
         .or_missing(Code::Unavailable, super::logs::NO_FILE),
-    Entry::new(
+    Command::new(
         "observer",
         Tools::DIAGNOSTICS,
         "Show the node at a glance, again and again",

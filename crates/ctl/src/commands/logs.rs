@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, one, value};
+use super::{Command, Tools, one, value};
 use crate::call::Answer;
 use crate::fault::{Code, Fault};
 use crate::format::cell;
@@ -13,8 +13,8 @@ pub(super) const NO_FILE: &str =
 const LEVELS: [&str; 9] =
     ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency", "none"];
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new("log_tail", Tools::DIAGNOSTICS, "Show the last lines of the log file", |it| {
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("log_tail", Tools::DIAGNOSTICS, "Show the last lines of the log file", |it| {
         it.number("number")?;
         let told = it.get("/api/leveret/log?lines={number}")?;
         let lines = told["lines"].as_array().into_iter().flatten();
@@ -24,13 +24,13 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[value("number", "50", "How many").short('N')])
     .says("Last {number} log lines on node {node} ...")
     .or_missing(Code::Unavailable, NO_FILE),
-    Entry::new("log_location", Tools::DIAGNOSTICS, "Show what the node logs to", |it| {
+    Command::new("log_location", Tools::DIAGNOSTICS, "Show what the node logs to", |it| {
         let told = it.get("/api/leveret/status")?;
         let names: Vec<_> = told["log_files"].as_array().into_iter().flatten().map(cell).collect();
         Ok(Answer::Document(told["log_files"].clone(), names.join("\n") + "\n"))
     })
     .says("Log file location(s) on node {node} ..."),
-    Entry::new(
+    Command::new(
         "rotate_logs",
         Tools::CTL,
         "Have the log file make way for a new one, or open it again if it was moved",
@@ -41,7 +41,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .says("Rotating logs for node {node} ...")
     .or_missing(Code::Unavailable, NO_FILE),
-    Entry::new(
+    Command::new(
         "set_log_level",
         Tools::CTL,
         "Set the least level of all that is logged, until the next start",

@@ -4,10 +4,10 @@ mod absent;
 mod access;
 mod checks;
 mod cluster;
+mod command;
 mod connections;
 mod definitions;
 mod encrypted;
-mod entry;
 mod figures;
 mod limits;
 mod lists;
@@ -23,12 +23,10 @@ mod streams;
 mod tls;
 mod vhosts;
 
-use clap::Command;
-
 use crate::call::{Answer, Call};
 use crate::fault::Fault;
-pub(crate) use entry::{Entry, Kind, Tools, Word};
-use entry::{flag, ignored, ignored_value, many, maybe, one, value};
+pub(crate) use command::{Command, Kind, Tools, Word};
+use command::{flag, ignored, ignored_value, many, maybe, one, value};
 
 /// Done, if the node is there.
 fn answers(it: &mut Call<'_>) -> Result<Answer, Fault> {
@@ -37,8 +35,8 @@ fn answers(it: &mut Call<'_>) -> Result<Answer, Fault> {
 }
 
 /// Every command there is.
-pub(crate) fn all() -> impl Iterator<Item = &'static Entry> {
-    let tables: [&'static [Entry]; 20] = [
+pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
+    let tables: [&'static [Command]; 20] = [
         node::COMMANDS,
         status::COMMANDS,
         lists::COMMANDS,
@@ -82,7 +80,7 @@ const TOOLS: [(&str, Tools); 6] = [
 ];
 
 /// The command line of the tool of this name: what a link of that name to the program is.
-pub fn tool(name: &str) -> Option<Command> {
+pub fn tool(name: &str) -> Option<clap::Command> {
     let (name, tools) = TOOLS.iter().find(|(known, _)| *known == name)?;
     Some(crate::args::tool(name, *tools))
 }

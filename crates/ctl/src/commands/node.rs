@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, answers, checks, flag, ignored, many, maybe, one, value};
+use super::{Command, Tools, answers, checks, flag, ignored, many, maybe, one, value};
 use crate::call::{Answer, Call};
 use crate::fault::{Code, Fault};
 
@@ -162,14 +162,14 @@ fn eval(it: &mut Call<'_>) -> Result<Answer, Fault> {
     }
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new("ping", Tools::CTL_AND_DIAGNOSTICS, "Check that the node answers", |it| {
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("ping", Tools::CTL_AND_DIAGNOSTICS, "Check that the node answers", |it| {
         it.get("/api/version")?;
         Ok(Answer::Message("Ping succeeded".to_owned()))
     })
     .says("Will ping {node}. Timeout: {timeout} s."),
-    Entry::new("await_startup", Tools::CTL, "Wait until the node is ready", wait_until_it_runs),
-    Entry::new(
+    Command::new("await_startup", Tools::CTL, "Wait until the node is ready", wait_until_it_runs),
+    Command::new(
         "wait",
         Tools::CTL_AND_DIAGNOSTICS,
         "Wait until the node is ready",
@@ -179,33 +179,33 @@ pub(super) const COMMANDS: &[Entry] = &[
         maybe("pidfile", "Accepted for rabbitmqctl's sake"),
         value("pid", "", "Accepted for rabbitmqctl's sake").short('P'),
     ]),
-    Entry::new("stop", Tools::CTL, "Stop the node", stop)
+    Command::new("stop", Tools::CTL, "Stop the node", stop)
         .takes(&[
             flag("idempotent", "Succeed if the node is not running"),
             maybe("pidfile", "Accepted for rabbitmqctl's sake"),
         ])
         .says("Stopping and halting node {node} ..."),
-    Entry::new("shutdown", Tools::CTL, "Stop the node", stop)
+    Command::new("shutdown", Tools::CTL, "Stop the node", stop)
         .takes(&[
             ignored("wait"),
             ignored("no-wait"),
             flag("idempotent", "Succeed if it is not running"),
         ])
         .says("Shutting down node {node} ..."),
-    Entry::new(
+    Command::new(
         "version",
         Tools::EVERY,
         "Show the version of RabbitMQ that the tools stand for, which needs no node",
         |it| Ok(Answer::Value(json!(it.rabbitmq_version))),
     ),
-    Entry::new(
+    Command::new(
         "server_version",
         Tools::DIAGNOSTICS,
         "Show the version of RabbitMQ that the node stands for",
         |it| Ok(Answer::Value(it.get("/api/version")?["rabbitmq_version"].clone())),
     )
     .says("Asking node {node} for its RabbitMQ version..."),
-    Entry::new("product_info", Tools::DIAGNOSTICS, "Show the node's name and version", |it| {
+    Command::new("product_info", Tools::DIAGNOSTICS, "Show the node's name and version", |it| {
         let version = it.get("/api/version")?;
         let text = format!(
             "{} {}",
@@ -215,7 +215,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         Ok(Answer::Document(version, format!("{text}\n")))
     })
     .says("Asking node {node} for its product info..."),
-    Entry::new(
+    Command::new(
         "environment",
         Tools::CTL_AND_DIAGNOSTICS,
         "Show every option with its value",
@@ -229,7 +229,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         },
     )
     .says("Application environment of node {node} ..."),
-    Entry::new(
+    Command::new(
         "reload_certificates",
         Tools::CTL,
         "Read certificates and keys of TLS again",
@@ -239,14 +239,14 @@ pub(super) const COMMANDS: &[Entry] = &[
         },
     )
     .says("Reading certificates again ..."),
-    Entry::new(
+    Command::new(
         "set_vm_memory_high_watermark",
         Tools::CTL,
         "Set the memory use at which publishers are blocked, until the next start",
         |it| set_watermark(it, memory, "/api/leveret/watermarks/memory", "memory threshold"),
     )
     .takes(&[many("threshold", "A part of the machine's memory, or: absolute BYTES")]),
-    Entry::new(
+    Command::new(
         "set_disk_free_limit",
         Tools::CTL,
         "Set the free disk space under which publishers are blocked, until the next start",
@@ -256,7 +256,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         "threshold",
         "Bytes, with or without a unit, or: mem_relative FRACTION of the machine's memory",
     )]),
-    Entry::new("suspend_listeners", Tools::CTL, "Take no more connections of clients", |it| {
+    Command::new("suspend_listeners", Tools::CTL, "Take no more connections of clients", |it| {
         it.post("/api/leveret/listeners/suspend", &Value::Null)?;
         Ok(Answer::Done)
     })
@@ -264,7 +264,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         "Will suspend client connection listeners on node {node}. The node will no longer accept \
          client connections!",
     ),
-    Entry::new("resume_listeners", Tools::CTL, "Take connections of clients again", |it| {
+    Command::new("resume_listeners", Tools::CTL, "Take connections of clients again", |it| {
         it.post("/api/leveret/listeners/resume", &Value::Null)?;
         Ok(Answer::Done)
     })
@@ -272,7 +272,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         "Will resume client connection listeners on node {node}. The node will now accept client \
          connections",
     ),
-    Entry::new(
+    Command::new(
         "enable_feature_flag",
         Tools::CTL,
         "Accepted for every flag that RabbitMQ has",
@@ -295,10 +295,10 @@ pub(super) const COMMANDS: &[Entry] = &[
         one("flag", "A flag, or all"),
     ])
     .says("Enabling feature flag \"{flag}\" ..."),
-    Entry::new("eval", Tools::CTL, "The few expressions that tools evaluate", eval)
+    Command::new("eval", Tools::CTL, "The few expressions that tools evaluate", eval)
         .takes(&[many("expression", "An expression of Erlang")]),
-    Entry::new("force_gc", Tools::CTL, "Accepted: there is no garbage to collect", answers),
-    Entry::new(
+    Command::new("force_gc", Tools::CTL, "Accepted: there is no garbage to collect", answers),
+    Command::new(
         "reset_stats_db",
         Tools::CTL,
         "Accepted: rates are of the last minutes, and go by themselves",
@@ -309,7 +309,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[ignored("all")])
     .says("Resetting statistics database in node {node}"),
-    Entry::new(
+    Command::new(
         "autocomplete",
         Tools::EVERY,
         "List commands that begin so; completions of shells come with the packages",
@@ -323,7 +323,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         },
     )
     .takes(&[maybe("begun", "How they begin")]),
-    Entry::new("resolve_hostname", Tools::DIAGNOSTICS, "Look a name up, on this machine", |it| {
+    Command::new("resolve_hostname", Tools::DIAGNOSTICS, "Look a name up, on this machine", |it| {
         use std::net::ToSocketAddrs as _;
         let found = (it.word("hostname"), 0_u16)
             .to_socket_addrs()

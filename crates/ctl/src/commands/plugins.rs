@@ -3,7 +3,7 @@
 use leveret_config::plugins::BUILT_IN;
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, flag, ignored, many, maybe};
+use super::{Command, Tools, flag, ignored, many, maybe};
 use crate::call::{Answer, Call};
 use crate::fault::Fault;
 use crate::format::cell;
@@ -65,7 +65,7 @@ fn there(it: &mut Call<'_>) -> Result<Vec<String>, Fault> {
     Ok(nodes[0]["enabled_plugins"].as_array().into_iter().flatten().map(cell).collect())
 }
 
-/// Those that were asked for and are not there.
+/// The plugins that the call names and the node does not have.
 fn absent(it: &Call<'_>, there: &[String]) -> Vec<String> {
     it.words("plugins").iter().filter(|name| !there.contains(name)).cloned().collect()
 }
@@ -161,8 +161,8 @@ fn is_enabled(it: &mut Call<'_>) -> Result<Answer, Fault> {
 
 const PLUGINS: super::Word = many("plugins", "Names of plugins");
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new(
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new(
         "list",
         Tools::PLUGINS,
         "List RabbitMQ's plugins, and whether their work is done here",
@@ -177,7 +177,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         maybe("pattern", "Only names that this matches"),
     ])
     .says("Listing plugins with pattern \"{pattern}\" ..."),
-    Entry::new(
+    Command::new(
         "enable",
         Tools::PLUGINS,
         "Accepted for what is there, refused for what is not",
@@ -185,7 +185,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[flag("offline", "Without the node"), ignored("online"), ignored("all"), PLUGINS])
     .says("Enabling plugins on node {node}: {plugins}"),
-    Entry::new(
+    Command::new(
         "set",
         Tools::PLUGINS,
         "Accepted for what is there, refused for what is not",
@@ -193,7 +193,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[flag("offline", "Without the node"), ignored("online"), PLUGINS])
     .says("Enabling plugins on node {node}: {plugins}"),
-    Entry::new(
+    Command::new(
         "disable",
         Tools::PLUGINS,
         "Accepted for what is not there, refused for what is built in",
@@ -206,7 +206,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         PLUGINS,
     ])
     .says("Disabling plugins on node {node}: {plugins}"),
-    Entry::new(
+    Command::new(
         "is_enabled",
         Tools::PLUGINS,
         "Check that the work of plugins is done here",
@@ -214,7 +214,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     )
     .takes(&[flag("offline", "Without the node"), ignored("online"), PLUGINS])
     .says("Asking node {node} if plugins {plugins} are enabled ..."),
-    Entry::new("directories", Tools::PLUGINS, "Not there: plugins are no files", |_| {
+    Command::new("directories", Tools::PLUGINS, "Not there: plugins are no files", |_| {
         Err(Fault::unavailable("plugins are no files: what they do is in the program"))
     })
     .takes(&[ignored("offline"), ignored("online"), maybe("unused", "Nothing")]),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, Word, one, value};
+use super::{Command, Tools, Word, one, value};
 use crate::call::{Answer, Call};
 use crate::columns;
 use crate::fault::{Code, Fault};
@@ -79,22 +79,22 @@ fn list_mirrors(it: &mut Call<'_>, path: &str) -> Result<Answer, Fault> {
     Ok(Call::rows_of(&Value::Array(found), columns::all(POLICIES)))
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new(
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new(
         "list_policies_with_classic_queue_mirroring",
         Tools::QUEUES_AND_DIAGNOSTICS,
         "List policies that ask for mirrors, which are not there",
         |it| list_mirrors(it, "/api/policies"),
     )
     .says("Listing policies with classic queue mirroring ..."),
-    Entry::new(
+    Command::new(
         "list_operator_policies_with_classic_queue_mirroring",
         Tools::QUEUES_AND_DIAGNOSTICS,
         "List operator policies that ask for mirrors, which are not there",
         |it| list_mirrors(it, "/api/operator-policies"),
     )
     .says("Listing operator policies with classic queue mirroring ..."),
-    Entry::new(
+    Command::new(
         "remove_classic_queue_mirroring_from_policies",
         Tools::CTL,
         "Accepted: policies ask for mirrors without effect",
@@ -105,14 +105,14 @@ pub(super) const COMMANDS: &[Entry] = &[
             )))
         },
     ),
-    Entry::new(
+    Command::new(
         "list_policies",
         Tools::CTL_AND_DIAGNOSTICS,
         "List policies of a virtual host",
         |it| it.table("/api/policies/{vhost}", POLICIES),
     )
     .says("Listing policies for vhost \"{vhost}\" ..."),
-    Entry::new("set_policy", Tools::CTL, "Set a policy", |it| {
+    Command::new("set_policy", Tools::CTL, "Set a policy", |it| {
         set(it, "/api/policies/{vhost}/{name}")
     })
     .takes(&POLICY)
@@ -120,21 +120,21 @@ pub(super) const COMMANDS: &[Entry] = &[
         "Setting policy \"{name}\" for pattern \"{pattern}\" to \"{definition}\" with priority \
              \"{priority}\" for vhost \"{vhost}\" ...",
     ),
-    Entry::new("clear_policy", Tools::CTL, "Remove a policy", |it| {
+    Command::new("clear_policy", Tools::CTL, "Remove a policy", |it| {
         it.delete("/api/policies/{vhost}/{name}")?;
         Ok(Answer::Done)
     })
     .takes(&[NAME])
     .says("Clearing policy \"{name}\" on vhost \"{vhost}\" ...")
     .or_missing(Code::Unavailable, NO_PARAMETER),
-    Entry::new(
+    Command::new(
         "list_operator_policies",
         Tools::CTL_AND_DIAGNOSTICS,
         "List operator policies of a virtual host",
         |it| it.table("/api/operator-policies/{vhost}", POLICIES),
     )
     .says("Listing operator policy overrides for vhost \"{vhost}\" ..."),
-    Entry::new("set_operator_policy", Tools::CTL, "Set an operator policy", |it| {
+    Command::new("set_operator_policy", Tools::CTL, "Set an operator policy", |it| {
         set(it, "/api/operator-policies/{vhost}/{name}")
     })
     .takes(&POLICY)
@@ -142,14 +142,14 @@ pub(super) const COMMANDS: &[Entry] = &[
         "Setting operator policy override \"{name}\" for pattern \"{pattern}\" to \"{definition}\" \
          with priority \"{priority}\" for vhost \"{vhost}\" ...",
     ),
-    Entry::new("clear_operator_policy", Tools::CTL, "Remove an operator policy", |it| {
+    Command::new("clear_operator_policy", Tools::CTL, "Remove an operator policy", |it| {
         it.delete("/api/operator-policies/{vhost}/{name}")?;
         Ok(Answer::Done)
     })
     .takes(&[NAME])
     .says("Clearing operator policy \"{name}\" on vhost \"{vhost}\" ...")
     .or_missing(Code::Unavailable, NO_PARAMETER),
-    Entry::new(
+    Command::new(
         "list_policies_that_match",
         Tools::DIAGNOSTICS,
         "Show the policy that a queue or an exchange has",
@@ -161,7 +161,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     ])
     .says("Listing policies that match {object-type} '{name}' in vhost '{vhost}' ...")
     .or_missing(Code::Data, "{object-type} '{name}' in vhost '{vhost}' does not exist"),
-    Entry::new(
+    Command::new(
         "list_parameters",
         Tools::CTL_AND_DIAGNOSTICS,
         "List parameters of a virtual host",
@@ -180,7 +180,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         },
     )
     .says("Listing runtime parameters for vhost \"{vhost}\" ..."),
-    Entry::new("set_parameter", Tools::CTL, "Set a parameter of a component", |it| {
+    Command::new("set_parameter", Tools::CTL, "Set a parameter of a component", |it| {
         let body = json!({"value": it.json("value")?});
         it.put("/api/parameters/{component_name}/{vhost}/{name}", &body)?;
         Ok(Answer::Done)
@@ -190,7 +190,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         "Setting runtime parameter \"{name}\" for component \"{component_name}\" to \"{value}\" in \
          vhost \"{vhost}\" ...",
     ),
-    Entry::new("clear_parameter", Tools::CTL, "Remove a parameter of a component", |it| {
+    Command::new("clear_parameter", Tools::CTL, "Remove a parameter of a component", |it| {
         it.delete("/api/parameters/{component_name}/{vhost}/{name}")?;
         Ok(Answer::Done)
     })
@@ -200,21 +200,21 @@ pub(super) const COMMANDS: &[Entry] = &[
          \"{vhost}\" ...",
     )
     .or_missing(Code::Unavailable, NO_PARAMETER),
-    Entry::new(
+    Command::new(
         "list_global_parameters",
         Tools::CTL_AND_DIAGNOSTICS,
         "List parameters of the node",
         |it| it.table("/api/global-parameters", &["name", "value!"]),
     )
     .says("Listing global runtime parameters ..."),
-    Entry::new("set_global_parameter", Tools::CTL, "Set a parameter of the node", |it| {
+    Command::new("set_global_parameter", Tools::CTL, "Set a parameter of the node", |it| {
         let body = json!({"value": it.json("value")?});
         it.put("/api/global-parameters/{name}", &body)?;
         Ok(Answer::Done)
     })
     .takes(&[NAME, one("value", "Its value, as JSON")])
     .says("Setting global runtime parameter \"{name}\" to \"{value}\" ..."),
-    Entry::new("clear_global_parameter", Tools::CTL, "Remove a parameter of the node", |it| {
+    Command::new("clear_global_parameter", Tools::CTL, "Remove a parameter of the node", |it| {
         it.delete("/api/global-parameters/{name}")?;
         Ok(Answer::Done)
     })

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Entry, Tools, Word, answers, flag, ignored, ignored_value, maybe, one, value};
+use super::{Command, Tools, Word, answers, flag, ignored, ignored_value, maybe, one, value};
 use crate::call::{Answer, Call};
 use crate::columns;
 use crate::fault::{Code, Fault};
@@ -142,8 +142,8 @@ fn for_a_queue(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Answer::Done)
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new("purge_queue", Tools::CTL, "Delete all ready messages of a queue", |it| {
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("purge_queue", Tools::CTL, "Delete all ready messages of a queue", |it| {
         match it.optional("count") {
             Some(_) => it.delete(&format!("{PATH}/contents?count={}", it.number("count")?))?,
             None => it.delete(&format!("{PATH}/contents"))?,
@@ -153,7 +153,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[value("count", "", "Only the first so many"), QUEUE])
     .says("Purging queue '{queue}' in vhost '{vhost}' ...")
     .or_missing(Code::Data, NO_QUEUE),
-    Entry::new("delete_queue", Tools::CTL, "Delete a queue and every message in it", delete)
+    Command::new("delete_queue", Tools::CTL, "Delete a queue and every message in it", delete)
         .takes(&[
             flag("if-empty", "Refuse when the queue holds messages").short('e'),
             flag("if-unused", "Refuse when the queue has consumers").short('u'),
@@ -161,7 +161,7 @@ pub(super) const COMMANDS: &[Entry] = &[
             QUEUE,
         ])
         .or_missing(Code::Usage, "No such queue was found"),
-    Entry::new(
+    Command::new(
         "pause_queue",
         Tools::CTL,
         "Give nobody messages of a queue until it is resumed",
@@ -173,14 +173,14 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[QUEUE])
     .says("Pausing queue '{queue}' in vhost '{vhost}' ...")
     .or_missing(Code::Data, NO_QUEUE),
-    Entry::new("resume_queue", Tools::CTL, "Let a paused queue go on", |it| {
+    Command::new("resume_queue", Tools::CTL, "Let a paused queue go on", |it| {
         it.put(&format!("{PATH}/resume"), &Value::Null)?;
         Ok(Answer::Done)
     })
     .takes(&[QUEUE])
     .says("Resuming queue '{queue}' in vhost '{vhost}' ...")
     .or_missing(Code::Data, NO_QUEUE),
-    Entry::new(
+    Command::new(
         "move_messages",
         Tools::CTL,
         "Move ready messages to another queue or to an exchange",
@@ -195,7 +195,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     ])
     .says("Moving messages of queue '{queue}' in vhost '{vhost}' ...")
     .or_missing(Code::Data, NO_QUEUE),
-    Entry::new("set_queue_arguments", Tools::CTL, "Change arguments of a queue as it is", |it| {
+    Command::new("set_queue_arguments", Tools::CTL, "Change arguments of a queue as it is", |it| {
         let arguments = it.json("arguments")?;
         it.patch(&format!("{PATH}/arguments"), &arguments)?;
         Ok(Answer::Done)
@@ -209,21 +209,21 @@ pub(super) const COMMANDS: &[Entry] = &[
     ])
     .says("Setting arguments of queue '{queue}' to {arguments} ...")
     .or_missing(Code::Data, NO_QUEUE),
-    Entry::new("sync_queue", Tools::CTL, "Accepted: queues have no mirrors", |it| {
+    Command::new("sync_queue", Tools::CTL, "Accepted: queues have no mirrors", |it| {
         it.post(&format!("{PATH}/actions"), &json!({"action": "sync"}))?;
         Ok(Answer::Done)
     })
     .takes(&[QUEUE])
     .says("Synchronising queue '{queue}' in vhost '{vhost}' ...")
     .or_missing(Code::Data, NO_QUEUE),
-    Entry::new("cancel_sync_queue", Tools::CTL, "Accepted: queues have no mirrors", |it| {
+    Command::new("cancel_sync_queue", Tools::CTL, "Accepted: queues have no mirrors", |it| {
         it.post(&format!("{PATH}/actions"), &json!({"action": "cancel_sync"}))?;
         Ok(Answer::Done)
     })
     .takes(&[QUEUE])
     .says("Stopping synchronising queue '{queue}' in vhost '{vhost}' ...")
     .or_missing(Code::Data, NO_QUEUE),
-    Entry::new(
+    Command::new(
         "quorum_status",
         Tools::QUEUES_AND_DIAGNOSTICS,
         "Show the one member of a quorum queue",
@@ -232,7 +232,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[QUEUE])
     .says("Status of quorum queue {queue} on node {node} ...")
     .or_missing(Code::Data, NO_QUEUE),
-    Entry::new("rebalance", Tools::QUEUES, "Accepted: one node has nothing to spread", |it| {
+    Command::new("rebalance", Tools::QUEUES, "Accepted: one node has nothing to spread", |it| {
         it.post("/api/rebalance/queues", &Value::Null)?;
         Ok(Answer::Done)
     })
@@ -242,16 +242,21 @@ pub(super) const COMMANDS: &[Entry] = &[
         ignored_value("queue-pattern"),
     ])
     .says("Re-balancing leaders of all queues..."),
-    Entry::new(
+    Command::new(
         "add_member",
         Tools::QUEUES,
         "Accepted for this node, which stands alone",
         more_members,
     )
     .takes(&[QUEUE, NODE, ignored_value("membership")]),
-    Entry::new("delete_member", Tools::QUEUES, "Not there: this node stands alone", no_other_node)
-        .takes(&[QUEUE, NODE]),
-    Entry::new(
+    Command::new(
+        "delete_member",
+        Tools::QUEUES,
+        "Not there: this node stands alone",
+        no_other_node,
+    )
+    .takes(&[QUEUE, NODE]),
+    Command::new(
         "peek",
         Tools::QUEUES,
         "Show the message at a place in a queue, without taking it",
@@ -260,7 +265,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[QUEUE, one("position", "Its place among the ready ones, from 1")])
     .says("Peeking at queue {queue} at position {position} on node {node} ...")
     .or_missing(Code::Software, "Target queue was not found in virtual host '{vhost}'"),
-    Entry::new(
+    Command::new(
         "transfer_leadership",
         Tools::QUEUES_AND_STREAMS,
         "Not there: this node stands alone",
@@ -269,7 +274,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[QUEUE, NODE])
     .says("Transferring leadership of quorum queue {queue} to node {member}...")
     .or_missing(Code::Data, NO_QUEUE),
-    Entry::new(
+    Command::new(
         "reclaim_quorum_memory",
         Tools::QUEUES_AND_DIAGNOSTICS,
         "Accepted: what is not needed is let go at once",
@@ -278,7 +283,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[QUEUE])
     .says("Will reclaim memory of quorum queue {queue} on node {node} ...")
     .or_missing(Code::Data, NO_QUEUE),
-    Entry::new(
+    Command::new(
         "force_checkpoint",
         Tools::QUEUES,
         "Accepted: checkpoints are made when they are due",
@@ -290,12 +295,15 @@ pub(super) const COMMANDS: &[Entry] = &[
         ignored("errors-only"),
     ])
     .says("Forcing checkpoint for all matching quorum queues..."),
-    Entry::new("grow_to_count", Tools::QUEUES, "Not there: this node stands alone", |it| match it
-        .number("count")?
-    {
-        1 => answers(it),
-        _ => Err(Fault::usage("this node stands alone: a queue has one member, and no more")),
-    })
+    Command::new(
+        "grow_to_count",
+        Tools::QUEUES,
+        "Not there: this node stands alone",
+        |it| match it.number("count")? {
+            1 => answers(it),
+            _ => Err(Fault::usage("this node stands alone: a queue has one member, and no more")),
+        },
+    )
     .takes(&[
         one("count", "How many members"),
         maybe("strategy", "all or even"),
@@ -304,7 +312,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         ignored_value("membership"),
         ignored("errors-only"),
     ]),
-    Entry::new(
+    Command::new(
         "grow",
         Tools::QUEUES_AND_STREAMS,
         "Accepted for this node, which stands alone",
@@ -318,7 +326,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         ignored_value("membership"),
         ignored("errors-only"),
     ]),
-    Entry::new(
+    Command::new(
         "shrink",
         Tools::QUEUES_AND_STREAMS,
         "Not there: this node stands alone",

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use hyper::Method;
 use serde_json::Value;
 
-use super::{Entry, Tools, all};
+use super::{Command, Tools, all};
 use crate::call::{Answer, Call};
 use crate::client::Client;
 use crate::fault::Fault;
@@ -103,7 +103,7 @@ fn metrics_of(it: &Call<'_>, listener: &Value) -> Result<String, Fault> {
     Ok(String::from_utf8_lossy(&reply.body).into_owned())
 }
 
-pub(super) const COMMANDS: &[Entry] = &[Entry::new(
+pub(super) const COMMANDS: &[Command] = &[Command::new(
     "report",
     Tools::CTL_AND_DIAGNOSTICS,
     "Show everything that somebody who helps wants to see; no secret is in it",

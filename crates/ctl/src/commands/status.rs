@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, Word, value};
+use super::{Command, Tools, Word, value};
 use crate::call::{Answer, Call};
 use crate::fault::Fault;
 use crate::format::cell;
@@ -222,18 +222,18 @@ fn memory_breakdown(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Answer::Document(Value::Object(document), text))
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new("status", Tools::CTL_AND_DIAGNOSTICS, "Show the node's state", status)
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("status", Tools::CTL_AND_DIAGNOSTICS, "Show the node's state", status)
         .takes(&[UNIT])
         .says("Status of node {node} ..."),
-    Entry::new(
+    Command::new(
         "cluster_status",
         Tools::CTL_AND_DIAGNOSTICS,
         "Show the one node there is",
         cluster_status,
     )
     .says("Cluster status of node {node} ..."),
-    Entry::new(
+    Command::new(
         "memory_breakdown",
         Tools::DIAGNOSTICS,
         "Show what takes the node's memory",

@@ -1,6 +1,6 @@
 //! `rabbitmq-streams`: queues of type stream are not there, so lists are empty and the rest is refused.
 
-use super::{Entry, Tools, Word, flag, ignored_value, many, one};
+use super::{Command, Tools, Word, flag, ignored_value, many, one};
 use crate::call::{Answer, Call};
 use crate::columns;
 use crate::fault::Fault;
@@ -24,15 +24,15 @@ fn empty(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Answer::Rows(columns::all(&["stream"]), Vec::new()))
 }
 
-const fn refused(name: &'static str, tools: Tools) -> Entry {
-    Entry::new(name, tools, "Not there: there are no streams", none)
+const fn refused(name: &'static str, tools: Tools) -> Command {
+    Command::new(name, tools, "Not there: there are no streams", none)
 }
 
-const fn list(name: &'static str, tools: Tools) -> Entry {
-    Entry::new(name, tools, "Always empty: there are no streams", empty).takes(LIST)
+const fn list(name: &'static str, tools: Tools) -> Command {
+    Command::new(name, tools, "Always empty: there are no streams", empty).takes(LIST)
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
+pub(super) const COMMANDS: &[Command] = &[
     refused("add_replica", Tools::STREAMS).takes(&[STREAM, NODE]),
     refused("delete_replica", Tools::STREAMS).takes(&[STREAM, NODE]),
     refused("coordinator_status", Tools::STREAMS_AND_DIAGNOSTICS),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Entry, Tools, flag, value};
+use super::{Command, Tools, flag, value};
 use crate::call::{Answer, Call};
 use crate::fault::Fault;
 use crate::format::cell;
@@ -53,15 +53,15 @@ fn cipher_suites(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Answer::Document(suites.clone(), lines(suites)))
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new(
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new(
         "certificates",
         Tools::DIAGNOSTICS,
         "Show the certificates of every listener",
         certificates,
     )
     .says("Certificates of node {node} ..."),
-    Entry::new(
+    Command::new(
         "cipher_suites",
         Tools::DIAGNOSTICS,
         "List the cipher suites of TLS that clients may choose from",
@@ -72,7 +72,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         flag("all", "Those that the configuration leaves out, too"),
     ])
     .says("Listing available cipher suites in OpenSSL format"),
-    Entry::new(
+    Command::new(
         "tls_versions",
         Tools::DIAGNOSTICS,
         "List the versions of TLS that there are",

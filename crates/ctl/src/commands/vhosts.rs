@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Entry, Tools, Word, many, one, value};
+use super::{Command, Tools, Word, many, one, value};
 use crate::call::{Answer, Call};
 use crate::columns;
 use crate::fault::{Code, Fault};
@@ -34,11 +34,11 @@ fn put(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Answer::Done)
 }
 
-pub(super) const COMMANDS: &[Entry] = &[
-    Entry::new("add_vhost", Tools::CTL, "Add a virtual host", put)
+pub(super) const COMMANDS: &[Command] = &[
+    Command::new("add_vhost", Tools::CTL, "Add a virtual host", put)
         .takes(&[NAME, METADATA[0], METADATA[1], METADATA[2]])
         .says("Adding vhost \"{name}\" ..."),
-    Entry::new(
+    Command::new(
         "update_vhost_metadata",
         Tools::CTL,
         "Change what is said of a virtual host",
@@ -50,7 +50,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[NAME, METADATA[0], METADATA[1], METADATA[2]])
     .says("Updating metadata of vhost \"{name}\" ...")
     .or_missing(Code::Data, MISSING),
-    Entry::new("set_vhost_tags", Tools::CTL, "Set all tags of a virtual host", |it| {
+    Command::new("set_vhost_tags", Tools::CTL, "Set all tags of a virtual host", |it| {
         it.get(PATH)?;
         it.put(PATH, &json!({"tags": it.words("tags")}))?;
         Ok(Answer::Done)
@@ -58,14 +58,14 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[NAME, many("tags", "The tags; none takes all away")])
     .says("Setting tags for virtual host \"{name}\" to [{tags}] ...")
     .or_missing(Code::Data, MISSING),
-    Entry::new("delete_vhost", Tools::CTL, "Delete a virtual host and all it holds", |it| {
+    Command::new("delete_vhost", Tools::CTL, "Delete a virtual host and all it holds", |it| {
         it.delete(PATH)?;
         Ok(Answer::Done)
     })
     .takes(&[NAME])
     .says("Deleting vhost \"{name}\" ...")
     .or_missing(Code::Data, MISSING),
-    Entry::new(
+    Command::new(
         "restart_vhost",
         Tools::CTL,
         "Accepted: a virtual host runs as long as the node",
@@ -75,7 +75,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         },
     )
     .says("Trying to restart vhost '{vhost}' on node '{node}' ..."),
-    Entry::new(
+    Command::new(
         "reconcile_vhosts",
         Tools::CTL,
         "Accepted: one node has nothing to reconcile",
@@ -85,7 +85,7 @@ pub(super) const COMMANDS: &[Entry] = &[
         },
     )
     .says("Will try to initiate virtual host reconciliation on all reachable cluster nodes..."),
-    Entry::new(
+    Command::new(
         "enable_vhost_deletion_protection",
         Tools::CTL,
         "Protect a virtual host from being deleted",
@@ -97,7 +97,7 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[NAME])
     .says("Protecting vhost \"{name}\" from deletion ...")
     .or_missing(Code::Data, MISSING),
-    Entry::new(
+    Command::new(
         "disable_vhost_deletion_protection",
         Tools::CTL,
         "Let a virtual host be deleted again",
@@ -109,21 +109,21 @@ pub(super) const COMMANDS: &[Entry] = &[
     .takes(&[NAME])
     .says("Protecting vhost \"{name}\" from deletion no longer ...")
     .or_missing(Code::Data, MISSING),
-    Entry::new(
+    Command::new(
         "trace_on",
         Tools::CTL,
         "Copy all messages of a virtual host to its exchange amq.rabbitmq.trace, until the node stops",
         |it| trace(it, true),
     )
     .says("Starting tracing for vhost \"{vhost}\" ..."),
-    Entry::new(
+    Command::new(
         "trace_path",
         Tools::CTL,
         "Show the way of the last confirmed message of a traced virtual host, step by step",
         trace_path,
     )
     .says("Steps of a message in vhost \"{vhost}\" ..."),
-    Entry::new("trace_off", Tools::CTL, "Copy them no longer", |it| trace(it, false))
+    Command::new("trace_off", Tools::CTL, "Copy them no longer", |it| trace(it, false))
         .says("Stopping tracing for vhost \"{vhost}\" ..."),
 ];
 

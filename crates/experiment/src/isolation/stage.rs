@@ -23,12 +23,12 @@ pub(crate) struct Stage<'a> {
     /// When it has taken too long.
     pub(crate) end: Instant,
     /// What it told.
-    pub(crate) told: Told,
+    pub(crate) told: CaseNotes,
 }
 
-/// What a case told, and the probe beside it.
+/// What a case says of its run, and the probe beside it.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct CaseNotes {
     began: OnceLock<Instant>,
     message_bytes: AtomicU64,
     rss_before: AtomicU64,
@@ -81,7 +81,7 @@ impl Stage<'_> {
     }
 }
 
-impl Told {
+impl CaseNotes {
     /// When the large thing began.
     pub(crate) fn began(&self) -> Option<Instant> {
         self.began.get().copied()

@@ -45,7 +45,7 @@ pub(crate) struct Chart {
 
 /// A line of a picture or a colour of its bars.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Line {
+pub(crate) struct ChartLine {
     /// What it is.
     pub(crate) name: String,
     /// Whether a document says so.
@@ -55,14 +55,15 @@ pub(crate) struct Line {
 }
 
 /// Bars: a group for each row, a colour for each line; points are (row, value).
-pub(crate) fn bars(title: &str, rows: &[String], lines: &[Line]) -> Result<Chart> {
+pub(crate) fn bars(title: &str, rows: &[String], lines: &[ChartLine]) -> Result<Chart> {
     const BAR: i32 = 15;
     const GAP: i32 = 16;
     const LEFT: i32 = 250;
     let most = lines.iter().flat_map(|it| &it.points).map(|it| it.1).fold(0.0, f64::max).max(1e-9);
     let room = f64::from(WIDTH as i32 - LEFT - 110);
-    let at =
-        |line: &Line, row: usize| line.points.iter().find(|it| it.0 as usize == row).map(|it| it.1);
+    let at = |line: &ChartLine, row: usize| {
+        line.points.iter().find(|it| it.0 as usize == row).map(|it| it.1)
+    };
     let count = |row| lines.iter().filter(|line| at(line, row).is_some()).count() as i32;
     let height: i32 = (0..rows.len()).map(|row| count(row) * BAR + GAP).sum::<i32>() + 8;
     let svg = draw(height as u32, |root| {
@@ -103,7 +104,12 @@ pub(crate) enum Scale {
 pub(crate) type Axis<'a> = (&'a str, Scale);
 
 /// Lines over a number.
-pub(crate) fn lines(title: &str, across: Axis<'_>, up: Axis<'_>, lines: &[Line]) -> Result<Chart> {
+pub(crate) fn lines(
+    title: &str,
+    across: Axis<'_>,
+    up: Axis<'_>,
+    lines: &[ChartLine],
+) -> Result<Chart> {
     let points = || lines.iter().flat_map(|it| it.points.iter().copied());
     let (xs, ys) = (range(across.1, points().map(|it| it.0)), range(up.1, points().map(|it| it.1)));
     let svg = draw(300, |root| {
@@ -165,13 +171,13 @@ fn range(scale: Scale, values: impl Iterator<Item = f64> + Clone) -> (f64, f64) 
     }
 }
 
-fn colors(lines: &[Line]) -> Vec<RGBColor> {
+fn colors(lines: &[ChartLine]) -> Vec<RGBColor> {
     let (mut measured, mut quoted) = (MEASURED.iter().cycle(), QUOTED_MORE.iter().cycle());
-    let next = |it: &Line| if it.is_quoted { quoted.next() } else { measured.next() };
+    let next = |it: &ChartLine| if it.is_quoted { quoted.next() } else { measured.next() };
     lines.iter().map(next).map(|it| it.copied().unwrap_or(INK)).collect()
 }
 
-fn legend(lines: &[Line]) -> Legend {
+fn legend(lines: &[ChartLine]) -> Legend {
     let css = |RGBColor(r, g, b): RGBColor| format!("#{r:02X}{g:02X}{b:02X}");
     lines.iter().zip(colors(lines)).map(|(line, color)| (line.name.clone(), css(color))).collect()
 }
@@ -194,8 +200,8 @@ fn draw(height: u32, paint: impl FnOnce(&Paper<'_>) -> Drawn) -> Result<String> 
 mod tests {
     use super::*;
 
-    fn line(name: &str, is_quoted: bool, points: &[(f64, f64)]) -> Line {
-        Line { name: name.to_owned(), is_quoted, points: points.to_vec() }
+    fn line(name: &str, is_quoted: bool, points: &[(f64, f64)]) -> ChartLine {
+        ChartLine { name: name.to_owned(), is_quoted, points: points.to_vec() }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::chart::{Chart, Line, Scale, bars, lines};
+use super::chart::{Chart, ChartLine, Scale, bars, lines};
 use crate::case::ORDINARY;
 use crate::catalogue::{Picture, View};
 use crate::outcome::{Facts, Measured, Results, Second};
@@ -28,12 +28,12 @@ fn figures(shown: &Shown<'_>) -> Result<Option<Chart>> {
         let rows = shown.rows.iter().enumerate();
         rows.filter_map(|(at, row)| Some((at as f64, value(row)?))).collect()
     };
-    let measured = shown.series.iter().map(|it| Line {
+    let measured = shown.series.iter().map(|it| ChartLine {
         name: shown.title(*it),
         is_quoted: false,
         points: at(&|row| Some(shown.figure(row, *it)?.median)),
     });
-    let quoted = shown.sources.iter().map(|source| Line {
+    let quoted = shown.sources.iter().map(|source| ChartLine {
         name: format!("{source} (document)"),
         is_quoted: true,
         points: at(&|row| shown.quoted(row, source)),
@@ -47,12 +47,12 @@ fn over_rows(shown: &Shown<'_>, unit: &str) -> Result<Chart> {
     let (low, high) =
         (numbers.first().copied().unwrap_or(1.0), numbers.last().copied().unwrap_or(1.0));
     let across = if high / low >= 100.0 { Scale::Tenfold } else { Scale::Even };
-    let line = |series| Line {
+    let line = |series| ChartLine {
         name: shown.title(series),
         is_quoted: false,
         points: points(shown, |row| Some(shown.figure(row, series)?.median)),
     };
-    let all: Vec<Line> = shown.series.iter().copied().map(line).collect();
+    let all: Vec<ChartLine> = shown.series.iter().copied().map(line).collect();
     lines(
         &sentence(shown.subject().unwrap_or_default()),
         (unit, across),
@@ -69,18 +69,18 @@ fn gains(shown: &Shown<'_>) -> Result<Option<Chart>> {
         return Ok(None);
     }
     // Gains over another broker are of another size, and in tables only.
-    let measured = columns.iter().map(|(it, base)| Line {
+    let measured = columns.iter().map(|(it, base)| ChartLine {
         name: shown.title(*it),
         is_quoted: false,
         points: points(shown, |row| factor(row, *it, *base)),
     });
-    let quoted = shown.sources.iter().map(|source| Line {
+    let quoted = shown.sources.iter().map(|source| ChartLine {
         name: format!("{source} (document)"),
         is_quoted: true,
         points: points(shown, |row| shown.quoted(row, source)),
     });
     let title = format!("Rate as a multiple of that under {ORDINARY}");
-    let all: Vec<Line> = measured.chain(quoted).collect();
+    let all: Vec<ChartLine> = measured.chain(quoted).collect();
     lines(&title, ("queues", Scale::Even), ("times", Scale::Even), &all).map(Some)
 }
 
@@ -91,10 +91,10 @@ fn points(shown: &Shown<'_>, value: impl Fn(&str) -> Option<f64>) -> Vec<(f64, f
 
 /// Rates and memory of the last run of each case, by seconds.
 fn seconds(results: &Results, shown: &Shown<'_>) -> Result<Vec<Chart>> {
-    let over_time = |value: fn(&Second) -> Option<f64>| -> Vec<Line> {
+    let over_time = |value: fn(&Second) -> Option<f64>| -> Vec<ChartLine> {
         let line = |it: &Measured| {
             let intervals = &it.runs.last()?.intervals;
-            Some(Line {
+            Some(ChartLine {
                 name: format!("{}, {}", it.case.row, shown.broker(it)),
                 is_quoted: false,
                 points: intervals.iter().filter_map(|it| Some((it.end_s, value(it)?))).collect(),
@@ -130,7 +130,7 @@ fn load(results: &Results, shown: &Shown<'_>) -> Result<Chart> {
             };
             let mut points: Vec<_> = mine.filter_map(point).collect();
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            all.push(Line {
+            all.push(ChartLine {
                 name: format!("{}: {name}", shown.title(*series)),
                 is_quoted: false,
                 points,

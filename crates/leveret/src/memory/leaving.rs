@@ -22,7 +22,8 @@ struct Freed {
 // SAFETY: nobody but the thread that frees it has the address any more.
 unsafe impl Send for Freed {}
 
-struct Waiting {
+/// Memory that its owner has freed and the system does not have yet.
+struct WaitingMemory {
     freed: Vec<Freed>,
     /// A thread is there, and looks again before it ends.
     is_served: bool,
@@ -31,7 +32,7 @@ struct Waiting {
     gone: usize,
 }
 
-static WAITING: Mutex<Waiting> = Mutex::new(Waiting {
+static WAITING: Mutex<WaitingMemory> = Mutex::new(WaitingMemory {
     freed: Vec::new(),
     is_served: false,
     #[cfg(test)]

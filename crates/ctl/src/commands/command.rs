@@ -5,7 +5,7 @@ use crate::fault::{Code, Fault};
 
 /// A command.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Command {
     pub(crate) name: &'static str,
     /// The tools that have it.
     pub(crate) tools: Tools,
@@ -18,10 +18,10 @@ pub(crate) struct Entry {
     pub(crate) run: Run,
 }
 
-/// Does it.
+/// The function that does what a command says.
 pub(crate) type Run = fn(&mut Call<'_>) -> Result<Answer, Fault>;
 
-impl Entry {
+impl Command {
     pub(super) const fn new(
         name: &'static str,
         tools: Tools,
