@@ -23,9 +23,9 @@ use anyhow::{bail, ensure};
 use crate::programs;
 use crate::steps::Count;
 pub(crate) use tools::Ports;
-use tools::{Counts, Place};
+use tools::{Counts, SuitePlace};
 
-type Suite = fn(&Place) -> anyhow::Result<Counts>;
+type Suite = fn(&SuitePlace) -> anyhow::Result<Counts>;
 
 /// All suites: name, what it is, and how it is run.
 const SUITES: [(&str, &str, Suite); 16] = [
@@ -92,7 +92,7 @@ fn run_counted(names: &[String], ports: Ports) -> anyhow::Result<Counts> {
             continue;
         }
         println!("{name}: {about}");
-        let place = Place::new(name, ports)?;
+        let place = SuitePlace::new(name, ports)?;
         let counts = match suite(&place) {
             Ok(counts) => counts,
             Err(error) => {

@@ -13,7 +13,7 @@ use leveret_load::process;
 use serde_json::Value;
 
 use super::Workload;
-use super::measure::{Bench, Figures, Place, number};
+use super::measure::{Bench, BrokerAt, Figures, number};
 use super::spread::{self, Spread};
 use super::target::Target;
 
@@ -42,7 +42,7 @@ const LISTS: [(&str, &str); 4] = [
 pub(crate) fn lists(
     bench: &mut Bench,
     target: &Target,
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
 ) -> Result<(Figures, f64)> {
     let data = target.data().context("the control socket of a broker that we started")?;
     let names: Vec<String> = (0..QUEUES).map(|number| format!("api-{number}")).collect();
@@ -101,7 +101,7 @@ pub(crate) fn lists(
 }
 
 /// The median time of a request, and the mean CPU time of the broker meanwhile, both in ms.
-fn cost(place: &Place<'_>, mut ask: impl FnMut() -> Result<Vec<u8>>) -> Result<(f64, f64)> {
+fn cost(place: &BrokerAt<'_>, mut ask: impl FnMut() -> Result<Vec<u8>>) -> Result<(f64, f64)> {
     let cpu_s = || process::tree(place.pid).map(|it| it.cpu_s).context("the broker has ended");
     let (mut times, before) = (Vec::new(), cpu_s()?);
     for _ in 0..REQUESTS {

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use leveret_client::{Connection, Consume, Options, QueueDeclare, Uri};
 
 use super::Workload;
-use super::measure::{Bench, Figures, Place, named, number};
+use super::measure::{Bench, BrokerAt, Figures, named, number};
 use super::memory;
 use super::spread::{self, Spread};
 use super::stored::{self, BODY_BYTES, Phases, SETTLE, disk_bytes, worst_second};
@@ -40,7 +40,7 @@ fn names() -> Vec<String> {
 pub(crate) fn queues(
     bench: &mut Bench,
     target: &Target,
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
 ) -> Result<(Figures, f64)> {
     bench.describe(
         Workload::K1Queues,
@@ -81,7 +81,7 @@ const OVER: &str = "memory over the bound at the worst moment, MB";
 pub(crate) fn unacked(
     bench: &mut Bench,
     target: &Target,
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
 ) -> Result<(Figures, f64)> {
     bench.describe(Workload::K1Unacked, "as K1, with the first message unacked all the time");
     stored::set_watermark(bench, target)?;
@@ -104,7 +104,7 @@ pub(crate) fn unacked(
 pub(crate) fn stopped(
     bench: &mut Bench,
     target: &Target,
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
 ) -> Result<(Figures, f64)> {
     bench.describe(
         Workload::K1Stopped,
@@ -159,7 +159,7 @@ struct Holder {
 
 impl Holder {
     /// Holds the first `count` messages of an empty queue.
-    fn of(place: &Place<'_>, queue: &str, count: u16) -> Result<Self> {
+    fn of(place: &BrokerAt<'_>, queue: &str, count: u16) -> Result<Self> {
         let uri: Uri = place.uri.parse()?;
         // It says nothing for longer than any heartbeat would allow.
         let options = Options { heartbeat_s: Some(0), ..Options::default() };
@@ -189,7 +189,7 @@ impl Holder {
     }
 }
 
-fn messages_in(place: &Place<'_>, queue: &str) -> Result<u64> {
+fn messages_in(place: &BrokerAt<'_>, queue: &str) -> Result<u64> {
     let uri: Uri = place.uri.parse()?;
     let mut connection = Connection::open(&uri, &Options::default())?;
     let channel = connection.open_channel()?;

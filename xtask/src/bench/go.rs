@@ -11,7 +11,7 @@ use leveret_load::process;
 use serde_json::Value;
 
 use super::Workload;
-use super::measure::{Figures, Place, S1_COUNT, number};
+use super::measure::{BrokerAt, Figures, S1_COUNT, number};
 
 /// Messages of S3: ten seconds of them.
 const S3_COUNT: u64 = 10_000;
@@ -20,7 +20,7 @@ const S3_COUNT: u64 = 10_000;
 pub(crate) fn run(
     gobench: &Path,
     workload: Workload,
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
 ) -> Result<(Figures, f64, String)> {
     let (mode, count) = match workload {
         Workload::GoS1 => ("s1", S1_COUNT),

@@ -46,7 +46,7 @@ pub(crate) struct Bench {
 }
 
 /// Where the broker is.
-pub(crate) struct Place<'a> {
+pub(crate) struct BrokerAt<'a> {
     pub(crate) uri: &'a str,
     pub(crate) pid: u32,
 }
@@ -102,7 +102,7 @@ impl Bench {
     pub(crate) fn measure(&mut self, target: &mut Target, workload: Workload) -> Result<()> {
         for number in 1..=self.runs {
             let (uri, pid) = target.fresh()?;
-            let place = Place { uri: &uri, pid };
+            let place = BrokerAt { uri: &uri, pid };
             let busy = Busy::start();
             let broker_before = process::tree(pid).map_or(0.0, |usage| usage.cpu_s);
             let (mut figures, tool_cpu_s) = self.one(target, workload, &place)?;
@@ -133,7 +133,7 @@ impl Bench {
         &mut self,
         target: &mut Target,
         workload: Workload,
-        place: &Place<'_>,
+        place: &BrokerAt<'_>,
     ) -> Result<(Figures, f64)> {
         let seconds = self.seconds.to_string();
         let count = IDLE_COUNT.to_string();
@@ -185,7 +185,7 @@ impl Bench {
     fn throughput(
         &mut self,
         workload: Workload,
-        place: &Place<'_>,
+        place: &BrokerAt<'_>,
         flags: &[String],
     ) -> Result<(Figures, f64)> {
         let result = self.perf(workload, place, flags)?;
@@ -203,7 +203,7 @@ impl Bench {
     fn publish_only(
         &mut self,
         workload: Workload,
-        place: &Place<'_>,
+        place: &BrokerAt<'_>,
         flags: &[String],
     ) -> Result<(Figures, f64)> {
         let uri: Uri = place.uri.parse()?;
@@ -239,7 +239,7 @@ impl Bench {
     fn per_item(
         &mut self,
         workload: Workload,
-        place: &Place<'_>,
+        place: &BrokerAt<'_>,
         flag: &str,
         count: &str,
     ) -> Result<(Figures, f64)> {
@@ -256,7 +256,7 @@ impl Bench {
     pub(crate) fn perf(
         &mut self,
         workload: Workload,
-        place: &Place<'_>,
+        place: &BrokerAt<'_>,
         flags: &[String],
     ) -> Result<Value> {
         self.perf_on(None, workload, place, flags)
@@ -267,7 +267,7 @@ impl Bench {
         &mut self,
         cores: Option<usize>,
         workload: Workload,
-        place: &Place<'_>,
+        place: &BrokerAt<'_>,
         flags: &[String],
     ) -> Result<Value> {
         let shown: Vec<&str> =
@@ -321,7 +321,7 @@ fn latency_figures(result: &Value) -> Result<Figures> {
     Ok(figures)
 }
 
-fn idle(target: &Target, place: &Place<'_>) -> Result<Figures> {
+fn idle(target: &Target, place: &BrokerAt<'_>) -> Result<Figures> {
     std::thread::sleep(Duration::from_secs(2));
     let before = process::tree(place.pid).context("the broker has ended")?;
     std::thread::sleep(IDLE_WATCH);

@@ -10,7 +10,7 @@ use leveret_load::process;
 use serde_json::Value;
 
 use super::Workload;
-use super::measure::{Bench, Figures, Place, named, number};
+use super::measure::{Bench, BrokerAt, Figures, named, number};
 use super::spread::{self, Spread};
 use super::stored::{SETTLE, ctl, disk_bytes, owned};
 use super::target::Target;
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(500);
 pub(crate) fn growth(
     bench: &mut Bench,
     target: &Target,
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
 ) -> Result<(Figures, f64)> {
     let mut tool_s = 0.0;
     let mut at = |bench: &mut Bench, count: u64| -> Result<[f64; 3]> {
@@ -86,7 +86,7 @@ impl Memory {
     }
 }
 
-type Fill = fn(&mut Bench, &Place<'_>) -> Result<Option<Connection>>;
+type Fill = fn(&mut Bench, &BrokerAt<'_>) -> Result<Option<Connection>>;
 
 /// Ways to fill memory. A connection that has to stay until all is measured is given back.
 const CASES: [(&str, Fill); 5] = [
@@ -106,7 +106,7 @@ pub(crate) fn resident(bench: &mut Bench, target: &mut Target) -> Result<Figures
     let mut figures = Figures::new();
     for (name, fill) in CASES {
         let (uri, pid) = target.fresh()?;
-        let place = Place { uri: &uri, pid };
+        let place = BrokerAt { uri: &uri, pid };
         let data = target.data().context("a peer does not say what it counts")?;
         let (watched, _filled) = watch(bench, data, |bench| fill(bench, &place)).context(name)?;
         let mut add = |what: &str, value| figures.push((format!("{name}: {what}").into(), value));
@@ -159,25 +159,25 @@ pub(crate) fn watch<T>(
     })
 }
 
-fn many_queues(_: &mut Bench, place: &Place<'_>) -> Result<Option<Connection>> {
+fn many_queues(_: &mut Bench, place: &BrokerAt<'_>) -> Result<Option<Connection>> {
     let queues: Vec<String> = (0..10_000).map(|number| format!("resident-{number}")).collect();
     store(place, &queues, 1_000_000, 100, false)
 }
 
-fn large_bodies(_: &mut Bench, place: &Place<'_>) -> Result<Option<Connection>> {
+fn large_bodies(_: &mut Bench, place: &BrokerAt<'_>) -> Result<Option<Connection>> {
     store(place, &["resident".to_owned()], 300, 1_000_000, false)
 }
 
-fn connections(bench: &mut Bench, place: &Place<'_>) -> Result<Option<Connection>> {
+fn connections(bench: &mut Bench, place: &BrokerAt<'_>) -> Result<Option<Connection>> {
     bench.perf(Workload::Resident, place, &owned(&["--idle-connections", "8000"]))?;
     Ok(None)
 }
 
-fn cold(_: &mut Bench, place: &Place<'_>) -> Result<Option<Connection>> {
+fn cold(_: &mut Bench, place: &BrokerAt<'_>) -> Result<Option<Connection>> {
     store(place, &["resident".to_owned()], 2_000_000, 1000, true)
 }
 
-fn unacked(_: &mut Bench, place: &Place<'_>) -> Result<Option<Connection>> {
+fn unacked(_: &mut Bench, place: &BrokerAt<'_>) -> Result<Option<Connection>> {
     const COUNT: u64 = 1_000_000;
     let queue = "resident";
     store(place, &[queue.to_owned()], COUNT, 16, false)?;
@@ -198,7 +198,7 @@ fn unacked(_: &mut Bench, place: &Place<'_>) -> Result<Option<Connection>> {
 }
 
 fn store(
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
     queues: &[String],
     count: u64,
     body_bytes: usize,

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use leveret_client::{Connection, Options, QueueDeclare, Uri};
 
 use super::Workload;
-use super::measure::{Bench, Busy, Figures, Place, named};
+use super::measure::{Bench, BrokerAt, Busy, Figures, named};
 use super::stored::owned;
 use super::target::Target;
 
@@ -19,7 +19,11 @@ const QUEUES: usize = 100_000;
 const DECLARERS: usize = 50;
 
 /// Ready is when a queue answers, and with all its messages.
-pub(crate) fn starts(bench: &mut Bench, target: &mut Target, place: &Place<'_>) -> Result<Figures> {
+pub(crate) fn starts(
+    bench: &mut Bench,
+    target: &mut Target,
+    place: &BrokerAt<'_>,
+) -> Result<Figures> {
     bench.describe(
         Workload::Recovery,
         "leveret perf -x 1 -y 0 -e '' -u recovery -ad false -f persistent -s 1000 -c 1000 \
@@ -39,7 +43,7 @@ pub(crate) fn starts(bench: &mut Bench, target: &mut Target, place: &Place<'_>) 
     ]))
 }
 
-fn fill(bench: &mut Bench, place: &Place<'_>) -> Result<()> {
+fn fill(bench: &mut Bench, place: &BrokerAt<'_>) -> Result<()> {
     let count = MESSAGES.to_string();
     let mut flags = vec!["-x", "1", "-y", "0", "-e", "", "-u", "recovery", "-ad", "false"];
     flags.extend(["-f", "persistent", "-s", "1000", "-c", "1000", "-C", &count]);

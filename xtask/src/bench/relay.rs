@@ -9,7 +9,7 @@ use leveret_load::process;
 use socket2::SockRef;
 
 use super::Workload;
-use super::measure::{Bench, Figures, Place, named, number, own_cpu_s};
+use super::measure::{Bench, BrokerAt, Figures, named, number, own_cpu_s};
 use super::stored::owned;
 
 /// Bytes of one read. Larger ones take more calls' worth of copies out of the cache.
@@ -17,7 +17,7 @@ const READ_BYTES: usize = 128 * 1024;
 
 /// Large bodies with a relay between clients and broker. The relay reads and writes each message twice, the broker
 /// once: half of what the relay uses are the socket copies alone.
-pub(crate) fn beside(bench: &mut Bench, place: &Place<'_>) -> Result<(Figures, f64)> {
+pub(crate) fn beside(bench: &mut Bench, place: &BrokerAt<'_>) -> Result<(Figures, f64)> {
     let broker: Uri = place.uri.parse()?;
     let relay = start((broker.host.as_str(), broker.port))?;
     let through = format!("amqp://guest:guest@{relay}/%2F");
@@ -29,7 +29,7 @@ pub(crate) fn beside(bench: &mut Bench, place: &Place<'_>) -> Result<(Figures, f
     let faults = || process::tree(place.pid).map_or(0, |usage| usage.minor_faults);
     let (before, faults_before) = (own_cpu_s(), faults());
     let result =
-        bench.perf(Workload::Relay, &Place { uri: &through, pid: place.pid }, &owned(&flags))?;
+        bench.perf(Workload::Relay, &BrokerAt { uri: &through, pid: place.pid }, &owned(&flags))?;
     let relay_s = own_cpu_s() - before;
     let relay_cpu = relay_s / (number(&result, "/published")? / 1e6);
     let broker_cpu = number(&result, "/broker/cpu_s_per_million")?;

@@ -10,7 +10,7 @@ use anyhow::Result;
 use leveret_load::process;
 
 use super::Workload;
-use super::measure::{Bench, Figures, Place, number};
+use super::measure::{Bench, BrokerAt, Figures, number};
 use super::stored::{ctl, owned};
 use super::target::Target;
 
@@ -35,7 +35,7 @@ struct Case {
 pub(crate) fn grid(
     bench: &mut Bench,
     target: &Target,
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
 ) -> Result<(Figures, f64)> {
     bench.describe(
         Workload::P,
@@ -68,7 +68,7 @@ fn set_rule(tool: &Path, data: &Path, rule: &str) -> Result<()> {
 
 fn measure(
     bench: &mut Bench,
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
     queues: u32,
     rule: &'static str,
 ) -> Result<(Case, f64)> {

@@ -5,7 +5,7 @@ use leveret_load::{Held, Idle};
 use serde_json::Value;
 
 use super::Workload;
-use super::measure::{Bench, Busy, Figures, Place, named, number};
+use super::measure::{Bench, BrokerAt, Busy, Figures, named, number};
 use super::stored::owned;
 use super::target::Target;
 
@@ -17,7 +17,7 @@ const SHARE: f64 = 0.8;
 /// The highest rate of messages of 1 KiB, and latency at four fifths of it.
 pub(crate) fn latency_below_the_limit(
     bench: &mut Bench,
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
 ) -> Result<(Figures, f64)> {
     bench.describe(
         Workload::P99,
@@ -64,7 +64,7 @@ pub(crate) fn cores(bench: &mut Bench, target: &mut Target) -> Result<Figures> {
         let mut rates = [0.0; 2];
         for (rate, count) in rates.iter_mut().zip(1..) {
             let (uri, pid) = target.fresh_on(Some(count))?;
-            let place = Place { uri: &uri, pid };
+            let place = BrokerAt { uri: &uri, pid };
             let mut flags = owned(&["-x", "2", "-y", "2", "-e", "", "-u", "one", "-ad", "false"]);
             flags.extend(owned(load));
             flags.extend(owned(&["-z", &seconds]));
@@ -84,7 +84,7 @@ pub(crate) fn cores(bench: &mut Bench, target: &mut Target) -> Result<Figures> {
 pub(crate) fn beside_idle(
     bench: &mut Bench,
     workload: Workload,
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
     what: Idle,
 ) -> Result<(Figures, f64)> {
     let seconds = bench.seconds.to_string();

@@ -16,7 +16,7 @@ use leveret_client::{Connection, Consume, Event, Options, QueueDeclare, Uri};
 use leveret_load::process;
 use serde_json::{Value, json};
 
-use super::measure::Place;
+use super::measure::BrokerAt;
 use super::stored::disk_bytes;
 
 /// Messages that may wait for their confirms.
@@ -66,7 +66,7 @@ type Work<'a> = fn(&Spread<'a>, &Uri, &Shared) -> Result<()>;
 
 impl Spread<'_> {
     /// Runs it to its end.
-    pub(crate) fn run(self, place: &Place<'_>) -> Result<Value> {
+    pub(crate) fn run(self, place: &BrokerAt<'_>) -> Result<Value> {
         let uri: Uri = place.uri.parse()?;
         let shared = Shared::default();
         shared.is_published.store(self.publish.is_empty(), Ordering::Release);
@@ -212,7 +212,7 @@ impl Spread<'_> {
     }
 
     /// A line for each second until all is done, and one for what is left of the last.
-    fn watch(&self, place: &Place<'_>, shared: &Shared) -> Vec<Value> {
+    fn watch(&self, place: &BrokerAt<'_>, shared: &Shared) -> Vec<Value> {
         let is_over = || {
             let is_done = shared.is_published.load(Ordering::Acquire)
                 && shared.is_consumed.load(Ordering::Acquire);
@@ -312,7 +312,7 @@ impl Unconfirmed {
 }
 
 /// Declares queues, durable ones if what is published is.
-pub(crate) fn declare(place: &Place<'_>, queues: &[String], durable: bool) -> Result<()> {
+pub(crate) fn declare(place: &BrokerAt<'_>, queues: &[String], durable: bool) -> Result<()> {
     each_queue(place, queues, |connection, channel, queue| {
         let how = QueueDeclare { durable, ..QueueDeclare::default() };
         Ok(connection.queue_declare(channel, queue, &how).map(drop)?)
@@ -320,14 +320,14 @@ pub(crate) fn declare(place: &Place<'_>, queues: &[String], durable: bool) -> Re
 }
 
 /// Deletes queues with all they hold.
-pub(crate) fn delete(place: &Place<'_>, queues: &[String]) -> Result<()> {
+pub(crate) fn delete(place: &BrokerAt<'_>, queues: &[String]) -> Result<()> {
     each_queue(place, queues, |connection, channel, queue| {
         Ok(connection.queue_delete(channel, queue).map(drop)?)
     })
 }
 
 fn each_queue(
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
     queues: &[String],
     mut act: impl FnMut(&mut Connection, u16, &str) -> Result<()>,
 ) -> Result<()> {

@@ -12,7 +12,7 @@ use leveret_config::files::SOCKET_NAME;
 use serde_json::{Value, json};
 
 use super::Workload;
-use super::measure::{Bench, Figures, Place, named, number};
+use super::measure::{Bench, BrokerAt, Figures, named, number};
 use super::target::Target;
 
 /// Bodies of the messages here.
@@ -24,7 +24,7 @@ pub(crate) const SETTLE: Duration = Duration::from_secs(2);
 pub(crate) fn backlog(
     bench: &mut Bench,
     target: &Target,
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
 ) -> Result<(Figures, f64)> {
     bench.describe(
         Workload::K1,
@@ -112,7 +112,11 @@ impl Phases {
 }
 
 /// Publishes into the queue `k1` at full rate for as long as is said.
-pub(crate) fn publish(bench: &mut Bench, workload: Workload, place: &Place<'_>) -> Result<Value> {
+pub(crate) fn publish(
+    bench: &mut Bench,
+    workload: Workload,
+    place: &BrokerAt<'_>,
+) -> Result<Value> {
     let seconds = bench.backlog_seconds.to_string();
     let size = BODY_BYTES.to_string();
     let mut flags = vec!["-x", "1", "-y", "0", "-e", "", "-u", "k1", "-ad", "false"];
@@ -124,7 +128,7 @@ pub(crate) fn publish(bench: &mut Bench, workload: Workload, place: &Place<'_>) 
 pub(crate) fn drain(
     bench: &mut Bench,
     workload: Workload,
-    place: &Place<'_>,
+    place: &BrokerAt<'_>,
     count: u64,
 ) -> Result<Value> {
     let count = count.to_string();
@@ -134,7 +138,7 @@ pub(crate) fn drain(
 }
 
 /// One message in flight: a confirm takes a whole sync.
-pub(crate) fn sync(bench: &mut Bench, place: &Place<'_>) -> Result<(Figures, f64)> {
+pub(crate) fn sync(bench: &mut Bench, place: &BrokerAt<'_>) -> Result<(Figures, f64)> {
     delete_queue(place.uri, "sync")?;
     let seconds = bench.seconds.to_string();
     let size = BODY_BYTES.to_string();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::debian::{self, File};
-use super::tools::{Counts, Place};
+use super::tools::{Counts, SuitePlace};
 
 /// RabbitMQ as Debian 12 packages it.
 const PACKAGE: File = File {
@@ -100,7 +100,7 @@ const ROWS: &[Row] = &[
 ];
 
 /// Runs every row.
-pub(super) fn rabbitmqadmin(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn rabbitmqadmin(place: &SuitePlace) -> anyhow::Result<Counts> {
     let program = program(place)?;
     let mut counts = Counts::default();
     for (words, succeeds, part) in ROWS {
@@ -122,7 +122,7 @@ pub(super) fn rabbitmqadmin(place: &Place) -> anyhow::Result<Counts> {
 }
 
 /// The program, out of the package.
-fn program(place: &Place) -> anyhow::Result<PathBuf> {
+fn program(place: &SuitePlace) -> anyhow::Result<PathBuf> {
     let unpacked = place.dir.join("package");
     let program = unpacked.join(PROGRAM);
     if !program.exists() {

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use super::tools::Place;
+use super::tools::SuitePlace;
 
 /// apt's own downloader: it knows apt's proxies, and refuses a file with another checksum.
 const HELPER: &str = "/usr/lib/apt/apt-helper";
@@ -22,7 +22,7 @@ pub(super) struct File {
 
 /// Fetches a tar archive, once, and unpacks it into `into`, which is made anew. The archive's own top
 /// folder is left out.
-pub(super) fn unpack(place: &Place, file: &File, into: &Path) -> anyhow::Result<()> {
+pub(super) fn unpack(place: &SuitePlace, file: &File, into: &Path) -> anyhow::Result<()> {
     let name = file.path.rsplit('/').next().unwrap_or(file.path);
     let archive = place.dir.join(name);
     if !archive.exists() {
@@ -39,7 +39,7 @@ pub(super) fn unpack(place: &Place, file: &File, into: &Path) -> anyhow::Result<
 }
 
 /// Fetches a file.
-pub(super) fn fetch(place: &Place, file: &File, to: &Path) -> anyhow::Result<()> {
+pub(super) fn fetch(place: &SuitePlace, file: &File, to: &Path) -> anyhow::Result<()> {
     let mut said = String::new();
     for mirror in mirrors(place)? {
         let uri = format!("{}/{}", mirror.trim_end_matches('/'), file.path);
@@ -57,7 +57,7 @@ pub(super) fn fetch(place: &Place, file: &File, to: &Path) -> anyhow::Result<()>
 }
 
 /// Roots of the archives that apt fetches packages from: one for each `URIs:` in its sources.
-pub(super) fn mirrors(place: &Place) -> anyhow::Result<Vec<String>> {
+pub(super) fn mirrors(place: &SuitePlace) -> anyhow::Result<Vec<String>> {
     let mut targets = Command::new("apt-get");
     targets.args(["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]);
     let output = place

@@ -6,7 +6,7 @@
 use std::process::Command;
 
 use super::python;
-use super::tools::{Counts, Place};
+use super::tools::{Counts, SuitePlace};
 use crate::node::{self, Node};
 use crate::steps::succeed;
 
@@ -24,7 +24,7 @@ const CHECKS: [&str; 5] = [
 const SECONDS: u32 = 50;
 
 /// Every path, method, parameter and body of the description.
-pub(super) fn api(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn api(place: &SuitePlace) -> anyhow::Result<Counts> {
     let python = python::environment(place, "fuzz", &PACKAGES)?;
     let node = Node::start(&[])?;
     let settings = place.source("api/schemathesis.toml");

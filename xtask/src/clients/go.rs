@@ -10,14 +10,14 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use super::forward::Forward;
-use super::tools::{Counts, Place, copy_dir};
+use super::tools::{Counts, SuitePlace, copy_dir};
 use crate::node;
 
 const AMQP091: &str = "github.com/rabbitmq/amqp091-go@v1.16.0";
 const RABBIT_HOLE: &str = "github.com/michaelklishin/rabbit-hole/v3@v3.5.0";
 
 /// The module's own tests with its build tag `integration`, as its Makefile runs them.
-pub(super) fn amqp091(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn amqp091(place: &SuitePlace) -> anyhow::Result<Counts> {
     let source = module(place, AMQP091)?;
     let skips: Vec<String> = place.skipped.iter().map(|(name, _)| format!("^{name}$")).collect();
     let _forward = Forward::to(place.port)?;
@@ -49,7 +49,7 @@ pub(super) fn amqp091(place: &Place) -> anyhow::Result<Counts> {
 }
 
 /// The HTTP client's own tests, which are written with Ginkgo, on a broker that has what they count on.
-pub(super) fn rabbit_hole(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn rabbit_hole(place: &SuitePlace) -> anyhow::Result<Counts> {
     let source = module(place, RABBIT_HOLE)?;
     let mut prepare = Command::new(rabbitmqctl(place)?);
     prepare.arg("import_definitions").arg(place.source("rabbit-hole.json"));
@@ -88,7 +88,7 @@ fn exactly(name: &str) -> String {
 }
 
 /// A copy of a module's source with its tests.
-fn module(place: &Place, name: &str) -> anyhow::Result<PathBuf> {
+fn module(place: &SuitePlace, name: &str) -> anyhow::Result<PathBuf> {
     let mut download = Command::new("go");
     download.args(["mod", "download", "-json", name]).current_dir(&place.dir);
     let answer = place.must("download", 5, &mut download)?;
@@ -102,7 +102,7 @@ fn module(place: &Place, name: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// A program that is `rabbitmqctl` for the suite's broker: the tests give it a command and nothing else.
-fn rabbitmqctl(place: &Place) -> anyhow::Result<PathBuf> {
+fn rabbitmqctl(place: &SuitePlace) -> anyhow::Result<PathBuf> {
     let path = place.dir.join("rabbitmqctl");
     let program = node::program().get_program().to_owned();
     let uri = format!("http://guest:guest@127.0.0.1:{}", place.http_port);
@@ -112,7 +112,7 @@ fn rabbitmqctl(place: &Place) -> anyhow::Result<PathBuf> {
 }
 
 /// 100,000 messages of 1 KB from the sender, with and without the receiver.
-pub(super) fn sender_receiver(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn sender_receiver(place: &SuitePlace) -> anyhow::Result<Counts> {
     const MESSAGES: &str = "100000";
     let _forward = Forward::to(place.port)?;
     let source = place.source("go");
@@ -157,7 +157,7 @@ pub(super) fn sender_receiver(place: &Place) -> anyhow::Result<Counts> {
 }
 
 /// Waits until the queue's counts of messages and consumers are as wanted.
-fn await_count(place: &Place, is_wanted: impl Fn(u64, u64) -> bool) -> anyhow::Result<()> {
+fn await_count(place: &SuitePlace, is_wanted: impl Fn(u64, u64) -> bool) -> anyhow::Result<()> {
     let start = Instant::now();
     loop {
         let output = Command::new(place.dir.join("declare")).output()?;

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::tools::{Counts, Place, own_counts};
+use super::tools::{Counts, SuitePlace, own_counts};
 
 /// Fetches an artifact with what it needs into `lib` of the suite's folder.
-fn fetch(place: &Place, artifact: &str, version: &str) -> anyhow::Result<PathBuf> {
+fn fetch(place: &SuitePlace, artifact: &str, version: &str) -> anyhow::Result<PathBuf> {
     let lib = place.dir.join("lib");
     let is_there = fs::read_dir(&lib).is_ok_and(|dir| {
         let name = format!("{artifact}-{version}.jar");
@@ -33,7 +33,7 @@ fn class_path(lib: &std::path::Path) -> String {
 }
 
 /// A program of ours with the client library.
-pub(super) fn program(place: &Place, source: &str) -> anyhow::Result<Command> {
+pub(super) fn program(place: &SuitePlace, source: &str) -> anyhow::Result<Command> {
     let lib = fetch(place, "amqp-client", "5.25.0")?;
     let mut java = Command::new("java");
     java.arg("-cp").arg(class_path(&lib)).arg(place.source(source));
@@ -41,7 +41,7 @@ pub(super) fn program(place: &Place, source: &str) -> anyhow::Result<Command> {
 }
 
 /// The client library, exercised.
-pub(super) fn client(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn client(place: &SuitePlace) -> anyhow::Result<Counts> {
     let mut java = program(place, "java/Check.java")?;
     let (output, _) = place.run("test", 10, java.arg(place.port.to_string()))?;
     own_counts(&output)
@@ -66,7 +66,7 @@ const COMBINATIONS: [(&str, &str, bool); 10] = [
 ];
 
 /// PerfTest in all combinations.
-pub(super) fn perftest(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn perftest(place: &SuitePlace) -> anyhow::Result<Counts> {
     let lib = fetch(place, "perf-test", "2.22.1")?;
     let mut counts = Counts::default();
     for (name, flags, is_counted) in COMBINATIONS {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 
 use super::tls::certificates;
-use super::tools::{Counts, Place, own_counts};
+use super::tools::{Counts, SuitePlace, own_counts};
 use crate::install;
 use crate::node::Node;
 
@@ -76,7 +76,7 @@ impl Drop for Directory {
     }
 }
 
-pub(super) fn users(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn users(place: &SuitePlace) -> anyhow::Result<Counts> {
     install::program("slapd", "slapd")?;
     let files = place.dir.join("files");
     if files.exists() {
@@ -130,7 +130,7 @@ pub(super) fn users(place: &Place) -> anyhow::Result<Counts> {
 }
 
 /// slapd with our entries, on ports of its own.
-fn start(place: &Place, files: &Path) -> anyhow::Result<Directory> {
+fn start(place: &SuitePlace, files: &Path) -> anyhow::Result<Directory> {
     let at = files.display();
     let settings = format!(
         "include /etc/ldap/schema/core.schema\n\

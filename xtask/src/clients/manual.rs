@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 use super::forward::Forward;
 use super::python;
-use super::tools::{Counts, Place};
+use super::tools::{Counts, SuitePlace};
 use crate::node::{self, Node};
 
 /// Pages whose examples are run, each from its first to its last.
@@ -25,7 +25,7 @@ const PAGES: [&str; 11] = [
 ];
 
 /// Blocks marked `sh` and `python`. What is not to be run is not marked.
-pub(super) fn examples(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn examples(place: &SuitePlace) -> anyhow::Result<Counts> {
     let python = python::clients(place)?;
     let programs = node::program();
     let programs = std::path::Path::new(programs.get_program()).parent();

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 
 use super::debian;
-use super::tools::{Counts, Place, own_counts};
+use super::tools::{Counts, SuitePlace, own_counts};
 use crate::install;
 use crate::node::{self, Node};
 
@@ -49,7 +49,7 @@ impl Drop for RabbitMq {
 }
 
 /// There and back: see `tests/clients/python/migrate.py`.
-pub(super) fn there_and_back(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn there_and_back(place: &SuitePlace) -> anyhow::Result<Counts> {
     if let Err(why) = install::program("rabbitmq-server", "rabbitmq-server") {
         println!("  skipped: RabbitMQ's package cannot be had: {why}");
         return Ok(Counts { skipped: 1, ..Counts::default() });
@@ -58,7 +58,7 @@ pub(super) fn there_and_back(place: &Place) -> anyhow::Result<Counts> {
 }
 
 /// The same with RabbitMQ 4.3, and with many messages.
-pub(super) fn there_and_back_from_4(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn there_and_back_from_4(place: &SuitePlace) -> anyhow::Result<Counts> {
     let root = place.dir.join("debian");
     if let Err(why) = next_debian(place, &root) {
         println!("  skipped: a root with RabbitMQ 4.3 cannot be had: {why:#}");
@@ -68,7 +68,7 @@ pub(super) fn there_and_back_from_4(place: &Place) -> anyhow::Result<Counts> {
 }
 
 /// A root directory with Debian's next release and RabbitMQ in it, made once.
-fn next_debian(place: &Place, root: &Path) -> anyhow::Result<()> {
+fn next_debian(place: &SuitePlace, root: &Path) -> anyhow::Result<()> {
     let done = place.dir.join("debian-is-made");
     if done.exists() {
         return Ok(());
@@ -88,7 +88,7 @@ fn next_debian(place: &Place, root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run(place: &Place, rabbitmq: &RabbitMq) -> anyhow::Result<Counts> {
+fn run(place: &SuitePlace, rabbitmq: &RabbitMq) -> anyhow::Result<Counts> {
     let python = super::python::clients(place)?;
     let node = Node::start(&[])?;
     let mut check = Command::new(python);

@@ -4,13 +4,13 @@ use std::fs;
 use std::process::Command;
 
 use super::forward::Forward;
-use super::tools::{Counts, Place, copy_dir};
+use super::tools::{Counts, SuitePlace, copy_dir};
 
 /// The last version whose package has its tests.
 const AMQPLIB: &str = "amqplib@1.2.0";
 
 /// All test files under Node's own runner.
-pub(super) fn amqplib(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn amqplib(place: &SuitePlace) -> anyhow::Result<Counts> {
     if !place.dir.join("package.json").exists() {
         fs::write(place.dir.join("package.json"), "{\"private\": true}\n")?;
     }

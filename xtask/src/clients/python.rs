@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::debian;
 use super::forward::Forward;
-use super::tools::{Counts, Place, copy_dir, own_counts};
+use super::tools::{Counts, SuitePlace, copy_dir, own_counts};
 use crate::node::Node;
 
 /// What the suites of clients need.
@@ -21,7 +21,11 @@ const CLIENTS: [&str; 7] = [
 ];
 
 /// An environment called `name` with these packages: its interpreter.
-pub(super) fn environment(place: &Place, name: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
+pub(super) fn environment(
+    place: &SuitePlace,
+    name: &str,
+    packages: &[&str],
+) -> anyhow::Result<PathBuf> {
     let dir = place.root.join("target/clients").join(name);
     let python = dir.join("bin/python");
     let done = dir.join("installed");
@@ -40,7 +44,7 @@ pub(super) fn environment(place: &Place, name: &str, packages: &[&str]) -> anyho
 }
 
 /// One environment for all clients.
-pub(super) fn clients(place: &Place) -> anyhow::Result<PathBuf> {
+pub(super) fn clients(place: &SuitePlace) -> anyhow::Result<PathBuf> {
     environment(place, "python", &CLIENTS)
 }
 
@@ -54,7 +58,7 @@ const PIKA: debian::File = debian::File {
 };
 
 /// `tests/acceptance` of pika's source, as they are, with the pika beside them.
-pub(super) fn pika(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn pika(place: &SuitePlace) -> anyhow::Result<Counts> {
     let python = clients(place)?;
     let source = place.dir.join("source");
     match std::env::var_os(PIKA_SOURCE) {
@@ -94,7 +98,7 @@ pub(super) fn pika(place: &Place) -> anyhow::Result<Counts> {
 
 /// A worker with two processes; once with results over AMQP, once with results that allow chords. Its
 /// library sets limits in another way when the product is not RabbitMQ, so once more with our own name.
-pub(super) fn celery(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn celery(place: &SuitePlace) -> anyhow::Result<Counts> {
     let python = clients(place)?;
     let results = place.dir.join("results");
     std::fs::create_dir_all(&results)?;
@@ -116,7 +120,7 @@ pub(super) fn celery(place: &Place) -> anyhow::Result<Counts> {
 }
 
 /// Own code; what the tutorials show, checked.
-pub(super) fn tutorials(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn tutorials(place: &SuitePlace) -> anyhow::Result<Counts> {
     let python = clients(place)?;
     let mut check = Command::new(python);
     check.arg(place.source("python/tutorials.py")).arg(place.port.to_string());

@@ -8,7 +8,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
 };
 
-use super::tools::{Counts, Place, own_counts};
+use super::tools::{Counts, SuitePlace, own_counts};
 use crate::install;
 use crate::node::Node;
 
@@ -47,7 +47,7 @@ const OPENSSL: [(&str, &str, Option<&str>); 8] = [
 ];
 
 /// pika with Python's ssl, the Go and the Java client: by password and by certificate (EXTERNAL); and OpenSSL.
-pub(super) fn clients(place: &Place) -> anyhow::Result<Counts> {
+pub(super) fn clients(place: &SuitePlace) -> anyhow::Result<Counts> {
     let files = place.dir.join("files");
     std::fs::create_dir_all(&files)?;
     certificates(&files)?;
@@ -82,7 +82,7 @@ pub(super) fn clients(place: &Place) -> anyhow::Result<Counts> {
     Ok(all)
 }
 
-fn openssl(place: &Place, files: &Path, port: u16, all: &mut Counts) -> anyhow::Result<()> {
+fn openssl(place: &SuitePlace, files: &Path, port: u16, all: &mut Counts) -> anyhow::Result<()> {
     install::program("openssl", "openssl")?;
     for (name, words, want) in OPENSSL {
         let mut client = Command::new("openssl");

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 
 /// Where a suite works, and what it talks to.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct SuitePlace {
     /// The suite's name.
     pub name: &'static str,
     /// The broker's port on 127.0.0.1.
@@ -68,7 +68,7 @@ impl Counts {
     }
 }
 
-impl Place {
+impl SuitePlace {
     /// Makes the suite's folder and reads what it skips.
     pub(super) fn new(name: &'static str, ports: Ports) -> anyhow::Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))

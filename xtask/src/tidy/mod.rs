@@ -6,11 +6,13 @@
 //! | what a source may not contain, sizes, unreachable files | [`sources`] |
 //! | paths and crates that documents name | [`documents`] |
 //! | options that nobody reads | [`options`] |
+//! | words that are no type's whole name | [`words`] |
 
 mod documents;
 mod layers;
 mod options;
 mod sources;
+mod words;
 
 use std::path::{Path, PathBuf};
 
@@ -28,6 +30,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     sources::check(&mut breaches)?;
     documents::check(&mut breaches)?;
     options::check(&mut breaches)?;
+    words::check(&mut breaches)?;
     if breaches.is_empty() {
         return Ok(());
     }
