@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use aws_lc_rs::hmac;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use leveret_broker::login::{Admitted, Deciding, Decision, Question, Rights};
+use leveret_topology::rights::{Admitted, Deciding, Decision, Question, Rights};
 
 use crate::source::{Candidate, Denied, UserSource};
 

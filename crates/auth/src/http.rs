@@ -12,8 +12,8 @@
 use std::sync::Arc;
 
 use hyper::{StatusCode, Uri};
-use leveret_broker::login::{Admitted, Deciding, Decision, Question, Rights};
 use leveret_config::auth::{HttpAuthOptions, HttpMethod};
+use leveret_topology::rights::{Admitted, Deciding, Decision, Question, Rights};
 use rustls::ClientConfig;
 
 use crate::client::{Client, address, form, with_query};

@@ -18,9 +18,9 @@ mod shares;
 
 use std::sync::Arc;
 
-use leveret_broker::login::{Admitted, Deciding, Decision, Question, Rights};
 use leveret_config::ldap::{Bind, LdapOptions, Query, Text};
 use leveret_topology::Password;
+use leveret_topology::rights::{Admitted, Deciding, Decision, Question, Rights};
 
 use crate::source::{Candidate, Denied, told};
 use eval::{Answers, Evaluation, Lookup, Stop};

@@ -1,6 +1,6 @@
 //! Users who are kept elsewhere: web services, directories, tokens that somebody else signs.
 //!
-//! A [`UserSource`] says who a user is; what it says includes the [`Rights`](leveret_broker::login::Rights) that
+//! A [`UserSource`] says who a user is; what it says includes the [`Rights`](leveret_topology::rights::Rights) that
 //! say what the user may do. [`Sources`] are all that are configured, in the order in which they are asked.
 //! Nothing here is for a thread that serves clients: everything may take its time.
 //!

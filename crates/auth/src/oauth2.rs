@@ -10,9 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use jsonwebtoken::{Algorithm, AlgorithmFamily, Validation};
-use leveret_broker::login::Admitted;
 use leveret_config::oauth2::{OAuth2Options, ScopeSyntax};
 use leveret_queue::Time;
+use leveret_topology::rights::Admitted;
 use serde_json::{Map, Value};
 
 use crate::keys::Keys;

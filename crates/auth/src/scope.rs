@@ -9,9 +9,9 @@
 //! Each part is a pattern in which `*` stands for anything and `%2F` for a slash, or a regular expression. In all of
 //! them `{vhost}` stands for the vhost at hand and `{CLAIM}` for a claim of the token.
 
-use leveret_broker::login::{Deciding, Decision, Question, Rights};
 use leveret_config::oauth2::ScopeSyntax;
 use leveret_topology::Pattern;
+use leveret_topology::rights::{Deciding, Decision, Question, Rights};
 use serde_json::{Map, Value};
 
 /// What RabbitMQ refuses in a regular expression.

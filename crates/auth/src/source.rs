@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use leveret_broker::login::Admitted;
 use leveret_config::Config;
 use leveret_config::auth::{Backend, BackendPair, ClientTlsSettings};
+use leveret_topology::rights::Admitted;
 use rustls::ClientConfig;
 
 use crate::cache::Cache;

@@ -30,8 +30,9 @@ use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
 use leveret_auth::{Sources, network_of};
-use leveret_broker::login::{Admitted, Login, Proof};
+use leveret_broker::login::{Login, Proof};
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
+use leveret_topology::rights::Admitted;
 use leveret_topology::{AuthError, Event, Hashing, Password, PasswordHash};
 use tokio::sync::{mpsc, oneshot};
 

@@ -9,9 +9,10 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use leveret_broker::login::{Asked, Decision, Question, Rights};
+use leveret_broker::login::Asked;
 use leveret_queue::Time;
 use leveret_topology::hash::Keyed;
+use leveret_topology::rights::{Decision, Question, Rights};
 use leveret_topology::{Exchange, ExchangeKind, Permission, ResourceKind, VhostId};
 
 use crate::channel::Channel;

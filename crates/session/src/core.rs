@@ -8,11 +8,11 @@ use std::sync::Arc;
 use leveret_amqp::frame::Decoder;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::Alarm;
-use leveret_broker::login::Admitted;
 use leveret_broker::message::{
     ConnectionId, ConsumerSlot, Outbox, ReplyTo, Settle, Settlement, ToMeta, ToShard,
 };
 use leveret_queue::{OutputGauge, Time};
+use leveret_topology::rights::Admitted;
 use leveret_topology::{ByGroup, CountedConnection, GroupId, Topology, VhostId};
 
 use crate::access::Elsewhere;

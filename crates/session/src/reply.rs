@@ -9,7 +9,7 @@ use leveret_amqp::content::ContentError;
 use leveret_amqp::frame::FrameError as BadFrame;
 use leveret_amqp::method::MethodError;
 use leveret_amqp::reply::ReplyCode;
-use leveret_broker::login::Question;
+use leveret_topology::rights::Question;
 
 /// A mistake of the peer: it ends in `channel.close` or, when the code is hard or the channel is 0, in
 /// `connection.close`.

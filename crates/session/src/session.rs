@@ -6,9 +6,9 @@ use bytes::{Buf as _, Bytes};
 use leveret_amqp::frame::{BODY, Decoder, Event, HEADER, METHOD};
 use leveret_amqp::method::{Method, access, basic, channel, confirm, connection};
 use leveret_broker::flow::Alarm;
-use leveret_broker::login::Admitted;
 use leveret_broker::message::{ConnectionId, Settle, Step, ToSession, What};
 use leveret_queue::{OutputGauge, Time};
+use leveret_topology::rights::Admitted;
 use leveret_topology::{CountedConnection, Vhost, VhostId};
 
 use crate::bind::{Bind, bind};

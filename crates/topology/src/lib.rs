@@ -55,6 +55,7 @@ mod policy_change;
 mod queue;
 mod queues;
 mod rate;
+pub mod rights;
 mod route;
 pub mod stored;
 mod topology;

@@ -20,7 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("session",  &["amqp", "log", "queue", "topology", "broker"]),
     ("node",     &["amqp", "log", "queue", "topology", "broker", "session"]),
     ("config",   &[]),
-    ("auth",     &["queue", "topology", "broker", "config"]),
+    ("auth",     &["queue", "topology", "config"]),
     ("ctl",      &["config"]),
     ("server",   &["amqp", "log", "queue", "topology", "broker", "session", "node", "config", "auth"]),
     ("admin",    &["amqp", "queue", "topology", "broker", "session", "config", "server", "client"]),

@@ -17,10 +17,11 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use leveret_broker::login::{Admitted, Login as AskedLogin, Proof, Question, Rights};
+use leveret_broker::login::{Login as AskedLogin, Proof};
 use leveret_broker::message::ConnectionId;
 use leveret_server::login::Undecided;
 use leveret_server::node::Node;
+use leveret_topology::rights::{Admitted, Question, Rights};
 use leveret_topology::{ExchangeId, ExchangeKind, Password, Permission, ResourceKind, Topology};
 use zeroize::Zeroizing;
 

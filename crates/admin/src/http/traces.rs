@@ -4,9 +4,10 @@ use std::fs::File;
 use std::io::Read as _;
 use std::sync::Arc;
 
-use leveret_broker::login::{Admitted, Login as AskedLogin, Proof, Question};
+use leveret_broker::login::{Login as AskedLogin, Proof};
 use leveret_broker::message::ConnectionId;
 use leveret_topology::Password;
+use leveret_topology::rights::{Admitted, Question};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 

@@ -11,13 +11,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use leveret_amqp::method::{Encode, Method, basic, channel};
 use leveret_amqp::outbuf::OutBuf;
-use leveret_broker::login::Admitted;
 use leveret_broker::message::{ConnectionId, Delivery, Outbox, ToSession};
 use leveret_client::{Event, Input, Output};
 use leveret_server::clock::{now, now_with_us, wall};
 use leveret_server::node::{Node, Recipient};
 use leveret_server::runner::with_runner;
 use leveret_session::{ConnectionNumbers, Context, Peer, Session};
+use leveret_topology::rights::Admitted;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 

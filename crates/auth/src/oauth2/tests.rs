@@ -1,4 +1,4 @@
-use leveret_broker::login::{Decision, Question};
+use leveret_topology::rights::{Decision, Question};
 use serde_json::json;
 
 use super::*;

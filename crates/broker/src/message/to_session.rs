@@ -7,7 +7,7 @@ use leveret_topology::{GroupId, QueueId};
 
 use super::{ChannelId, ConsumerSlot, Message, Reply, ReplyTo};
 use crate::flow::Alarm;
-use crate::login::{Admitted, Decision, Question};
+use leveret_topology::rights::{Admitted, Decision, Question};
 
 /// A message on its way to a consumer.
 #[derive(Clone, Debug)]

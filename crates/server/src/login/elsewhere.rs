@@ -8,8 +8,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use leveret_auth::{Candidate, Denied, SourcePair};
-use leveret_broker::login::{Admitted, Asked, Login, Proof};
+use leveret_broker::login::{Asked, Login, Proof};
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
+use leveret_topology::rights::Admitted;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
 

@@ -2,8 +2,9 @@
 
 use leveret_amqp::method::connection;
 use leveret_amqp::table::{RawTable, RawValue};
-use leveret_broker::login::{Admitted, Login, Proof};
+use leveret_broker::login::{Login, Proof};
 use leveret_topology::Password;
+use leveret_topology::rights::Admitted;
 
 use crate::connection::Stage;
 use crate::consume;
