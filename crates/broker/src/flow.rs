@@ -56,6 +56,10 @@ pub const WAITING_BYTES_MAX: u64 = 16 << 20;
 /// disk would be more; a third of one is enough to keep it busy.
 pub const UNWRITTEN_BYTES_MAX: u64 = 32 << 20;
 
+/// Bytes of messages that wait to be written only to save memory before the disk is given them, though nobody waits. With
+/// more, whoever waits next for the disk would wait for a long write. See `leveret_log::Options::spill_batch_bytes`.
+pub const SPILLED_BYTES_MAX: u64 = 2 << 20;
+
 /// Whether a shard's disk is so far behind that publishers pause.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskGauge {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use leveret_amqp::content::Properties;
 use leveret_amqp::table::Table;
+use leveret_broker::flow::SPILLED_BYTES_MAX;
 use leveret_broker::message::*;
 use leveret_broker::record::{View, join_names};
 use leveret_broker::{Meta, Shard};
 use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
-use leveret_log::{FileLog, MemoryLog};
+use leveret_log::{FileLog, Log as _, MemoryLog};
 use leveret_queue::{ChannelLimit, Gate, OutputGauge, Time, delivery_cost};
 use leveret_topology::{GroupId, NodeId, QueueId, Topology};
 
@@ -231,6 +232,21 @@ fn a_transient_backlog_leaves_memory() {
         turns += 1;
         assert!(turns < 1_000_000, "{} came, and no more", node.received);
     }
+}
+
+/// What is written only to save memory goes to the disk in small batches, though nobody waits: whoever waits next for the
+/// disk does not wait for a long write.
+#[test]
+fn a_transient_backlog_is_written_in_small_batches() {
+    let (mut node, queues) = Node::new(1);
+    node.shard.log_mut().set_spill_bytes(1 << 20);
+    let mut longest = 0;
+    for _ in 0..20_000 {
+        node.publish(&queues, 1, false);
+        longest = longest.max(node.shard.log_mut().under_way().unwrap_or_default());
+    }
+    let most = SPILLED_BYTES_MAX * 11 / 10;
+    assert!((SPILLED_BYTES_MAX..most).contains(&longest), "{longest} bytes in a batch");
 }
 
 /// The last messages are acked, and there is no room to say so: when there is room again, messages are taken again.

@@ -87,6 +87,10 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Bytes of volatile records above which new ones are written to save memory.
     pub spill_bytes: u64,
+    /// Bytes of them that one batch takes, or one record: others wait for what is in the batch. What is left goes into
+    /// later batches. Records of at most a part of 64 are taken with what is around them, however many there are: each
+    /// that is left costs memory until its last holder leaves.
+    pub spill_batch_bytes: u64,
     /// Bytes that may wait to be written; appending more is refused.
     pub unwritten_bytes_max: u64,
     /// Bytes of records that were fetched and not read yet.
@@ -120,6 +124,7 @@ impl Default for Options {
             segment_bytes: 16 << 20,
             cache_bytes: 16 << 20,
             spill_bytes: 64 << 20,
+            spill_batch_bytes: 2 << 20,
             unwritten_bytes_max: 1 << 30,
             warm_bytes: 8 << 20,
             on_damage: OnDamage::default(),
@@ -841,9 +846,12 @@ impl<D: Disk> Log for FileLog<D> {
     }
 
     fn unwritten_bytes(&self) -> u64 {
+        self.sums.unwritten + self.spilled_bytes() + self.writer.flying_bytes()
+    }
+
+    fn spilled_bytes(&self) -> u64 {
         // A full disk takes no spilled ones: they stay in memory, and nobody is to wait for them.
-        let spilled = if self.writer.is_full() { 0 } else { self.sums.spilled };
-        self.sums.unwritten + spilled + self.writer.flying_bytes()
+        if self.writer.is_full() { 0 } else { self.sums.spilled }
     }
 }
 

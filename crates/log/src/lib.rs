@@ -541,4 +541,10 @@ pub trait Log {
     fn unwritten_bytes(&self) -> u64 {
         self.usage().unwritten_bytes
     }
+
+    /// Those of the [`unwritten_bytes`](Self::unwritten_bytes) that no batch has and that are written only to save memory.
+    /// [`durable`](Self::durable) does not tell of them.
+    fn spilled_bytes(&self) -> u64 {
+        0
+    }
 }

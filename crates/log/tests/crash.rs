@@ -249,6 +249,7 @@ fn run_on(seed: u64, crash: Crash, (gets_full, keeps_spare): (bool, bool)) {
         segment_bytes: 1 << (10 + rng.below(6)),
         cache_bytes: rng.below(3) * 1500,
         spill_bytes: [0, 1000, 1 << 20][rng.below(3) as usize],
+        spill_batch_bytes: 1 + seed % 2000,
         warm_bytes: 4096,
         digests: rng.below(3) > 0,
         on_damage: OnDamage::Aside,

@@ -500,6 +500,7 @@ fn run(seed: u64, is_power_cut: bool, gets_full: bool) {
             segment_bytes: 1 << (10 + below(5)),
             cache_bytes: below(3) * 1500,
             spill_bytes: [0, 1000, 1 << 20][below(3) as usize],
+            spill_batch_bytes: 1 + seed * 37 % 2000,
             warm_bytes: 4096,
             ..options(log)
         })

@@ -261,6 +261,62 @@ fn volatile_records_are_written_when_memory_is_short() {
     check_disk(&disk, log.usage());
 }
 
+/// Large records that are written to save memory do not go into one batch with what somebody waits for: a batch takes
+/// one of them, and the others come after it. They are read, survive when they are told to, and leave their room, as all.
+#[test]
+fn a_batch_takes_little_of_what_only_saves_memory() {
+    let batch = Options::default().spill_batch_bytes;
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk);
+    log.set_spill_bytes(0);
+    let large = vec![3; 3 * MIB as usize];
+    let volatile: Vec<_> =
+        (0..8).map(|_| log.append(b"head", &[&large], &one(1), Keep::Volatile).unwrap()).collect();
+    append(&mut log, b"awaited", &one(1));
+    let awaited = log.end();
+    assert_eq!(log.spilled_bytes(), 8 * (3 * MIB + 4));
+    let mut longest = 0;
+    log.sync().unwrap();
+    while log.durable() < awaited {
+        longest = longest.max(log.under_way().unwrap_or_default());
+        log.sync().unwrap();
+    }
+    assert!(longest > 3 * MIB && longest < 3 * MIB + batch / 2, "{longest} bytes in a batch");
+    assert!(log.spilled_bytes() >= 6 * (3 * MIB + 4), "only the first came with it");
+
+    // One of those that are left is to survive, another is not wanted any more.
+    let kept = volatile[5];
+    let end = log.persist(kept).unwrap();
+    log.release(volatile[6], Holder::new(1)).unwrap();
+    while log.durable() < end {
+        log.sync().unwrap();
+    }
+    drive(&mut log);
+    assert_eq!((log.spilled_bytes(), log.unwritten_bytes()), (0, 0));
+    while log.keeps_spares() {
+        log.relax();
+    }
+    let usage = log.usage();
+    assert!(usage.held_bytes < MIB, "{usage:?}");
+    for at in &volatile[..6] {
+        assert_eq!(read(&mut log, at.get()).len(), large.len() + 4);
+    }
+    drop(log);
+    disk.kill();
+
+    let mut log = open(&disk);
+    let mut found = Vec::new();
+    log.recover(&mut |record| found.push(record.at));
+    found.sort_unstable();
+    assert_eq!(found, [kept, Offset::new(awaited.get() - 1)]);
+    assert_eq!(read(&mut log, kept.get()).len(), large.len() + 4);
+    for at in found {
+        log.release(at, Holder::new(1)).unwrap();
+    }
+    drive(&mut log);
+    check_disk(&disk, log.usage());
+}
+
 /// Spilled records do not outlive the process, and neither does their room on the disk, though nothing is written. Not
 /// before it is known that this start is one.
 #[test]

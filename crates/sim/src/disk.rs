@@ -261,6 +261,7 @@ impl Disks {
             segment_bytes: kib(random, 64),
             cache_bytes: random.below(3) as u64 * kib(random, 16),
             spill_bytes: kib(random, 32),
+            spill_batch_bytes: 1 + seed % 4096,
             warm_bytes: kib(random, 32),
             ..LogOptions::default()
         };

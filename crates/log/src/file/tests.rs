@@ -26,6 +26,7 @@ fn sums_agree_with_the_files() {
             segment_bytes: 1 << (10 + below(3)),
             cache_bytes: below(3) * 1000,
             spill_bytes: below(2) * 1000,
+            spill_batch_bytes: 1 + below(2000),
             weigh: |_| 1,
             ..Options::default()
         };

@@ -32,6 +32,9 @@ const INDEX_LINE: usize = 40;
 /// So few late records are kept without a look whether they still have a holder.
 const LATE_MAX: usize = 256;
 
+/// Records of at most this part of what a batch takes of spilled ones go with the batch, however many there are.
+const SMALL_PART: u64 = 64;
+
 /// When so many records need no write, `gathered` passes them.
 const PASSED_MIN: u64 = 64 << 10;
 
@@ -110,6 +113,9 @@ pub(super) struct Writer {
     notes_before: u64,
     /// Records below `gathered` that were volatile and not written when a batch passed them. The next batch takes them.
     persists: Vec<u64>,
+    /// Records below `gathered` that are to be written to save memory, and for which the batches had no room yet. Some may
+    /// have been released since, or are to persist.
+    spills: VecDeque<u64>,
     /// Records that were written after eviction had passed their offsets. Some may have been released since.
     late: VecDeque<u64>,
     /// The length of `late` at which the released records are taken out of it.
@@ -141,6 +147,7 @@ impl Writer {
             freed: VecDeque::new(),
             notes_before: 0,
             persists: Vec::new(),
+            spills: VecDeque::new(),
             late: VecDeque::new(),
             late_max: LATE_MAX,
             flight: None,
@@ -322,7 +329,8 @@ impl Writer {
 
     pub(super) fn held_bytes(&self) -> usize {
         self.notes.capacity() * size_of::<Note>()
-            + (self.persists.capacity() + self.late.capacity()) * size_of::<u64>()
+            + (self.persists.capacity() + self.spills.capacity() + self.late.capacity())
+                * size_of::<u64>()
             + self.freed.capacity() * size_of::<(u64, Original)>()
             + self.flight.as_ref().map_or(0, |flight| flight.late.capacity()) * size_of::<u64>()
             + self.spare.0.capacity()
@@ -377,6 +385,24 @@ fn mix(number: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
+}
+
+/// How much of what is written only to save memory goes into a batch: all that waits for the batch waits for that, too.
+struct SpillRoom {
+    most: u64,
+    taken: u64,
+}
+
+impl SpillRoom {
+    /// Whether the batch takes one more record, of so many bytes.
+    fn takes(&mut self, len: u64) -> bool {
+        if len <= self.most / SMALL_PART {
+            return true;
+        }
+        let is_taken = self.taken == 0 || self.taken + len <= self.most;
+        self.taken += if is_taken { len } else { 0 };
+        is_taken
+    }
 }
 
 /// The index and the bodies of a batch as they grow.
@@ -521,6 +547,7 @@ impl<D: Disk> FileLog<D> {
     fn pass_all(&mut self) {
         let end = self.hot.end();
         self.writer.persists.clear();
+        self.writer.spills.clear();
         (self.writer.gathered, self.writer.durable) = (end, end);
         let freed = self.writer.take_freed();
         self.lending.free(freed);
@@ -540,7 +567,7 @@ impl<D: Disk> FileLog<D> {
         let first = self.writer.gathered;
         let end = until.end.max(first);
         let mut shares = self.share_out(first, end);
-        let Self { hot, store, writer, sums, .. } = self;
+        let Self { hot, store, writer, sums, options, .. } = self;
         let mut notes = writer.take_notes(until, &mut store.segments);
         shares.freed = writer.take_freed();
         let Store { segments, sets, marks, cold, elsewhere, .. } = store;
@@ -560,9 +587,15 @@ impl<D: Disk> FileLog<D> {
             lens: Vec::new(),
         };
         let mut wants_sync = false;
+        let mut spill = SpillRoom { most: options.spill_batch_bytes, taken: 0 };
+        let spills = std::mem::take(&mut writer.spills);
         let mut take = |at: u64, tag: &mut u16, held: u32, bytes: Stored<'_>| {
             let was = Tag(*tag);
             if was.is(Tag::WRITTEN) || was.is(Tag::VOLATILE) && !was.is(Tag::SPILL) {
+                return false;
+            }
+            if was.is(Tag::VOLATILE) && !spill.takes(bytes.len() as u64) {
+                writer.spills.push_back(at);
                 return false;
             }
             batch.record(at, was, held, bytes);
@@ -580,7 +613,8 @@ impl<D: Disk> FileLog<D> {
             true
         };
         let mut late = Vec::new();
-        for at in std::mem::take(&mut writer.persists) {
+        let persists = std::mem::take(&mut writer.persists);
+        for at in persists.into_iter().chain(spills) {
             hot.walk(Offset::new(at), Offset::new(at).next(), &mut |at, tag, held, bytes| {
                 if take(at, tag, held, bytes) {
                     late.push(at);

@@ -30,7 +30,7 @@ use leveret_topology::QueueId;
 
 use super::Store;
 use super::race::{Odds, Race, RaceResult};
-use crate::flow::DiskGauge;
+use crate::flow::{DiskGauge, SPILLED_BYTES_MAX};
 use crate::message::{ConnectionId, DeadLetterFrom, Outbox, ReplyTo, ToSession};
 use crate::transaction::TxId;
 
@@ -364,6 +364,9 @@ impl<L: Log> Store<L> {
             disk.ask(end);
         }
         disk.is_due |= notes > RELEASED_MAX && disk.appended.is_empty();
+        // What is written to save memory waits for nobody; but the less it is, the shorter others wait for its write.
+        disk.is_due |=
+            self.log.spilled_bytes() > SPILLED_BYTES_MAX && self.log.under_way().is_none();
         let releases_due = disk.released_at.is_some_and(|at| at <= now);
         match disk.appended.front() {
             // Without what came since: it may be acked soon, and would be written now and released in its turn, and

@@ -105,6 +105,7 @@ impl Test {
             segment_bytes: 1 << (10 + below(3)),
             cache_bytes: below(3) * 1000,
             spill_bytes: below(2) * 1000,
+            spill_batch_bytes: 1 + below(2000),
             // A start that reads other files meets the records in another order, and averages are others.
             weigh: if keeps_files { |head| head[0].into() } else { |_| 1 },
             digests: !keeps_files,
