@@ -184,7 +184,7 @@ struct Sums {
     live_bytes: u64,
     /// Durable records in memory that were not handed to the disk.
     unwritten: u64,
-    /// Records of any length that the next batch has to have,
+    /// Records of any length that batches are to have,
     waiting: u64,
     /// and the bytes of those that it does not copy.
     large: u64,

@@ -497,7 +497,8 @@ pub trait Log {
         self.sync()
     }
 
-    /// How many bytes the batch has that the disk is writing, if there is one.
+    /// How many bytes the batch has that the disk is writing, if there is one with something that is to be durable. Another
+    /// says nothing about how long a sync takes.
     fn under_way(&self) -> Option<u64> {
         None
     }

@@ -710,6 +710,10 @@ impl Log for Store {
         both!(self, log => log.under_way())
     }
 
+    fn spilled_bytes(&self) -> u64 {
+        both!(self, log => log.spilled_bytes())
+    }
+
     fn notes(&self) -> usize {
         both!(self, log => log.notes())
     }

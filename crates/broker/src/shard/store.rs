@@ -230,9 +230,10 @@ impl<L: Log> Store<L> {
         self.log.sync()
     }
 
-    /// Whether nothing waits for the disk.
+    /// Whether nothing waits for the disk but what is to be written only to save memory.
     pub(super) fn is_all_durable(&self) -> bool {
-        self.log.durable() == self.log.end() && self.log.unwritten_bytes() == 0
+        let unwritten = self.log.unwritten_bytes().saturating_sub(self.log.spilled_bytes());
+        self.log.durable() == self.log.end() && unwritten == 0
     }
 
     /// Reads what the log kept. Messages below `seen_below` may have been delivered.

@@ -32,8 +32,17 @@ const INDEX_LINE: usize = 40;
 /// So few late records are kept without a look whether they still have a holder.
 const LATE_MAX: usize = 256;
 
-/// Records of at most this part of what a batch takes of spilled ones go with the batch, however many there are.
+/// Records of at most this part of [`Options::spill_batch_bytes`](super::Options::spill_batch_bytes) go with the batch, however
+/// many there are. By default they are those that a batch copies, see [`LARGE`].
 const SMALL_PART: u64 = 64;
+
+/// A batch takes this part of all that waits to be written to save memory, if that is more than
+/// [`Options::spill_batch_bytes`](super::Options::spill_batch_bytes).
+const SPILL_PART: u64 = 8;
+
+/// When so many bytes were written and not synced, the next batch is synced: whoever waits for the one after it would wait
+/// for all of them.
+const UNSYNCED_MAX: u64 = 8 << 20;
 
 /// When so many records need no write, `gathered` passes them.
 const PASSED_MIN: u64 = 64 << 10;
@@ -86,9 +95,12 @@ struct Flight {
     /// Those of them that are in the memory of a record which the log has, too.
     shared_bytes: u64,
     sequence: u64,
-    /// The batch is synced: it has durable records or notes.
+    /// It has durable records or notes.
+    is_awaited: bool,
+    /// The batch is synced: it is awaited, or much was not synced before it.
     is_synced: bool,
-    /// The batch's records below `range`, ascending: volatile ones that were persisted.
+    /// The batch's records below `range`, ascending: volatile ones that were persisted, and spilled ones that earlier batches
+    /// had no room for.
     late: Vec<u64>,
     /// The offsets of all other records of the batch.
     range: Range<u64>,
@@ -121,13 +133,15 @@ pub(super) struct Writer {
     /// The length of `late` at which the released records are taken out of it.
     late_max: usize,
     flight: Option<Flight>,
-    /// Each record below is in a batch, or needs no write.
+    /// Each record below is in a batch, or needs no write, or is one of `persists` or `spills`.
     gathered: Offset,
     durable: Offset,
     /// The number of the next batch.
     sequence: u64,
     /// The first batch that is not known to be synced.
     synced: u64,
+    /// Bytes of the batches in the last file since its last sync.
+    unsynced_bytes: u64,
     /// The first batch that may be cut off: others have to agree to it.
     agreed: u64,
     next_segment: u64,
@@ -155,6 +169,7 @@ impl Writer {
             durable: end,
             sequence,
             synced: sequence,
+            unsynced_bytes: 0,
             agreed: u64::MAX,
             next_segment,
             seed,
@@ -322,9 +337,9 @@ impl Writer {
         self.flight.as_ref().map_or(0, |flight| flight.bytes)
     }
 
-    /// Bytes of the batch that the disk is writing.
+    /// Bytes of the batch that the disk is writing and that has durable records or notes.
     pub(super) fn under_way(&self) -> Option<u64> {
-        self.flight.as_ref().map(|flight| flight.bytes)
+        self.flight.as_ref().filter(|flight| flight.is_awaited).map(|flight| flight.bytes)
     }
 
     pub(super) fn held_bytes(&self) -> usize {
@@ -389,6 +404,8 @@ fn mix(number: u64) -> u64 {
 
 /// How much of what is written only to save memory goes into a batch: all that waits for the batch waits for that, too.
 struct SpillRoom {
+    /// Records of so many bytes are always taken.
+    small: u64,
     most: u64,
     taken: u64,
 }
@@ -396,7 +413,7 @@ struct SpillRoom {
 impl SpillRoom {
     /// Whether the batch takes one more record, of so many bytes.
     fn takes(&mut self, len: u64) -> bool {
-        if len <= self.most / SMALL_PART {
+        if len <= self.small {
             return true;
         }
         let is_taken = self.taken == 0 || self.taken + len <= self.most;
@@ -587,7 +604,12 @@ impl<D: Disk> FileLog<D> {
             lens: Vec::new(),
         };
         let mut wants_sync = false;
-        let mut spill = SpillRoom { most: options.spill_batch_bytes, taken: 0 };
+        let mut spill = SpillRoom {
+            small: options.spill_batch_bytes / SMALL_PART,
+            // The more waits, the more a batch takes: publishers pause when it is too much.
+            most: options.spill_batch_bytes.max(sums.spilled / SPILL_PART),
+            taken: 0,
+        };
         let spills = std::mem::take(&mut writer.spills);
         let mut take = |at: u64, tag: &mut u16, held: u32, bytes: Stored<'_>| {
             let was = Tag(*tag);
@@ -734,6 +756,7 @@ impl<D: Disk> FileLog<D> {
             let old = &segments.all[last];
             let position = old.len - BATCH_HEADER as u64;
             send(old.file, position, (footer, Body::default()), before, true, true);
+            writer.unsynced_bytes = 0;
             self.space.look();
             self.space.sealed();
         }
@@ -748,6 +771,9 @@ impl<D: Disk> FileLog<D> {
         head[..BATCH_HEADER].copy_from_slice(&header.encode(segment.mark));
         let (bytes, position) = ((head.len() + body.len()) as u64, segment.len);
         let shared_bytes = body.large_len() as u64;
+        let is_awaited = sync;
+        let sync = is_awaited || writer.unsynced_bytes + bytes > UNSYNCED_MAX;
+        writer.unsynced_bytes = if sync { 0 } else { writer.unsynced_bytes + bytes };
         let file = segment.file;
         segments.change(active, |it| it.add_batch(position, bytes, header.first, header.end));
         send(file, position, (head, body), after, sync, false);
@@ -756,6 +782,7 @@ impl<D: Disk> FileLog<D> {
             bytes,
             shared_bytes,
             sequence: header.sequence,
+            is_awaited,
             is_synced: sync,
             late: Vec::new(),
             range: header.first..header.end,

@@ -364,9 +364,6 @@ impl<L: Log> Store<L> {
             disk.ask(end);
         }
         disk.is_due |= notes > RELEASED_MAX && disk.appended.is_empty();
-        // What is written to save memory waits for nobody; but the less it is, the shorter others wait for its write.
-        disk.is_due |=
-            self.log.spilled_bytes() > SPILLED_BYTES_MAX && self.log.under_way().is_none();
         let releases_due = disk.released_at.is_some_and(|at| at <= now);
         match disk.appended.front() {
             // Without what came since: it may be acked soon, and would be written now and released in its turn, and
@@ -404,6 +401,12 @@ impl<L: Log> Store<L> {
             // Releases that were made by then go with it, the others with the next one.
             log.sync_until(until)?;
         } else {
+            if log.spilled_bytes() > SPILLED_BYTES_MAX {
+                // Nobody waits for what is written to save memory; but the less it is, the shorter others wait for its write.
+                // What is held back stays, and so do notes: nothing is to be synced for them.
+                let end = disk.appended.front().map_or(all.end, |&(from, _)| from.end);
+                log.sync_until(Moment { end, notes: 0 })?;
+            }
             return Ok(());
         }
         disk.race.saw_disk(log.under_way());
