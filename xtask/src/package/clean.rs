@@ -4,7 +4,7 @@
 //! for each run. systemd does not run in it: what the unit says is done by hand, with the service's user and a socket for
 //! its notifications, in a network of its own. Needs root.
 //!
-//! [`container`]: the same for the last stage of the container's build.
+//! [`container`]: the same for the stages of the container's build.
 
 mod container;
 
@@ -37,7 +37,7 @@ pub(super) fn check(built: &[PathBuf]) -> anyhow::Result<Count> {
     }
     let mut count = Count::default();
     for (what, passed) in
-        [("a clean system", life_of(built)), ("the container's last stage", container::life(built))]
+        [("a clean system", life_of(built)), ("the container's stages", container::life(built))]
     {
         if let Err(error) = &passed {
             println!("{what}: {error:#}");

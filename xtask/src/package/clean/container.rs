@@ -1,5 +1,10 @@
-//! The last stage of `packaging/Containerfile`, in a clean system: what it runs and copies, and the container's life with
-//! the user, the environment and the commands that it names. No container is made: neither images nor their tools are needed.
+//! Both stages of `packaging/Containerfile`, each in a clean system: what they run and copy, and the container's life with
+//! the user, the environment and the commands that the last one names. No container is made: neither images nor their tools
+//! are needed.
+//!
+//! [`build`]: the first stage.
+
+mod build;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -9,7 +14,9 @@ use std::process::Command;
 use anyhow::{Context as _, bail, ensure};
 
 use super::System;
-use crate::package::{PROGRAM, output};
+use build::Built;
+
+use crate::package::output;
 use crate::root;
 
 /// Who may come from outside, named as the file's first lines say.
@@ -29,12 +36,14 @@ struct Stage {
 
 /// What somebody does who starts it, asks how it is, and stops it.
 pub(super) fn life(built: &[PathBuf]) -> anyhow::Result<()> {
-    let system = System::make("container", built)?;
     let text = fs::read_to_string(root().join("packaging/Containerfile"))?.replace("\\\n", " ");
-    let (_, last) = text.rsplit_once("\nFROM ").context("the Containerfile has one stage")?;
+    let stages: Vec<&str> = text.split("\nFROM ").skip(1).collect();
+    let [first, last] = stages[..] else { bail!("the Containerfile has not two stages") };
+    let from = build::run(first, built).context("the first stage")?;
+    let system = System::make("container", built)?;
     let mut stage = Stage::default();
     for line in last.lines().skip(1).filter(|line| !line.starts_with('#')) {
-        stage.take(&system, line).with_context(|| line.to_owned())?;
+        stage.take(&system, &from, line).with_context(|| line.to_owned())?;
     }
     let volume = stage.volume.trim_start_matches('/');
     let mut command = stage.command(&system, &stage.command);
@@ -61,15 +70,16 @@ pub(super) fn life(built: &[PathBuf]) -> anyhow::Result<()> {
 }
 
 impl Stage {
-    fn take(&mut self, system: &System, line: &str) -> anyhow::Result<()> {
+    fn take(&mut self, system: &System, built: &Built, line: &str) -> anyhow::Result<()> {
         let Some((instruction, rest)) = line.split_once(' ') else { return Ok(()) };
         let rest = rest.trim();
         match instruction {
             "RUN" => drop(output(&mut system.command("root", &["sh", "-c", rest]))?),
             "COPY" => {
                 let words: Vec<&str> = rest.split(' ').collect();
-                let [_, _, to] = words[..] else { bail!("three words are expected") };
-                fs::copy(root().join(PROGRAM), system.path(to.trim_start_matches('/')))?;
+                let [stage, from, to] = words[..] else { bail!("three words are expected") };
+                ensure!(stage == format!("--from={}", built.stage), "there is no such stage");
+                fs::copy(built.path(from)?, system.path(to.trim_start_matches('/')))?;
             }
             "USER" => rest.clone_into(&mut self.user),
             "VOLUME" => rest.clone_into(&mut self.volume),
