@@ -120,7 +120,7 @@ fn records_of_many_holders_in_turn_are_found() {
     rest(&mut log, &disk);
     let all = |log: &FileLog<SimDisk>| {
         let mut all = BTreeSet::new();
-        log.each_holder(|holder| all.extend([holder]));
+        log.each_holder(|holder| assert!(all.insert(holder), "{holder:?} was told of"));
         all
     };
     let (mut plain, report) = open(&disk.copy(0)).expect("whole");

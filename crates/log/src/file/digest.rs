@@ -70,7 +70,9 @@ pub(super) struct Digest {
     pub(super) sets: Vec<Box<[Holder]>>,
     as_of: u64,
     first: u64,
-    batches: Vec<u8>,
+    /// As they were read. The batches begin there.
+    bytes: Vec<u8>,
+    batches_at: usize,
 }
 
 /// A record as the digest has it.
@@ -107,7 +109,7 @@ pub(super) struct Alike<'a> {
 }
 
 /// Most records that [`Rows::mixed`] gives at once.
-const MIXED: usize = 256;
+pub(super) const MIXED: usize = 256;
 
 /// Records one after the other that have all but their offsets and their sets in common, and nothing but holders.
 #[derive(Debug)]
@@ -156,7 +158,7 @@ pub(super) struct Rows<'a> {
 
 impl Digest {
     /// The digest in these bytes, if it is whole and that of a file with this header and length.
-    pub(super) fn read(bytes: &[u8], of: &FileHeader, len: u64) -> Option<Self> {
+    pub(super) fn read(bytes: Vec<u8>, of: &FileHeader, len: u64) -> Option<Self> {
         let header: &[u8; HEADER] = bytes.first_chunk()?;
         let rest = bytes.get(HEADER..)?;
         let covered = header.get(..124)?;
@@ -189,12 +191,13 @@ impl Digest {
             list.push(is_one.then(|| names.into_boxed_slice())?);
         }
         let (as_of, first) = (of.as_of, of.first);
-        Some(Self { end, sets: list, as_of, first, batches: batches.to_vec() })
+        let batches_at = HEADER.checked_add(sets_len)?;
+        Some(Self { end, sets: list, as_of, first, bytes, batches_at })
     }
 
     pub(super) fn rows(&self) -> Rows<'_> {
         Rows {
-            rest: &self.batches,
+            rest: self.bytes.get(self.batches_at..).unwrap_or_default(),
             sets: self.sets.len(),
             expected: self.as_of,
             end: self.first,

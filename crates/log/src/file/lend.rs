@@ -284,9 +284,9 @@ impl<D: Disk> FileLog<D> {
         later.map_or(Offset::MAX, |segment| Offset::new(segment.first))
     }
 
-    /// Tells of everybody who holds a cold record, of some more than once.
-    pub fn each_holder(&self, mut each: impl FnMut(Holder)) {
-        self.store.cold.each_set(|set| self.store.sets.each(set, &mut each));
+    /// Tells of everybody who holds a cold record. Takes as long as there are holders, however many records they have.
+    pub fn each_holder(&self, each: impl FnMut(Holder)) {
+        self.store.paged.each_holder(each);
     }
 
     /// The next record comes behind this offset. Nothing has been appended since the log was opened.

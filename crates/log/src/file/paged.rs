@@ -18,12 +18,20 @@ pub(super) struct Paged {
     of: HashMap<Holder, PagedOut, FixedState>,
     /// Of the holder that was counted last, and not added yet.
     last: Option<(Holder, PagedOut)>,
+    /// How often a sum was looked up to be added to.
+    #[cfg(test)]
+    pub(super) additions: u64,
 }
 
 impl Paged {
     /// What a holder has.
     pub(super) fn get(&self, holder: Holder) -> PagedOut {
         self.of.get(&holder).copied().unwrap_or_default()
+    }
+
+    /// Tells of all who have something.
+    pub(super) fn each_holder(&self, each: impl FnMut(Holder)) {
+        self.of.keys().copied().for_each(each);
     }
 
     /// Records left memory.
@@ -36,6 +44,10 @@ impl Paged {
     }
 
     fn add(&mut self, holder: Holder, more: PagedOut) {
+        #[cfg(test)]
+        {
+            self.additions += 1;
+        }
         self.of.entry(holder).or_default().add(more);
     }
 

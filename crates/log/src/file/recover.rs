@@ -436,7 +436,7 @@ fn digest_of<D: Disk>(
         return Ok(None);
     }
     let bytes = disk.digest(file.name).unwrap_or_default();
-    Ok(Digest::read(&bytes, &file.header, file.len))
+    Ok(Digest::read(bytes, &file.header, file.len))
 }
 
 fn next(number: u64) -> u64 {

@@ -142,10 +142,15 @@ impl Sets {
     pub(super) fn get_for(&mut self, names: &[Holder], count: u64) -> SetId {
         debug_assert!(count > 0);
         let id = self.get(names);
-        if id.as_lone().is_none() {
-            self.slots[id.0 as usize - 1].uses += count - 1;
-        }
+        self.add_uses(id, count - 1);
         id
+    }
+
+    /// So many more records have a set that one has already.
+    pub(super) fn add_uses(&mut self, id: SetId, count: u64) {
+        if id.as_lone().is_none() {
+            self.slots[id.0 as usize - 1].uses += count;
+        }
     }
 
     fn find_or_add(&mut self, names: &[Holder]) -> SetId {

@@ -13,13 +13,13 @@ use smallvec::SmallVec;
 
 use super::Store;
 use super::cold::Held;
-use super::digest::{Alike, Digest, Mixed};
+use super::digest::{Alike, Digest, MIXED, Mixed};
 use super::format::{
     BATCH_HEADER, BatchEntry, BatchHeader, FILE_HEADER, FileHeader, IndexReader, LISTED_SINCE,
     Malformed, NoteEntry, NoteKind, RecordEntry,
 };
-use super::paged::Paged;
 use super::segments::{Digested, Epoch, Segment};
+use super::sets::{SetId, Sets};
 use super::walk::Batch;
 use crate::Holder;
 use crate::disk::{FileName, Reached};
@@ -99,37 +99,53 @@ impl Order {
     }
 }
 
-/// How many records of a batch each set of a digest has, of those that were taken in together. They weigh alike.
+/// How many records each set of a digest has, of those that were taken in together and not told of yet. They weigh alike.
+///
+/// They are told of before a note says that one of them was released, and no earlier: a log has many batches, and each of
+/// them may be of all queues.
 struct Tally {
     /// By the number of the set.
-    counts: Vec<u32>,
+    of: Vec<Counted>,
     /// Sets that have a count.
     counted: Vec<u32>,
     weight: u64,
 }
 
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    /// The set that the table has, while there is a count.
+    set: Option<SetId>,
+    count: u32,
+}
+
 impl Tally {
     fn of(digest: &Digest) -> Self {
-        Self { counts: vec![0; digest.sets.len()], counted: Vec::new(), weight: 0 }
+        let of = vec![Counted::default(); digest.sets.len()];
+        Self { of, counted: Vec::new(), weight: 0 }
     }
 
-    fn count(&mut self, sets: &[u32]) {
-        for &set in sets {
-            if let Some(count) = self.counts.get_mut(set as usize) {
-                if *count == 0 {
-                    self.counted.push(set);
-                }
-                *count = count.saturating_add(1);
-            }
+    /// One more record has a set of the digest: which that is.
+    fn count(&mut self, set: u32, digest: &Digest, sets: &mut Sets) -> Result<SetId, Malformed> {
+        let it = self.of.get_mut(set as usize).ok_or(Malformed)?;
+        it.count = it.count.checked_add(1).ok_or(Malformed)?;
+        if let Some(known) = it.set {
+            return Ok(known);
         }
+        let names = digest.sets.get(set as usize).ok_or(Malformed)?;
+        self.counted.push(set);
+        Ok(*it.set.insert(sets.get(names)))
     }
 
     /// Tells of all of them, and begins anew.
-    fn tell(&mut self, paged: &mut Paged, digest: &Digest) -> Result<(), Malformed> {
+    fn tell(&mut self, store: &mut Store, digest: &Digest) -> Result<(), Malformed> {
+        let Store { sets, paged, .. } = store;
         for set in self.counted.drain(..) {
             let names = digest.sets.get(set as usize).ok_or(Malformed)?;
-            let count = self.counts.get_mut(set as usize).map_or(0, std::mem::take);
-            paged.found(names, count.into(), self.weight);
+            let it = self.of.get_mut(set as usize).map(std::mem::take).unwrap_or_default();
+            let Some(id) = it.set else { continue };
+            // One was counted when the set was asked for.
+            sets.add_uses(id, it.count.saturating_sub(1).into());
+            paged.found(names, it.count.into(), self.weight);
         }
         Ok(())
     }
@@ -211,7 +227,7 @@ impl Table {
                 if rows.mixed(&mut mixed)? {
                     let weight = (self.weigh)(rows.head()?);
                     if weight != tally.weight {
-                        tally.tell(&mut self.store.paged, &digest)?;
+                        tally.tell(&mut self.store, &digest)?;
                         tally.weight = weight;
                     }
                     self.mixed(at, &mut order, &mixed, &digest, &mut tally, rows.head()?)?;
@@ -230,10 +246,14 @@ impl Table {
                 };
                 self.record(at, fact, names, row.marks)?;
             }
-            tally.tell(&mut self.store.paged, &digest)?;
+            if header.notes > 0 {
+                tally.tell(&mut self.store, &digest)?;
+            }
             self.notes(at.index, header.sequence, rows.notes()?)?;
             position = position.checked_add(len).ok_or(Malformed)?;
         }
+        tally.tell(&mut self.store, &digest)?;
+        self.store.paged.found_all();
         if position.checked_add(BATCH_HEADER as u64) != Some(len) {
             return Err(Malformed);
         }
@@ -317,12 +337,12 @@ impl Table {
         head: &[u8],
     ) -> Result<(), Malformed> {
         let (at, len) = (mixed.at, mixed.len);
-        let names = |set: &u32| digest.sets.get(*set as usize);
         if at < batch.first {
             for (at, set) in (at..).zip(mixed.sets()) {
                 order.check(at)?;
+                let names = digest.sets.get(*set as usize).ok_or(Malformed)?;
                 let fact = Fact { at, len, crc: None, is_volatile: false, elsewhere: None, head };
-                self.record(batch, fact, names(set).ok_or(Malformed)?, &[])?;
+                self.record(batch, fact, names, &[])?;
             }
             return Ok(());
         }
@@ -331,9 +351,11 @@ impl Table {
         let Store { segments, sets, cold, .. } = &mut self.store;
         let segment = segments.all.get_mut(batch.index).ok_or(Malformed)?;
         segment.add_records(count, len);
-        let mut held = |set| names(set).map(|it| Held { set: sets.get(it), is_volatile: false });
-        cold.insert_each(at, mixed.sets().iter().map_while(&mut held));
-        tally.count(mixed.sets());
+        let mut held = SmallVec::<[Held; MIXED]>::new();
+        for &set in mixed.sets() {
+            held.push(Held { set: tally.count(set, digest, sets)?, is_volatile: false });
+        }
+        cold.insert_each(at, &held);
         Ok(())
     }
 

@@ -9,7 +9,7 @@
 
 use std::num::NonZero;
 
-use super::{CHUNK, Run};
+use super::{CHUNK, Held, Run};
 
 /// Offsets of a table.
 const LEN: usize = CHUNK as usize;
@@ -38,7 +38,9 @@ impl Table {
         let least = runs.iter().map(|run| run.held).min().unwrap_or(1);
         let most = runs.iter().map(|run| run.held).max().unwrap_or(1);
         let words = if most - least < NARROW {
-            Words::Narrow(least - 1, Box::new([0; LEN]))
+            // Those that come may be less or more.
+            let room = (NARROW - 1 - (most - least)) / 2;
+            Words::Narrow((least - 1).saturating_sub(room), Box::new([0; LEN]))
         } else {
             Words::Wide(Box::new([0; LEN]))
         };
@@ -74,6 +76,29 @@ impl Table {
         }
         if let Words::Wide(words) = &mut self.words {
             words[usize::from(at)] = held;
+        }
+    }
+
+    /// The same of several, one after the other.
+    pub(super) fn set_each(&mut self, at: u16, held: &[Held]) {
+        let first = usize::from(at);
+        if let Words::Narrow(base, words) = &mut self.words {
+            let word = |held: &Held| held.pack().wrapping_sub(*base);
+            let are_narrow = held.iter().map(word).fold(true, |all, word| {
+                // 0 is nobody's.
+                all & (word.wrapping_sub(1) < NARROW)
+            });
+            let places = &mut words[first..first + held.len()];
+            if are_narrow {
+                self.count += places.iter().filter(|place| **place == 0).count();
+                for (place, held) in places.iter_mut().zip(held) {
+                    *place = word(held) as u16;
+                }
+                return;
+            }
+        }
+        for (at, held) in (at..).zip(held) {
+            self.set(at, held.pack());
         }
     }
 
@@ -113,19 +138,6 @@ impl Table {
             }
         }
         open.into_iter().for_each(each);
-    }
-
-    /// The words of its records, in order.
-    pub(super) fn each_word(&self, mut each: impl FnMut(u32)) {
-        match &self.words {
-            Words::Narrow(base, words) => {
-                let held = words.iter().filter(|word| **word > 0);
-                held.for_each(|word| each(base + u32::from(*word)));
-            }
-            Words::Wide(words) => {
-                words.iter().filter(|word| **word > 0).for_each(|word| each(*word))
-            }
-        }
     }
 
     /// Bytes of memory.

@@ -258,3 +258,40 @@ fn what_is_fed_is_what_a_start_finds_in_files_that_were_rewritten() {
     }
     assert!(removed > 100 && rewritten > 30, "{removed} {rewritten}");
 }
+
+/// A backlog of many queues in turn has batches that are each of all of them: a start adds to the sum of a queue once for
+/// each digest, and not once for each batch.
+#[test]
+fn a_start_counts_what_many_hold_in_turn_by_digests_not_by_batches() {
+    const HOLDERS: u64 = 100;
+    const RECORDS: u64 = 20_000;
+    let disk = SimDisk::new(1);
+    let options = Options {
+        segment_bytes: 60_000,
+        on_damage: OnDamage::Aside,
+        digests: true,
+        ..Options::default()
+    };
+    let mut log = open(&disk, options.clone());
+    for number in 0..RECORDS {
+        let holders = [Holder::new(1 + number % HOLDERS)];
+        log.append(b"head", &[&[7; 16]], &holders, Keep::Durable).unwrap();
+        if number % HOLDERS == HOLDERS - 1 {
+            drive(&mut log);
+        }
+    }
+    log.reclaim();
+    drive(&mut log);
+    while !disk.is_idle() {
+        log.collect().unwrap();
+    }
+    let (log, report) = FileLog::open(disk.copy_whole(1), options, &mut |_| {}).unwrap();
+    assert!(report.digests > 3 && report.files == report.digests + 1, "{report:?}");
+    let tail = log.store.segments.all.back().unwrap();
+    let most = report.digests * HOLDERS + tail.live;
+    let additions = log.store.paged.additions;
+    assert!(additions <= most && most < RECORDS / 2, "{additions} of {RECORDS}, {most} at most");
+    for holder in 1..=HOLDERS {
+        assert_eq!(log.store.paged.get(Holder::new(holder)).records, RECORDS / HOLDERS);
+    }
+}
