@@ -317,11 +317,14 @@ impl List {
         self.write_line(index)
     }
 
-    /// A file is going to be removed: the list does not miss it, not even after a power cut.
+    /// A file is going to be removed: the list does not miss it, not even after a power cut. One that could not be removed
+    /// is tried again and again, and was struck the first time.
     pub(super) fn strike(&mut self, file: FileName) -> Result<(), DiskError> {
         let Some(&index) = self.by_name.get(&file) else { return Ok(()) };
         if let Some(line) = &mut self.lines[index] {
-            line.stage = Stage::Going;
+            if std::mem::replace(&mut line.stage, Stage::Going) == Stage::Going {
+                return self.check();
+            }
         }
         self.write_line(index)?;
         self.sync()
@@ -658,6 +661,29 @@ mod tests {
             settle(&mut it, ms).unwrap();
             assert_eq!(it.dirty_since.is_none(), is_safe, "{ms}");
         }
+    }
+
+    /// Each try to remove a file that stays would sync the list for nothing.
+    #[test]
+    fn a_file_is_struck_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut it = list(dir.path());
+        it.begin().unwrap();
+        for number in [1, 2] {
+            it.synced(file(number), (0, &[1; 128], 128), reached(number), false).unwrap();
+        }
+        it.strike(file(1)).unwrap();
+        assert_eq!(it.dirty_since, None);
+        it.synced(file(2), (128, &[], 72), reached(9), false).unwrap();
+        for _ in 0..3 {
+            it.strike(file(1)).unwrap();
+        }
+        assert!(it.dirty_since.is_some(), "it was synced again");
+        assert_eq!(whole(dir.path()), [(2, 200, 9)]);
+        // What is begun under its name is not going.
+        it.synced(file(1), (0, &[1; 128], 128), reached(10), false).unwrap();
+        it.strike(file(1)).unwrap();
+        assert_eq!(it.dirty_since, None);
     }
 
     /// What it cannot write is the end of it, but for want of room: then it says so, and is written anew.
