@@ -56,6 +56,23 @@ fn written() -> SimDisk {
     disk
 }
 
+/// How far a start is that has read all files, those with digests and those without.
+#[test]
+fn a_start_tells_when_it_has_read_all() {
+    let disk = written();
+    for has_digests in [true, false] {
+        let options = Options { digests: has_digests, ..options() };
+        let mut told = Vec::new();
+        let tell = &mut |progress| told.push(progress);
+        let report = FileLog::open(disk.clone(), options, tell).expect("a log that goes on").1;
+        let total: u64 = disk.files().iter().map(|it| it.1).sum();
+        assert_eq!(report.digests > 0, has_digests);
+        assert!(told.iter().all(|it| it.total == total), "{told:?}");
+        assert!(told.is_sorted_by_key(|it| it.done), "{told:?}");
+        assert_eq!(told.last().map(|it| it.done), Some(total));
+    }
+}
+
 type Found = BTreeMap<u64, Vec<(Holder, u8)>>;
 
 fn recovered(log: &mut FileLog<SimDisk>) -> Found {

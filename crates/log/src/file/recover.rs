@@ -54,9 +54,9 @@ pub(super) use window::{Window, crcs, have_crcs};
 /// How far opening is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of files that have been passed.
+    /// Bytes of these files that have been passed.
     pub done: u64,
-    /// Bytes of all files.
+    /// Bytes of all files that count.
     pub total: u64,
 }
 
@@ -338,14 +338,13 @@ fn read_all<D: Disk>(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Store, Found, Changes), OpenError> {
     let until = options.until;
-    let total = known.there.iter().map(|it| it.len).fold(0, u64::saturating_add);
     let mut recovery = Recovery {
         table: Table::new(options.weigh),
         report: Report::default(),
         until,
         cut: None,
         progress,
-        passed: Progress { done: 0, total },
+        passed: Progress::default(),
     };
     let Choice { mut files, obsolete, unsafe_files } = choose(disk, known)?;
     // The last one goes first: whatever a crash leaves is a log.
@@ -358,16 +357,19 @@ fn read_all<D: Disk>(
     for file in obsolete.iter().chain(&unagreed) {
         recovery.table.next_segment = recovery.table.next_segment.max(next(file.segment));
     }
+    recovery.passed.total = files.iter().map(|it| it.len).fold(0, u64::saturating_add);
     let count = files.len();
     let mut ends = unsafe_files;
     let mut enlisted = Vec::with_capacity(count);
     let is_list_needed = files.iter().any(|file| file.header.format >= LISTED_SINCE);
     for (index, file) in files.into_iter().enumerate() {
         let is_tail = next(index as u64) == count as u64 && file.name.generation == 0;
+        let end = recovery.passed.done.saturating_add(file.len);
         match digest_of(disk, &file, uses_digests && !is_tail)? {
             Some(digest) => recovery.digested(&file, digest)?,
             None => ends.extend(recovery.file(disk, &file, is_tail)?),
         }
+        recovery.pass_to(end);
         let Some(segment) = recovery.table.store.segments.all.back() else { continue };
         let FileHeader { through, first, as_of, mark, .. } = file.header;
         enlisted.push(Listed {

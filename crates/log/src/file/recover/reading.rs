@@ -43,7 +43,6 @@ impl Recovery<'_> {
             match walk.step(shown) {
                 Step::Need(bytes) => need = bytes,
                 Step::Batch(batch) if is_tail && self.is_unagreed(&batch.header) => {
-                    self.pass(FILE_HEADER as u64);
                     self.cut = Some((name, position));
                     let report = &mut self.report;
                     let behind = file.len.saturating_sub(position);
@@ -56,7 +55,6 @@ impl Recovery<'_> {
                         return Err(damaged(name, end, "bytes follow the end of the segment"));
                     }
                     on_batch(name, position, self.table.batch(&batch))?;
-                    self.pass(FILE_HEADER as u64);
                     return Ok(is_tail.then_some((name, end)));
                 }
                 Step::Batch(batch) if is_first_generation && batch.header.sequence < expected => {
@@ -66,10 +64,9 @@ impl Recovery<'_> {
                     need = 0;
                     expected = next(batch.header.sequence);
                     on_batch(name, position, self.table.batch(&batch))?;
-                    self.pass(batch.len());
+                    self.pass_to(self.passed.done.saturating_add(batch.len()));
                 }
                 Step::End if is_tail => {
-                    self.pass(FILE_HEADER as u64);
                     let report = &mut self.report;
                     let behind = file.len.saturating_sub(len);
                     match is_interrupted {
@@ -104,13 +101,12 @@ impl Recovery<'_> {
         let taken = self.table.digest(digest, file.len);
         taken.map_err(|Malformed| damaged(file.name, 0, "its digest is not readable"))?;
         self.report.digests = next(self.report.digests);
-        self.pass(file.len);
         Ok(())
     }
 
-    /// So many more bytes of files are passed.
-    fn pass(&mut self, bytes: u64) {
-        self.passed.done = self.passed.done.saturating_add(bytes);
+    /// So many bytes of files are passed.
+    pub(super) fn pass_to(&mut self, done: u64) {
+        self.passed.done = done;
         (self.progress)(self.passed);
     }
 }
