@@ -321,10 +321,10 @@ impl List {
     /// is tried again and again, and was struck the first time.
     pub(super) fn strike(&mut self, file: FileName) -> Result<(), DiskError> {
         let Some(&index) = self.by_name.get(&file) else { return Ok(()) };
-        if let Some(line) = &mut self.lines[index] {
-            if std::mem::replace(&mut line.stage, Stage::Going) == Stage::Going {
-                return self.check();
-            }
+        if let Some(line) = &mut self.lines[index]
+            && std::mem::replace(&mut line.stage, Stage::Going) == Stage::Going
+        {
+            return self.check();
         }
         self.write_line(index)?;
         self.sync()
