@@ -21,6 +21,7 @@ mod targets;
 mod to_meta;
 mod to_session;
 mod to_shard;
+mod unacked;
 
 use std::sync::Arc;
 
@@ -39,6 +40,7 @@ pub use targets::{Homed, Targets, add_by_home, log_of};
 pub use to_meta::{AdminCommand, Binding, ToMeta};
 pub use to_session::{Delivery, ToSession};
 pub use to_shard::{DeadLetterFrom, MoveTo, Named, PutResult, ToShard};
+pub use unacked::{GivenBack, UnackedDelivery};
 
 /// Names a channel of one connection: the number on the wire.
 pub type ChannelId = u16;

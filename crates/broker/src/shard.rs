@@ -190,6 +190,9 @@ impl<L: Log> Shard<L> {
                 }
             }
             ToShard::Settle { settlements, .. } => self.settle(&settlements, now),
+            ToShard::GiveBack { unsettled, .. } => {
+                self.give_some_back(&unsettled, 0, u64::MAX, now);
+            }
             ToShard::Commit { reply, messages, settlements } => {
                 self.commit(reply, &messages, &settlements, topology, now, out);
             }
@@ -219,7 +222,7 @@ impl<L: Log> Shard<L> {
                 self.purge(reply, queue, |it| it.discard(&offsets), topology, now, out);
             }
             ToShard::Delete { by, reply, queue, if_unused, if_empty } => {
-                let asked = Asked { by, reply };
+                let asked = Asked { by, reply, has_waited: false };
                 self.delete(asked, queue, if_unused, if_empty, topology, now, out);
             }
             ToShard::CancelRest { queue } => self.cancel_rest(queue, out),
@@ -359,14 +362,14 @@ impl<L: Log> Shard<L> {
             && let Some((at, id)) = self.queues.next_due(now)
         {
             let Some(hosted) = self.queues.get(id) else { continue };
-            if hosted.queue.is_expired_unused(now) {
-                self.say_expired(id, topology);
-                self.delete_for_good(id, Asked::default(), topology, now, out);
-                continue;
-            }
             self.jobs.pay(jobs::cost::DISPATCH);
             if self.exits.has_line(id) {
                 // First these: more would only wait. It is looked at again after the last one.
+                continue;
+            }
+            if hosted.queue.is_expired_unused(now) {
+                self.say_expired(id, topology);
+                self.delete_for_good(id, Asked::default(), topology, now, out);
                 continue;
             }
             let expired = self.queues.change(id, |hosted, left| hosted.queue.expire(now, left));

@@ -133,6 +133,29 @@ impl Node {
         mine.map(|(_, letter)| word(letter)).collect()
     }
 
+    /// Offsets of the first messages of a queue that are ready.
+    fn first_ready(&self, queue: QueueId, max: usize) -> Vec<u64> {
+        let found = self.shard.queues().find(|(id, _)| *id == queue);
+        let mut first = Vec::new();
+        if let Some((_, queue)) = found {
+            queue.upcoming(0, max, |at, _| first.push(at.get()));
+        }
+        first
+    }
+
+    /// Turns until every settlement of this letter is done, though what follows from them is not.
+    fn run_until_settled(&mut self, letters: impl IntoIterator<Item = ToShard>) {
+        let mut letters: Vec<_> = letters.into_iter().collect();
+        let unacked = |node: &Self| node.shard.queues().any(|(_, it)| it.counts().unacked > 0);
+        loop {
+            self.turn(letters.drain(..));
+            if !unacked(self) {
+                return;
+            }
+            letters.append(&mut self.to_shard);
+        }
+    }
+
     fn ready(&self) -> Vec<u64> {
         let count =
             |id| self.shard.queues().find(|(other, _)| *other == id).map(|(_, it)| it.counts());
@@ -534,36 +557,56 @@ fn a_ring_of_dead_letters_does_not_keep_others_waiting() {
     assert_eq!(node.shard.usage().records, 0);
 }
 
-/// What others reject is not a publisher's to pay for: dead letters wait, and go in pieces.
-#[test]
-fn a_publish_does_not_pay_for_what_others_reject() {
-    const MANY: usize = 2_000;
+/// A queue whose dead letters go to another one, and what rejects so many messages of it, which a consumer has.
+fn with_rejected(many: usize) -> (Node, ToShard) {
     let mut arguments = Table::new();
     arguments.set("x-dead-letter-exchange", "");
     arguments.set("x-dead-letter-routing-key", "dead");
     let mut node =
         Node::with(&[("q".to_owned(), arguments), ("dead".to_owned(), Table::default())]);
-    let (queue, dead) = (node.queues[0], node.queues[1]);
+    let given = given_out(&mut node, many);
+    let settlements = given.iter().map(|it| it.settled(Settle::Reject)).collect();
+    node.most = 0;
+    (node, ToShard::Settle { from: FAN, settlements })
+}
+
+/// So many messages of the first queue, which a consumer has.
+fn given_out(node: &mut Node, many: usize) -> Vec<UnackedDelivery> {
+    let queue = node.queues[0];
     let mut consumer = consume(queue, ConsumerSlot(0));
     if let ToShard::Consume { prefetch, .. } = &mut consumer {
         *prefetch = 0;
     }
     node.run([consumer]);
-    let messages = (0..MANY).map(|_| publish(0, &[queue])).collect();
+    let messages = (0..many).map(|_| publish(0, &[queue])).collect();
     node.run([ToShard::Publish { from: FAN, messages }]);
     let given = node.got.drain(..).filter_map(|(_, letter)| match letter {
         ToSession::Deliver(deliveries) => Some(deliveries),
         _ => None,
     });
-    let settle = |it: Delivery| {
-        let (unacked, offset, how) = (it.unacked.expect("to be acked"), it.offset, Settle::Reject);
-        Settlement { queue, unacked, offset, how }
+    let unsettled = |it: Delivery| UnackedDelivery {
+        tag: it.offset.get() + 1,
+        offset: it.offset,
+        queue: it.queue,
+        home: it.home,
+        unacked: it.unacked.expect("to be acked"),
+        slot: it.slot.0,
+        delivered_s: 0,
     };
-    let settlements: Vec<_> = given.flatten().map(settle).collect();
-    assert_eq!(settlements.len(), MANY);
+    let all: Vec<_> = given.flatten().map(unsettled).collect();
+    assert_eq!(all.len(), many);
     node.most = 0;
+    all
+}
+
+/// What others reject is not a publisher's to pay for: dead letters wait, and go in pieces.
+#[test]
+fn a_publish_does_not_pay_for_what_others_reject() {
+    const MANY: usize = 2_000;
+    let (mut node, rejects) = with_rejected(MANY);
+    let dead = node.queues[1];
     let one = ToShard::Publish { from: PROBE, messages: vec![publish(1, &[dead])] };
-    let mut more = node.turn([ToShard::Settle { from: FAN, settlements }, one]);
+    let mut more = node.turn([rejects, one]);
     assert_eq!(node.told(PROBE), ["1..1"]);
     assert!(node.shard.parked() > 0, "{} units were enough for all", node.most);
     while more || !node.to_shard.is_empty() {
@@ -574,4 +617,98 @@ fn a_publish_does_not_pay_for_what_others_reject() {
     assert!(node.most <= 2 * turn, "{} units in one turn", node.most);
     assert_eq!(node.shard.counters().dead_lettered, MANY as u64);
     assert_eq!(node.ready(), [0, 1 + MANY as u64]);
+}
+
+/// A channel ends with very many unacked: they come back in pieces, the oldest first, and others go on meanwhile. What their own
+/// connection asks for then finds all of them there.
+#[test]
+fn an_end_does_not_keep_others_waiting() {
+    const MANY: usize = 100_000;
+    for limits in [None, Some(Limits { turn: 40, share: 12 })] {
+        let mut node = Node::new(2);
+        let mut given = given_out(&mut node, MANY);
+        if let Some(limits) = limits {
+            node.shard.set_limits(limits);
+        }
+        // One is settled already, and one is elsewhere.
+        let ack = ToShard::Settle { from: FAN, settlements: vec![given[7].settled(Settle::Ack)] };
+        given[7].slot = UnackedDelivery::HOLE;
+        given[9].home = GroupId::new(1);
+        let unsettled = GivenBack::new(given.into(), 2).into();
+        let (queue, other) = (node.queues[0], node.queues[1]);
+        let slot = ConsumerSlot(0);
+        let cancel =
+            ToShard::Cancel { user: Box::default(), reply: None, connection: FAN, queue, slot };
+        node.turn([ack]);
+        node.most = 0;
+        let count = ToShard::Count { reply: reply(FAN), queue };
+        assert!(node.turn([cancel, ToShard::GiveBack { from: FAN, unsettled }, count]));
+        let one = publish(1, &[other]);
+        node.turn([ToShard::Publish { from: PROBE, messages: vec![one] }]);
+        assert_eq!(node.told(PROBE), ["1..1"], "in the next turn");
+        assert!(node.told(FAN).is_empty(), "it stands behind what comes back");
+        while node.turn([]) {
+            let back: Vec<_> = node.first_ready(queue, 20);
+            let want = (0..20).filter(|offset| ![7, 9].contains(offset));
+            assert!(want.zip(back).all(|(want, back)| want == back), "not the oldest first");
+        }
+        assert!(node.told(FAN)[0].contains(&format!("messages: {}", MANY - 2)));
+        let turn = node.shard.limits().turn;
+        assert!(node.most <= 2 * turn, "{} units in one turn", node.most);
+        assert_eq!(node.ready(), [MANY as u64 - 2, 1]);
+    }
+}
+
+/// A queue is deleted whose dead letters wait for their turn: they go before it, in pieces, however it comes to go.
+#[test]
+fn a_deletion_waits_for_dead_letters() {
+    const MANY: usize = 20_000;
+    for way in 0..2 {
+        let (mut node, rejects) = with_rejected(MANY);
+        let queue = node.queues[0];
+        let reply = (way == 0).then_some(reply(PROBE));
+        let delete =
+            ToShard::Delete { by: Box::default(), reply, queue, if_unused: false, if_empty: false };
+        node.run_until_settled([rejects]);
+        let letters = std::mem::take(&mut node.to_shard).into_iter().chain([delete]);
+        let mut more = node.turn(letters.collect::<Vec<_>>());
+        assert!(node.shard.parked() > 0, "{} units were enough for all", node.most);
+        while more || !node.to_shard.is_empty() {
+            let is_gone = node.to_meta.iter().any(|it| matches!(it, ToMeta::QueueGone { .. }));
+            assert!(!is_gone || node.shard.parked() == 0, "its dead letters are left behind");
+            let letters = std::mem::take(&mut node.to_shard);
+            more = node.turn(letters);
+        }
+        assert!(node.to_meta.iter().any(|it| matches!(it, ToMeta::QueueGone { .. })), "{way}");
+        let turn = node.shard.limits().turn;
+        assert!(node.most <= 2 * turn, "{} units in one turn", node.most);
+        assert_eq!(node.shard.counters().dead_lettered, MANY as u64);
+        assert_eq!(node.ready(), [0, MANY as u64]);
+    }
+}
+
+/// A transaction is done in one go, but not together with those of others: its line pays for each message.
+#[test]
+fn transactions_share_the_turns() {
+    const MANY: u64 = 1_000;
+    let mut node = Node::new(1);
+    let messages: Vec<_> = (0..MANY).map(|_| publish(0, &node.queues)).collect();
+    let commit = |number| {
+        let reply = reply(NodeId::ALONE.connection(number));
+        ToShard::Commit { reply, messages: messages.clone(), settlements: Vec::new() }
+    };
+    let mut more = node.turn((10..20).map(commit));
+    let mut turns = 1;
+    loop {
+        let done = node.shard.counters().enqueued / MANY;
+        assert!(done <= 3 * turns, "{done} transactions in {turns} turns");
+        if !more {
+            break;
+        }
+        more = node.turn([]);
+        turns += 1;
+    }
+    assert_eq!(node.ready(), [10 * MANY]);
+    let turn = node.shard.limits().turn;
+    assert!(node.most <= 2 * turn, "{} units in one turn", node.most);
 }

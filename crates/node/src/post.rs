@@ -128,7 +128,9 @@ fn outside(outbox: &mut Outbox, to: &mut impl Inboxes) {
 /// The connection whose messages or settlements a letter brings.
 fn who_publishes(letter: &ToShard) -> Option<ConnectionId> {
     match letter {
-        ToShard::Publish { from, .. } | ToShard::Settle { from, .. } => {
+        ToShard::Publish { from, .. }
+        | ToShard::Settle { from, .. }
+        | ToShard::GiveBack { from, .. } => {
             Some(*from).filter(|from| *from != ConnectionId::NOBODY)
         }
         _ => None,

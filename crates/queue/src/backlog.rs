@@ -1,23 +1,39 @@
 //! Messages that left a queue all at once.
 //!
 //! To let go of millions takes long, so it is done bit by bit; but they left at one moment, as clients
-//! see it. So they are taken out together, which costs a look at each, and let go of by whoever takes
-//! them from here.
+//! see it. So they are taken out together, and let go of by whoever takes them from here. A queue that is deleted gives
+//! its lists away as they are; a purge looks at each message that was ready, or at those that stay.
+
+use hashbrown::hash_map::IntoIter;
 
 use crate::message::{Left, Offset};
+use crate::queue::HeldLetter;
 use crate::ready::Ready;
+use crate::slab::Drain;
+use crate::unacked::{Unacked, UnackedMessage};
 
 /// What was purged, or was in a queue that is deleted. Each is given as [`Left::Purged`],
 /// those that were ready in the order in which they were.
 #[derive(Debug, Default)]
 pub struct Backlog {
     ready: Ready,
-    others: Vec<Offset>,
+    unacked: Drain<UnackedMessage>,
+    held: IntoIter<Offset, HeldLetter>,
 }
 
 impl Backlog {
-    pub(crate) fn new(ready: Ready, others: Vec<Offset>) -> Self {
-        Self { ready, others }
+    /// Messages that were ready.
+    pub(crate) fn of(ready: Ready) -> Self {
+        Self { ready, ..Self::default() }
+    }
+
+    /// All messages of a queue.
+    pub(crate) fn new(
+        ready: Ready,
+        unacked: Drain<UnackedMessage>,
+        held: IntoIter<Offset, HeldLetter>,
+    ) -> Self {
+        Self { ready, unacked, held }
     }
 
     /// Messages that were ready, of those not taken yet.
@@ -27,18 +43,19 @@ impl Backlog {
 
     /// Messages that are not taken yet.
     pub fn len(&self) -> u64 {
-        self.ready.len() + self.others.len() as u64
+        self.ready.len() + (self.unacked.len() + self.held.len()) as u64
     }
 
     /// Whether all are taken.
     pub fn is_empty(&self) -> bool {
-        self.ready.is_empty() && self.others.is_empty()
+        self.len() == 0
     }
 
     /// About how many bytes it takes.
     pub fn bytes(&self) -> u64 {
-        let others = self.others.capacity() * size_of::<Offset>();
-        self.ready.allocated_bytes() + others as u64
+        let held = self.held.len() * size_of::<(Offset, HeldLetter)>();
+        let unacked = self.unacked.len() as u64 * Unacked::MESSAGE_BYTES;
+        self.ready.allocated_bytes() + unacked + held as u64
     }
 }
 
@@ -48,7 +65,10 @@ impl Iterator for Backlog {
     fn next(&mut self) -> Option<Left> {
         let offset = match self.ready.pop() {
             Some((_, entry)) => Offset::new(entry.offset),
-            None => self.others.pop()?,
+            None => match self.unacked.next() {
+                Some(out) => Offset::new(out.entry.offset),
+                None => self.held.next()?.0,
+            },
         };
         Some(Left::Purged(offset))
     }

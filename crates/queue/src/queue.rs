@@ -22,7 +22,7 @@ struct Held {
 }
 
 #[derive(Debug)]
-struct HeldLetter {
+pub(crate) struct HeldLetter {
     size: u32,
     /// It may have been delivered.
     seen: bool,
@@ -590,7 +590,7 @@ impl Queue {
             }
         }
         self.totals.purged += ready.len();
-        Backlog::new(ready, Vec::new())
+        Backlog::of(ready)
     }
 
     /// What is kept of messages besides their entries becomes what those need that are unacked. That is less to look at
@@ -660,15 +660,12 @@ impl Queue {
         }
         let ready = std::mem::take(&mut self.ready);
         self.totals.purged += ready.len() + self.unacked.len();
-        let unacked = self.unacked.entries().map(|entry| Offset::new(entry.offset));
-        let held = self.held.take();
-        let held = held.iter().flat_map(|held| held.letters.keys().copied());
-        let others = unacked.chain(held).collect();
-        self.unacked.clear();
+        let unacked = self.unacked.drain();
+        let held = self.held.take().map(|held| held.letters.into_iter());
         self.extras = Extras::default();
         self.persistent = 0;
         self.persistent_bytes = 0;
-        Backlog::new(ready, others)
+        Backlog::new(ready, unacked, held.unwrap_or_default())
     }
 
     /// When [`expire`](Self::expire) or [`is_expired_unused`](Self::is_expired_unused) is to be asked again.

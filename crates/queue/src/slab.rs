@@ -38,6 +38,42 @@ enum SlabSlot<T> {
     Full(T),
 }
 
+/// The values of a slab that is no more. A chunk's memory goes with its last value.
+#[derive(Debug)]
+pub(crate) struct Drain<T> {
+    chunks: Vec<Chunk<T>>,
+    len: usize,
+}
+
+impl<T> Default for Drain<T> {
+    fn default() -> Self {
+        Self { chunks: Vec::new(), len: 0 }
+    }
+}
+
+impl<T> Drain<T> {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl<T> Iterator for Drain<T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        loop {
+            match self.chunks.last_mut()?.slots.pop() {
+                Some(SlabSlot::Full(value)) => {
+                    self.len -= 1;
+                    return Some(value);
+                }
+                Some(SlabSlot::Vacant { .. }) => {}
+                None => _ = self.chunks.pop(),
+            }
+        }
+    }
+}
+
 impl<T> Default for Slab<T> {
     fn default() -> Self {
         Self { chunks: Vec::new(), open: BinaryHeap::new(), spare: Vec::new(), len: 0 }
@@ -172,6 +208,11 @@ impl<T> Slab<T> {
         })
     }
 
+    /// All values, to be taken out one by one.
+    pub(crate) fn drain(self) -> Drain<T> {
+        Drain { chunks: self.chunks, len: self.len }
+    }
+
     /// Gives back memory that is kept for speed.
     pub(crate) fn relax(&mut self) {
         self.spare = Vec::new();
@@ -231,6 +272,11 @@ mod tests {
                     assert_eq!(slab.get(id), Some(&value));
                 }
                 assert_eq!(slab.values().count(), held.len());
+                let mut drain = slab.drain();
+                let mut drained: Vec<_> = drain.by_ref().collect();
+                drained.sort_unstable();
+                assert!(drained.into_iter().eq(held.iter().map(|&(_, value)| value)));
+                assert_eq!(drain.len(), 0);
             }
         }
     }

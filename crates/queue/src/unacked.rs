@@ -8,7 +8,7 @@
 use crate::look::Keyed;
 use crate::message::UnackedId;
 use crate::ready::QueuedMessage;
-use crate::slab::Slab;
+use crate::slab::{Drain, Slab};
 
 /// A message that was handed out and is not settled.
 #[derive(Clone, Copy, Debug)]
@@ -88,8 +88,9 @@ impl Unacked {
         self.out.values_mut().map(|out| &mut out.entry)
     }
 
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+    /// Takes all messages out.
+    pub(crate) fn drain(&mut self) -> Drain<UnackedMessage> {
+        std::mem::take(self).out.drain()
     }
 
     /// Gives back memory that is kept for speed.

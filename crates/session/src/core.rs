@@ -9,7 +9,7 @@ use leveret_amqp::frame::Decoder;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
-    ConnectionId, ConsumerSlot, Outbox, ReplyTo, Settle, Settlement, ToMeta, ToShard,
+    ConnectionId, ConsumerSlot, Outbox, ReplyTo, Settle, ToMeta, ToShard, UnackedDelivery,
 };
 use leveret_queue::{OutputGauge, Time};
 use leveret_topology::rights::Admitted;
@@ -26,7 +26,6 @@ use crate::pace::Pace;
 use crate::random::Random;
 use crate::settings::{Peer, Settings};
 use crate::totals::SessionTotals;
-use crate::unacked::UnackedDelivery;
 use crate::unfinished::Unfinished;
 use crate::waiting::WaitingCommand;
 
@@ -202,9 +201,7 @@ impl Core {
 
     /// Gathers a settlement.
     pub(crate) fn settle(&mut self, entry: &UnackedDelivery, how: Settle) {
-        let settlement =
-            Settlement { queue: entry.queue, unacked: entry.unacked, offset: entry.offset, how };
-        self.batch.settle(entry.home, settlement);
+        self.batch.settle(entry.home, entry.settled(how));
     }
 
     /// How long a delivery to this consumer (or by `basic.get`) may stay unacked, in ms.

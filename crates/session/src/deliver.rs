@@ -7,14 +7,13 @@
 //! its queue at once.
 
 use leveret_amqp::method::basic;
-use leveret_broker::message::{Delivery, Settle, Settlement};
+use leveret_broker::message::{Delivery, Settle, Settlement, UnackedDelivery};
 use leveret_broker::record::View;
 use leveret_queue::{Time, delivery_cost};
 
 use crate::channel::{Channel, Channels};
 use crate::core::{Context, Core};
 use crate::totals::TakenTotals;
-use crate::unacked::{GOT, UnackedDelivery};
 use crate::{properties, trace};
 
 /// A letter of deliveries.
@@ -151,10 +150,10 @@ pub(crate) fn got(
             queue: delivery.queue,
             home: delivery.home,
             unacked,
-            slot: GOT,
+            slot: UnackedDelivery::GOT,
             delivered_s: seconds(core, cx.now),
         });
-        watch(core, GOT, cx.now);
+        watch(core, UnackedDelivery::GOT, cx.now);
     }
 }
 

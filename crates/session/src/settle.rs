@@ -4,17 +4,18 @@
 //!
 //! A method for many settles as many as fit the turn. Its frame is given again in the next one, and nothing behind it is
 //! read before it is done. `basic.recover` is answered in the first one: in a later one, what comes back could be delivered
-//! before the answer. The end of a channel or connection, and `tx.commit`, settle all that they have in one turn: 14 to 42 ms
-//! for a million.
+//! before the answer. The end of a channel or connection hands over what does not fit the turn as it lies there: shards look at
+//! it in pieces. `tx.commit` hands each shard its settlements as they were gathered. What an end cuts off of a method for many is
+//! settled in that turn, as it is to be counted.
 
 use leveret_amqp::method::basic;
-use leveret_broker::message::Settle;
+use leveret_broker::message::{Settle, UnackedDelivery};
 
 use crate::channel::{Channel, Mode};
 use crate::core::{Context, Core, HalfSettled};
 use crate::reply::{self, Fault};
 use crate::trace;
-use crate::unacked::{GOT, Settled, UnackedDelivery, Which};
+use crate::unacked::{Settled, Which};
 
 /// [`settle`]s, and notes it where messages are traced.
 #[inline]
@@ -109,7 +110,7 @@ fn note_left(core: &mut Core, channel: u16, which: Which, taken: Settled, how: O
 
 /// Whether it counts towards the channel's limit.
 pub(crate) fn entry_is_consumed(entry: &UnackedDelivery) -> bool {
-    entry.slot != GOT
+    entry.slot != UnackedDelivery::GOT
 }
 
 /// How `basic.nack` and `basic.reject` settle.

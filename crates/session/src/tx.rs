@@ -6,7 +6,9 @@
 //! `tx.rollback`, which forgets the rest.
 
 use leveret_amqp::method::tx;
-use leveret_broker::message::{Message, Publish, Settle, Settlement, Targets, ToShard};
+use leveret_broker::message::{
+    Message, Publish, Settle, Settlement, Targets, ToShard, UnackedDelivery,
+};
 use leveret_broker::transaction::TxId;
 use leveret_topology::{ByGroup, ExchangeId, GroupId};
 use smallvec::SmallVec;
@@ -17,8 +19,8 @@ use crate::core::{Context, Core};
 use crate::publish::Head;
 use crate::reply::{self, Fault};
 use crate::settle::entry_is_consumed;
-use crate::totals::TakenTotals;
-use crate::unacked::{Settled, Unacked, UnackedDelivery, Which};
+use crate::totals::TakenByQueue;
+use crate::unacked::{Settled, Unacked, Which};
 use crate::waiting::{Awaited, WaitingCommand};
 use crate::{deliver, direct, returned, route};
 
@@ -35,7 +37,16 @@ pub(crate) struct Tx {
     mandatory: usize,
     /// For recent-history exchanges.
     remembered: Vec<(ExchangeId, u32, Publish)>,
-    settled: Vec<(UnackedDelivery, Settle)>,
+    /// As they will be handed over, too.
+    settlements: ByGroup<Vec<Settlement>>,
+    /// The same as the channel knew them, in the order of settling: they may be unacked again.
+    settled: Vec<UnackedDelivery>,
+    /// Of these, those that count towards the channel's limit.
+    consumed: u32,
+    /// Those that are acked.
+    acks: u64,
+    /// The same by queue.
+    acked: TakenByQueue,
     /// Bytes of the messages.
     kept: u64,
     /// Where the list of the last message's queues is.
@@ -109,7 +120,16 @@ impl Tx {
         which: Which,
         how: Settle,
     ) -> Option<Settled> {
-        unacked.take_some(which, |entry| self.settled.push((entry, how)))
+        let is_ack = how == Settle::Ack;
+        unacked.take_some(which, |entry| {
+            self.consumed += u32::from(entry_is_consumed(&entry));
+            if is_ack {
+                self.acks += 1;
+                self.acked.of(entry.queue).ack += 1;
+            }
+            self.settlements.of(entry.home).push(entry.settled(how));
+            self.settled.push(entry);
+        })
     }
 
     /// Bytes of the messages that wait.
@@ -117,9 +137,9 @@ impl Tx {
         self.kept
     }
 
-    /// What was settled and not committed, when the channel goes.
-    pub(crate) fn settled(&self) -> impl Iterator<Item = &UnackedDelivery> {
-        self.settled.iter().map(|(entry, _)| entry)
+    /// What was settled and not committed: the channel goes.
+    pub(crate) fn take_settled(&mut self) -> Vec<UnackedDelivery> {
+        std::mem::take(&mut self.settled)
     }
 
     /// Messages and settlements that wait.
@@ -185,19 +205,15 @@ pub(crate) fn commit(
         cx.outbox.shard(cx.topology.history_home(exchange), letter);
     }
     let mut parts: ByGroup<Part> = kept.publishes.map(|messages| (messages, Vec::new()));
-    let mut consumed = 0;
-    for (entry, how) in kept.settled {
-        consumed += u32::from(entry_is_consumed(&entry));
-        match how {
-            Settle::Ack => {
-                channel.count(entry.queue, TakenTotals { ack: 1, ..TakenTotals::default() });
-            }
-            Settle::Reject | Settle::Requeue { .. } => channel.totals.reject += 1,
-        }
-        let UnackedDelivery { queue, home, unacked, offset, .. } = entry;
-        parts.of(home).1.push(Settlement { queue, unacked, offset, how });
+    for (group, settlements) in kept.settlements.into_all() {
+        parts.of(group).1 = settlements;
     }
-    if consumed > 0 && channel.limit.settled(consumed) {
+    channel.totals.taken.ack += kept.acks;
+    channel.totals.reject += kept.settled.len() as u64 - kept.acks;
+    for (queue, acked) in kept.acked.iter() {
+        *channel.taken.of(queue) += acked;
+    }
+    if kept.consumed > 0 && channel.limit.settled(kept.consumed) {
         core.resumes = true;
     }
 
@@ -235,11 +251,11 @@ pub(crate) fn rollback(
     let Mode::Tx(open) = &mut channel.mode else { return Err(reply::not_transactional()) };
     let kept = std::mem::take(&mut **open);
     core.count_kept(kept.kept, 0);
-    for (entry, _) in &kept.settled {
+    for entry in &kept.settled {
         // While it was settled, nobody may have watched anything.
         deliver::watch(core, entry.slot, cx.now);
     }
-    channel.unacked.restore(kept.settled.into_iter().map(|(entry, _)| entry));
+    channel.unacked.restore(kept.settled);
     cx.out.put_method(channel.number, &tx::RollbackOk);
     Ok(())
 }

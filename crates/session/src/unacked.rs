@@ -12,32 +12,7 @@
 
 use std::collections::VecDeque;
 
-use leveret_queue::{Offset, UnackedId};
-use leveret_topology::{GroupId, QueueId};
-
-/// One delivery that waits for its ack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct UnackedDelivery {
-    /// Delivery tag.
-    pub(crate) tag: u64,
-    /// Its record.
-    pub(crate) offset: Offset,
-    /// Where it came from.
-    pub(crate) queue: QueueId,
-    /// The group that the queue lives in.
-    pub(crate) home: GroupId,
-    /// The queue's name for it.
-    pub(crate) unacked: UnackedId,
-    /// The consumer's slot, or [`GOT`].
-    pub(crate) slot: u32,
-    /// When it was delivered, in seconds since the connection began.
-    pub(crate) delivered_s: u32,
-}
-
-/// The slot of what was taken by `basic.get`.
-pub(crate) const GOT: u32 = u32::MAX;
-/// The slot of a hole.
-const HOLE: u32 = u32::MAX - 1;
+use leveret_broker::message::UnackedDelivery;
 
 /// Which messages are taken.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +64,7 @@ impl Unacked {
 
     /// All of them, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &UnackedDelivery> {
-        self.entries.iter().filter(|entry| entry.slot != HOLE)
+        self.entries.iter().filter(|entry| entry.slot != UnackedDelivery::HOLE)
     }
 
     /// Adds a delivery. Its tag is above all before it.
@@ -107,7 +82,7 @@ impl Unacked {
         } else if at + 1 == self.entries.len() {
             self.entries.pop_back();
         } else {
-            self.entries[at].slot = HOLE;
+            self.entries[at].slot = UnackedDelivery::HOLE;
             self.holes += 1;
             if self.holes > 32 && self.holes > self.entries.len() / 2 {
                 self.squeeze();
@@ -146,7 +121,7 @@ impl Unacked {
         let looked_at = all.min(max);
         let mut count = 0;
         for entry in self.entries.drain(..looked_at) {
-            if entry.slot == HOLE {
+            if entry.slot == UnackedDelivery::HOLE {
                 self.holes -= 1;
             } else {
                 count += 1;
@@ -157,21 +132,18 @@ impl Unacked {
         Some(Settled { count, is_some_left: looked_at < all })
     }
 
-    /// Takes everything, oldest first.
-    pub(crate) fn take_all(&mut self, mut each: impl FnMut(UnackedDelivery)) {
-        for entry in self.entries.drain(..) {
-            if entry.slot != HOLE {
-                each(entry);
-            }
-        }
+    /// Takes everything as it lies there, oldest first, with the holes between.
+    pub(crate) fn take_all(&mut self) -> VecDeque<UnackedDelivery> {
         self.holes = 0;
-        self.shrink();
+        std::mem::take(&mut self.entries)
     }
 
     /// Puts entries back (`tx.rollback`). Cold.
-    pub(crate) fn restore(&mut self, entries: impl Iterator<Item = UnackedDelivery>) {
-        let mut all: Vec<UnackedDelivery> = self.iter().copied().chain(entries).collect();
-        all.sort_unstable_by_key(|entry| entry.tag);
+    pub(crate) fn restore(&mut self, settled: Vec<UnackedDelivery>) {
+        let mut all = settled;
+        all.extend(self.iter().copied());
+        // Most often it is in order already, or two runs that are; this sort then only merges them.
+        all.sort_by_key(|entry| entry.tag);
         self.entries = all.into();
         self.holes = 0;
     }
@@ -183,17 +155,17 @@ impl Unacked {
             Some(entry) if entry.tag == tag => guess,
             _ => self.entries.binary_search_by_key(&tag, |entry| entry.tag).ok()?,
         };
-        (self.entries[at].slot != HOLE).then_some(at)
+        (self.entries[at].slot != UnackedDelivery::HOLE).then_some(at)
     }
 
     /// Holes at the ends go.
     fn trim(&mut self) {
         if self.holes > 0 {
-            while self.entries.front().is_some_and(|entry| entry.slot == HOLE) {
+            while self.entries.front().is_some_and(|entry| entry.slot == UnackedDelivery::HOLE) {
                 self.entries.pop_front();
                 self.holes -= 1;
             }
-            while self.entries.back().is_some_and(|entry| entry.slot == HOLE) {
+            while self.entries.back().is_some_and(|entry| entry.slot == UnackedDelivery::HOLE) {
                 self.entries.pop_back();
                 self.holes -= 1;
             }
@@ -205,7 +177,7 @@ impl Unacked {
 
     #[cold]
     fn squeeze(&mut self) {
-        self.entries.retain(|entry| entry.slot != HOLE);
+        self.entries.retain(|entry| entry.slot != UnackedDelivery::HOLE);
         self.holes = 0;
     }
 
@@ -219,6 +191,9 @@ impl Unacked {
 
 #[cfg(test)]
 mod tests {
+    use leveret_queue::{Offset, UnackedId};
+    use leveret_topology::{GroupId, QueueId};
+
     use super::*;
     use crate::random::Random;
 
@@ -293,10 +268,5 @@ mod tests {
             }
         }
         assert!(unacked.entries.len() < 200, "{}", unacked.entries.len());
-    }
-
-    #[test]
-    fn entries_stay_small() {
-        assert_eq!(size_of::<UnackedDelivery>(), 40);
     }
 }

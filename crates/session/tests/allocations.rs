@@ -27,10 +27,15 @@ struct Alone {
 impl Alone {
     /// A client of a node, which has a queue `q` and a confirming channel.
     fn new() -> Self {
+        Self::in_mode(&confirm::Select { no_wait: false })
+    }
+
+    /// The same with another channel.
+    fn in_mode(select: &impl Encode) -> Self {
         let mut node = Node::new();
         let link = node.client();
         node.declare(link, "q");
-        node.say(link, 1, &confirm::Select { no_wait: false });
+        node.say(link, 1, select);
         let Node { topology, mut links, .. } = node;
         let node::Link { session, out, .. } = links.remove(link);
         Self { session, topology, out, outbox: Outbox::default() }
@@ -253,7 +258,10 @@ struct Consuming {
 
 impl Consuming {
     fn new() -> Self {
-        let mut alone = Alone::new();
+        Self::with(Alone::new())
+    }
+
+    fn with(mut alone: Alone) -> Self {
         let (slot, id, gate) = alone.consume();
         let mut queue = Queue::new(Options::default(), Time::from_ms(0));
         let (no_ack, exclusive, priority, prefetch) = (false, false, 0, 0);
@@ -308,8 +316,9 @@ fn delivery(
 /// Offsets of what was settled, each with what became of it.
 fn settled(alone: &mut Alone) -> Vec<(u64, Settle)> {
     let letters = std::mem::take(&mut alone.outbox).shards.into_iter();
-    let settled = letters.filter_map(|(_, letter)| match letter {
+    let settled = letters.filter_map(|(group, letter)| match letter {
         ToShard::Settle { settlements, .. } => Some(settlements),
+        ToShard::GiveBack { unsettled, .. } => Some(unsettled.of(group, 0, usize::MAX).collect()),
         _ => None,
     });
     settled.flatten().map(|it| (it.offset.get(), it.how)).collect()
@@ -387,4 +396,71 @@ fn what_is_left_to_settle_is_settled_at_the_end() {
     let mut want: Vec<_> = rest.map(|offset| (offset, Settle::Ack)).collect();
     want.push((MANY + 1, Settle::Requeue { counts: true }));
     assert!(all == want, "{} settled", all.len());
+}
+
+/// Very many that go back at an end, or are settled by a transaction, are handed over as they lie there: the turn looks at none of
+/// them.
+#[test]
+fn very_many_are_handed_over_as_they_are() {
+    const MANY: u64 = 100_000;
+    let requeue = Settle::Requeue { counts: true };
+    type End<'a> = &'a dyn Fn(&mut Session, &mut Context<'_>);
+    let method = |write: &dyn Fn(&mut OutBuf), session: &mut Session, cx: &mut Context<'_>| {
+        let mut out = OutBuf::new();
+        write(&mut out);
+        session.input(&mut Bytes::from(out.take_rest()), cx);
+    };
+    let ends: [End<'_>; 4] = [
+        &|session, cx| method(&|out| out.put_method(1, &channel::Close::default()), session, cx),
+        &|session, cx| {
+            let unknown = basic::Ack { delivery_tag: MANY + 1, multiple: false };
+            method(&|out| out.put_method(1, &unknown), session, cx);
+        },
+        &|session, cx| method(&|out| out.put_method(0, &connection::Close::default()), session, cx),
+        &|session, cx| session.disconnected(cx),
+    ];
+    for (number, end) in ends.into_iter().enumerate() {
+        let mut client = Consuming::new();
+        client.deliver(MANY);
+        let before = allocated_bytes();
+        client.alone.turn(end);
+        let bytes = allocated_bytes() - before;
+        assert!(bytes < 64 << 10, "{number}: {bytes} bytes for the letters");
+        let all = settled(&mut client.alone);
+        let want: Vec<_> = (1..=MANY).map(|offset| (offset, requeue)).collect();
+        assert!(all == want, "{number}: {} settled", all.len());
+    }
+}
+
+/// Nor does the turn of a commit look at what it settles.
+#[test]
+fn a_commit_hands_over_what_is_there() {
+    const MANY: u64 = 100_000;
+    let mut client = Consuming::with(Alone::in_mode(&tx::Select {}));
+    client.deliver(MANY);
+    let mut out = OutBuf::new();
+    out.put_method(1, &basic::Ack { delivery_tag: MANY, multiple: true });
+    let mut read = Bytes::from(out.take_rest());
+    while !read.is_empty() {
+        client.alone.turn(|session, cx| session.input(&mut read, cx));
+    }
+    let facts = &client.alone.session.facts().channels[0];
+    assert_eq!(
+        (facts.unacked, facts.acks_uncommitted, facts.totals.taken.ack),
+        (0, MANY as usize, 0)
+    );
+    out.put_method(1, &tx::Commit {});
+    let read = Bytes::from(out.take_rest());
+    let before = allocated_bytes();
+    client.alone.input(&read);
+    let bytes = allocated_bytes() - before;
+    assert!(bytes < 16 << 10, "{bytes} bytes for the letters");
+    let letters = std::mem::take(&mut client.alone.outbox).shards;
+    let [(_, ToShard::Commit { messages, settlements, .. })] = &letters[..] else {
+        panic!("{} letters", letters.len());
+    };
+    assert!(messages.is_empty());
+    assert!(settlements.iter().map(|it| it.offset.get()).eq(1..=MANY));
+    let facts = &client.alone.session.facts().channels[0];
+    assert_eq!((facts.unacked, facts.acks_uncommitted, facts.totals.taken.ack), (0, 0, MANY));
 }

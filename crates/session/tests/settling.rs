@@ -99,6 +99,69 @@ fn an_operator_closes_in_the_middle_of_a_recover() {
     }
 }
 
+/// What is unacked at the end of a channel or connection is back in its place then, whether it fits the turn or is handed over:
+/// the oldest first, and what a transaction had settled with it.
+#[test]
+fn an_end_gives_everything_back() {
+    type End = fn(&mut Node, usize);
+    let ends: [End; 5] = [
+        |node, link| {
+            assert_eq!(node.say(link, 1, &channel::Close::default()), "1 channel.close-ok")
+        },
+        |node, link| {
+            let said = node.say(link, 0, &connection::Close::default());
+            assert_eq!(said, "0 connection.close-ok");
+        },
+        |node, link| node.drop_link(link),
+        |node, link| {
+            let (code, text) = (ReplyCode::ConnectionForced, "enough".to_owned());
+            node.letter(link, ToSession::Close { code, text });
+        },
+        |node, link| {
+            let said = node.say(link, 1, &basic::Ack { delivery_tag: 99, multiple: false });
+            assert!(said.starts_with("1 channel.close 406"), "{said}");
+        },
+    ];
+    for (number, end) in ends.into_iter().enumerate() {
+        for (turn_spent_max, is_tx) in
+            [1, 2, 3, 7, 10, 100].map(|max| [(max, false), (max, true)]).concat()
+        {
+            let (mut node, link) = with_unacked(10, turn_spent_max);
+            node.say(link, 1, &basic::Ack { delivery_tag: 4, multiple: false });
+            if is_tx {
+                node.say(link, 1, &tx::Select);
+                node.say(link, 1, &basic::Ack { delivery_tag: 2, multiple: true });
+                node.say(link, 1, &basic::Ack { delivery_tag: 7, multiple: false });
+            }
+            let other = node.client();
+            end(&mut node, link);
+            let what = format!("end {number}, {turn_spent_max} a turn, transaction: {is_tx}");
+            assert_eq!(ready(&mut node, other), 9, "{what}");
+            for left in (0..10).filter(|left| *left != 3) {
+                let got = node.say(other, 1, &basic::Get { queue: "q", ..Default::default() });
+                let is_next = got.contains(" redelivered ") && got.ends_with(&format!("=1-{left}"));
+                assert!(is_next, "{what}: {got}");
+            }
+        }
+    }
+}
+
+/// A channel that is closed for an answer, not for what was read: its connection is read from, however much went back.
+#[test]
+fn an_end_by_an_answer_leaves_nothing_to_another_turn() {
+    for turn_spent_max in 1..12 {
+        let (mut node, link) = with_unacked(10, turn_spent_max);
+        let other = node.client();
+        let consume = basic::Consume { queue: "q", exclusive: true, ..Default::default() };
+        assert!(node.say(other, 1, &consume).starts_with("1 basic.consume-ok"));
+        let said = node.say(link, 1, &basic::Consume { queue: "q", ..Default::default() });
+        assert!(said.starts_with("1 channel.close 403"), "{said}");
+        assert_eq!(node.say(link, 1, &channel::CloseOk), "");
+        node.open(link, 1);
+        assert_eq!(node.read(other).lines().count(), 10);
+    }
+}
+
 /// What comes behind a method for many on another channel waits; what each settles is its own.
 #[test]
 fn two_channels() {

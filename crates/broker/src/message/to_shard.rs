@@ -1,12 +1,14 @@
 //! Letters to a shard.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use leveret_amqp::table::Table;
 use leveret_log::ReadError;
 use leveret_queue::{Gate, LookAt, Offset};
 use leveret_topology::{By, ExchangeId, GroupId, QueueId};
 
-use super::{ChannelId, ConnectionId, ConsumerSlot, Publish, ReplyTo, Settlement};
+use super::{ChannelId, ConnectionId, ConsumerSlot, GivenBack, Publish, ReplyTo, Settlement};
 use crate::transaction::TxId;
 
 /// Letters to a shard.
@@ -25,6 +27,13 @@ pub enum ToShard {
         from: ConnectionId,
         /// In the order of settling.
         settlements: Vec<Settlement>,
+    },
+    /// A channel ended that had much unsettled: what came from here goes back. No answer.
+    GiveBack {
+        /// Whose channel.
+        from: ConnectionId,
+        /// What came from here, and from elsewhere.
+        unsettled: Arc<GivenBack>,
     },
     /// `tx.commit`'s part for this shard, applied whole. Answered by `Reply::Committed`.
     Commit {
@@ -303,6 +312,7 @@ impl ToShard {
         match self {
             Self::Publish { .. } => "Publish",
             Self::Settle { .. } => "Settle",
+            Self::GiveBack { .. } => "GiveBack",
             Self::Commit { .. } => "Commit",
             Self::Prepare { .. } => "Prepare",
             Self::Decide { .. } => "Decide",

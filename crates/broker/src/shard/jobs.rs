@@ -5,9 +5,11 @@
 //! All costs are in [`cost`], in units of about a tenth of a microsecond. Work is counted in
 //! [`Jobs`] as it is done, whatever its origin. A piece ends between two messages, two settlements or two
 //! consumers. It never ends within one of them, nor within a transaction's part: the batch of the log that a crash takes or leaves
-//! whole ends where a turn ends. So the largest work that is done in one go is one message with all its queues here.
+//! whole ends where a turn ends. So the largest work that is done in one go is such a part, or one message with all its queues here.
 //!
 //! A connection pays for the work that it makes others wait for: see [`flow`](crate::flow).
+
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
@@ -17,7 +19,9 @@ use leveret_topology::QueueId;
 use super::history::Replay;
 use super::listing::Listing;
 use crate::flow::{WAITING_BYTES_MAX, WAITING_UNITS_MAX};
-use crate::message::{ConnectionId, Outbox, Publish, ReplyTo, Settlement, ToSession, ToShard};
+use crate::message::{
+    ConnectionId, GivenBack, Outbox, Publish, ReplyTo, Settlement, ToSession, ToShard,
+};
 use crate::work::{Limits, Piece, Work};
 
 /// Units that things cost, measured.
@@ -87,12 +91,14 @@ pub(super) enum Job {
     Publish { from: ConnectionId, messages: Vec<Publish>, done: usize, bytes: u64 },
     /// Settlements, of which the first ones are done.
     Settle { settlements: Vec<Settlement>, done: usize },
+    /// What a channel had unsettled, of which the first ones were looked at.
+    GiveBack { unsettled: Arc<GivenBack>, done: usize },
     /// A connection that ended, whose consumers are still here.
     Disconnect { connection: ConnectionId, reply: Option<ReplyTo> },
     /// A deleted queue, whose consumers are to be told.
     CancelRest(QueueId),
     /// Messages of a queue that was purged or deleted.
-    Leave(QueueId, Backlog),
+    Leave(QueueId, Box<Backlog>),
     /// So many were purged: whoever did it is told when those before are released.
     Purged(ReplyTo, u64),
     /// Dead letters of a queue that found no room in a turn.
@@ -103,6 +109,8 @@ pub(super) enum Job {
     Forget,
     /// A list, as far as it is made.
     List(Box<Listing>),
+    /// The letter that deletes a queue which has dead letters in a line.
+    Delete(Box<ToShard>),
     /// A letter that is done whole.
     Letter(Box<ToShard>),
 }
@@ -117,6 +125,7 @@ impl Job {
                 Self::Publish { from, messages, done: 0, bytes }
             }
             ToShard::Settle { settlements, .. } => Self::Settle { settlements, done: 0 },
+            ToShard::GiveBack { unsettled, .. } => Self::GiveBack { unsettled, done: 0 },
             ToShard::Disconnected { connection, reply } => Self::Disconnect { connection, reply },
             other => Self::Letter(Box::new(other)),
         }
@@ -129,6 +138,7 @@ impl Job {
             Self::Settle { settlements, .. } => {
                 (settlements.capacity() * size_of::<Settlement>()) as u64
             }
+            Self::GiveBack { unsettled, .. } => unsettled.bytes_of_one(),
             Self::Leave(_, backlog) => backlog.bytes(),
             Self::List(list) => list.bytes(),
             Self::Letter(letter) => match &**letter {
@@ -139,6 +149,7 @@ impl Job {
                 _ => 0,
             },
             Self::Disconnect { .. }
+            | Self::Delete(_)
             | Self::CancelRest(_)
             | Self::Purged(..)
             | Self::Replay(_)

@@ -92,7 +92,7 @@ impl<L: Log> Shard<L> {
                 Job::Disconnect { .. } | Job::List(_) | Job::Replay(_) | Job::Forget => {
                     self.jobs.wait_in(line, job, cost::LETTER, out);
                 }
-                Job::Letter(letter) => {
+                Job::Letter(letter) | Job::Delete(letter) => {
                     if let Some(letter) = self.hear(*letter, topology, now, out) {
                         let job = Job::Letter(Box::new(letter));
                         self.jobs.wait_in(line, job, cost::LETTER, out);
@@ -101,6 +101,7 @@ impl<L: Log> Shard<L> {
                 Job::Purged(reply, _) => refuse(reply, out),
                 Job::Publish { .. }
                 | Job::Settle { .. }
+                | Job::GiveBack { .. }
                 | Job::CancelRest(_)
                 | Job::Leave(..)
                 | Job::DeadLetters(_) => {}
@@ -129,7 +130,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) -> Option<ToShard> {
         let from = match &letter {
-            ToShard::Settle { from, .. } => *from,
+            ToShard::Settle { from, .. } | ToShard::GiveBack { from, .. } => *from,
             ToShard::Commit { reply, .. }
             | ToShard::Prepare { reply, .. }
             | ToShard::Consume { reply, .. }

@@ -9,6 +9,7 @@ use leveret_topology::{QueueId, Topology};
 use super::Shard;
 use super::confirms::Way;
 use super::jobs::{Job, JobOrigin, cost, price_of};
+use super::lifecycle::Asked;
 use super::settle::Pays;
 use crate::message::{ConnectionId, Outbox, Publish, Reply, Settle, ToShard};
 use crate::work::{Limits, Piece};
@@ -46,6 +47,7 @@ impl<L: Log> Shard<L> {
             ToShard::Settle { from, settlements } => {
                 (*from, cost::SETTLE * settlements.len() as u64)
             }
+            ToShard::GiveBack { from, unsettled } => (*from, cost::SETTLE * unsettled.len() as u64),
             ToShard::Commit { reply, messages, settlements }
             | ToShard::Prepare { reply, messages, settlements, .. } => {
                 let settled = cost::SETTLE * settlements.len() as u64;
@@ -153,6 +155,11 @@ impl<L: Log> Shard<L> {
                 let units = cost::SETTLE * (settlements.len() - done) as u64;
                 (units > 0).then_some((Job::Settle { settlements, done }, units))
             }
+            Job::GiveBack { unsettled, mut done } => {
+                done += self.give_some_back(&unsettled, done, allowed, now);
+                let units = cost::SETTLE * (unsettled.len() - done) as u64;
+                (units > 0).then_some((Job::GiveBack { unsettled, done }, units))
+            }
             Job::Disconnect { connection, reply } => {
                 while self.jobs.used() < allowed
                     && let Some(key) = self.ports.next_of_ended(connection)
@@ -203,6 +210,14 @@ impl<L: Log> Shard<L> {
                 let (rest, units) = self.list(*list, allowed, now, out)?;
                 Some((Job::List(Box::new(rest)), units))
             }
+            Job::Delete(letter) => {
+                self.jobs.pay(cost::LETTER);
+                if let ToShard::Delete { by, reply, queue, if_unused, if_empty } = *letter {
+                    let asked = Asked { by, reply, has_waited: true };
+                    self.delete(asked, queue, if_unused, if_empty, topology, now, out);
+                }
+                None
+            }
             Job::Letter(letter) => {
                 self.do_now(*letter, topology, now, out);
                 None
@@ -214,7 +229,7 @@ impl<L: Log> Shard<L> {
     pub(super) fn let_go(&mut self, id: QueueId, backlog: Backlog, out: &mut Outbox) {
         if !backlog.is_empty() {
             let units = cost::LEFT * backlog.len();
-            self.jobs.wait_in(JobOrigin::Leaving, Job::Leave(id, backlog), units, out);
+            self.jobs.wait_in(JobOrigin::Leaving, Job::Leave(id, Box::new(backlog)), units, out);
         }
     }
 

@@ -11,7 +11,7 @@ use super::confirms::Way;
 use super::dead_letter::Dead;
 use super::jobs::{Job, JobOrigin, cost};
 use super::recover::{mark, mark_of};
-use crate::message::{Outbox, Settle, Settlement};
+use crate::message::{GivenBack, Outbox, Settle, Settlement};
 
 /// Who has the work that a message is which left its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,23 +26,42 @@ impl<L: Log> Shard<L> {
     /// Applies a connection's settlements. Those of queues deleted meanwhile mean nothing any more.
     pub(super) fn settle(&mut self, settlements: &[Settlement], now: Time) {
         self.jobs.pay(cost::SETTLE * settlements.len() as u64);
-        for settlement in settlements {
-            let how = match settlement.how {
-                Settle::Ack => leveret_queue::Settle::Ack,
-                Settle::Reject => leveret_queue::Settle::Reject,
-                Settle::Requeue { counts } => leveret_queue::Settle::Requeue { counts },
-            };
-            let Settlement { queue: id, unacked, offset, .. } = *settlement;
-            let settled = self
-                .queues
-                .change(id, |hosted, left| hosted.queue.settle(unacked, offset, how, now, left));
-            match settled {
-                Some(Settled::Returned { delivery_count: Some(count) }) => {
-                    self.store.mark(offset, id, mark(count));
-                }
-                Some(_) => {}
-                None => self.settle_without_queue(settlement),
+        settlements.iter().for_each(|it| self.settle_one(it, now));
+    }
+
+    /// Has some of what a channel had unsettled come back to the queues here: looks at `max` after the first `done`, oldest
+    /// first. How many it looked at.
+    pub(super) fn give_some_back(
+        &mut self,
+        unsettled: &GivenBack,
+        done: usize,
+        max: u64,
+        now: Time,
+    ) -> usize {
+        let left = unsettled.len() - done;
+        let count = usize::try_from(max).map_or(left, |max| max.min(left));
+        self.jobs.pay(cost::SETTLE * count as u64);
+        unsettled.of(self.group, done, count).for_each(|it| self.settle_one(&it, now));
+        count
+    }
+
+    #[inline]
+    fn settle_one(&mut self, settlement: &Settlement, now: Time) {
+        let how = match settlement.how {
+            Settle::Ack => leveret_queue::Settle::Ack,
+            Settle::Reject => leveret_queue::Settle::Reject,
+            Settle::Requeue { counts } => leveret_queue::Settle::Requeue { counts },
+        };
+        let Settlement { queue: id, unacked, offset, .. } = *settlement;
+        let settled = self
+            .queues
+            .change(id, |hosted, left| hosted.queue.settle(unacked, offset, how, now, left));
+        match settled {
+            Some(Settled::Returned { delivery_count: Some(count) }) => {
+                self.store.mark(offset, id, mark(count));
             }
+            Some(_) => {}
+            None => self.settle_without_queue(settlement),
         }
     }
 

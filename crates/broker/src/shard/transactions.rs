@@ -5,6 +5,10 @@
 //! other shards have parts, this one is stored and held back until it is decided: see
 //! [`transaction`](crate::transaction).
 //!
+//! So a part is done in one go, and is the largest thing that a turn does: its line pays for it in later turns, but others wait
+//! for the turn. To cut it the shard would have to keep the batch open meanwhile, for as long in which no publisher
+//! would be confirmed; and others would see half of its messages, which they do not even now.
+//!
 //! Acks alone, with no message to write, are answered at once if no other shard has a part: lost in a
 //! crash they bring messages back, as any ack may.
 
@@ -15,6 +19,7 @@ use leveret_log::{AppendError, Log};
 use leveret_queue::{Offset, Time};
 use leveret_topology::Topology;
 
+use super::jobs::price_of;
 use super::publish::Wants;
 use super::store::Waiter;
 use super::{Map, Shard};
@@ -287,6 +292,7 @@ impl<L: Log> Shard<L> {
         wants: &mut [Wants],
         now: Time,
     ) -> Result<Vec<Offset>, AppendError> {
+        self.jobs.pay(price_of(messages));
         let mut offsets = Vec::with_capacity(messages.len());
         for (message, wants) in messages.iter().zip(wants) {
             match self.append(message, wants, true, now) {

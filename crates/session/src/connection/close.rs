@@ -1,7 +1,10 @@
 //! Ends: of a channel by an exception, of the connection by either side or without a word.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use leveret_amqp::method::{channel, connection};
-use leveret_broker::message::{ConsumerSlot, Settle, ToMeta, ToShard};
+use leveret_broker::message::{ConsumerSlot, GivenBack, Settle, ToMeta, ToShard, UnackedDelivery};
 
 use crate::channel::content::Stake;
 use crate::channel::{Channel, Mode};
@@ -30,7 +33,7 @@ impl Core {
         self.tell_channel_closed(channel, cx);
         // Consumers first, or what goes back could come to them again.
         self.cancel_consumers(channel, cx);
-        self.give_back(channel);
+        self.give_back(channel, cx);
     }
 
     fn cancel_consumers(&mut self, channel: &mut Channel, cx: &mut Context<'_>) {
@@ -49,21 +52,20 @@ impl Core {
         }
     }
 
-    fn give_back(&mut self, channel: &mut Channel) {
+    fn give_back(&mut self, channel: &mut Channel, cx: &mut Context<'_>) {
         if self.in_read == channel.number {
             self.in_read = 0;
         }
         // What was heard before the end counts.
         settle::settle_rest(self, channel);
-        let how = Settle::Requeue { counts: true };
         self.unfinished.change(channel.content.stake(), Stake::default());
-        if let Mode::Tx(tx) = &channel.mode {
+        if let Mode::Tx(tx) = &mut channel.mode {
             self.count_kept(tx.kept(), 0);
-            for entry in tx.settled() {
-                self.settle(entry, how);
-            }
+            let settled = tx.take_settled();
+            self.return_all(settled.into(), cx);
         }
-        channel.unacked.take_all(|entry| self.settle(&entry, how));
+        let unacked = channel.unacked.take_all();
+        self.return_all(unacked, cx);
         if let Mode::Confirm(confirms) = &channel.mode {
             self.confirm_base = self.confirm_base.max(confirms.next_sequence() - 1);
         }
@@ -71,6 +73,30 @@ impl Core {
         channel.mode = Mode::Plain;
         channel.direct_reply = None;
         channel.content.reset();
+    }
+
+    /// What a channel has not settled goes back to its queues. What does not fit the turn is handed over as it is.
+    fn return_all(&mut self, unsettled: VecDeque<UnackedDelivery>, cx: &mut Context<'_>) {
+        if unsettled.is_empty() {
+            return;
+        }
+        let spent = self.turn_spent.saturating_add(unsettled.len());
+        // Below it, since it leaves nothing of the input to another turn.
+        if spent < self.settings.turn_spent_max {
+            self.turn_spent = spent;
+            let how = Settle::Requeue { counts: true };
+            for entry in unsettled.iter().filter(|entry| entry.slot != UnackedDelivery::HOLE) {
+                self.settle(entry, how);
+            }
+            return;
+        }
+        // It came from groups that this connection asked for something.
+        let groups: Vec<_> = self.batch.used().collect();
+        let unsettled = Arc::new(GivenBack::new(unsettled, groups.len()));
+        for group in groups {
+            let unsettled = Arc::clone(&unsettled);
+            self.send_to(group, ToShard::GiveBack { from: self.id, unsettled }, cx);
+        }
     }
 
     /// What the channel counted stays with the connection. Once: nothing more is counted in it.
@@ -170,7 +196,7 @@ impl Session {
             core.cancel_consumers(channel, cx);
         }
         for channel in self.channels.iter_mut() {
-            core.give_back(channel);
+            core.give_back(channel, cx);
         }
         self.channels = Default::default();
         core.unfinished.ends_in_frame(0, 0);

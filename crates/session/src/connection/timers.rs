@@ -7,14 +7,13 @@
 //! the output is so far behind that nothing is read, each tick has one read made: a client that neither
 //! takes nor says anything is found out, and one that is slow but beats is not.
 
-use leveret_broker::message::ConsumerSlot;
+use leveret_broker::message::{ConsumerSlot, UnackedDelivery};
 use leveret_queue::Time;
 
 use crate::connection::Stage;
 use crate::core::{Context, Core, End};
 use crate::reply;
 use crate::session::Session;
-use crate::unacked::UnackedDelivery;
 
 const NEVER: Time = Time::from_ms(u64::MAX);
 /// How long a client that is not let in, or out of step, is left in silence, in ms.
