@@ -222,7 +222,7 @@ impl<L: Log> Shard<L> {
                 self.purge(reply, queue, |it| it.discard(&offsets), topology, now, out);
             }
             ToShard::Delete { by, reply, queue, if_unused, if_empty } => {
-                let asked = Asked { by, reply, has_waited: false };
+                let asked = Asked { by, reply };
                 self.delete(asked, queue, if_unused, if_empty, topology, now, out);
             }
             ToShard::CancelRest { queue } => self.cancel_rest(queue, out),
@@ -362,14 +362,14 @@ impl<L: Log> Shard<L> {
             && let Some((at, id)) = self.queues.next_due(now)
         {
             let Some(hosted) = self.queues.get(id) else { continue };
-            self.jobs.pay(jobs::cost::DISPATCH);
-            if self.exits.has_line(id) {
-                // First these: more would only wait. It is looked at again after the last one.
-                continue;
-            }
             if hosted.queue.is_expired_unused(now) {
                 self.say_expired(id, topology);
                 self.delete_for_good(id, Asked::default(), topology, now, out);
+                continue;
+            }
+            self.jobs.pay(jobs::cost::DISPATCH);
+            if self.exits.has_line(id) {
+                // First these: more would only wait. It is looked at again after the last one.
                 continue;
             }
             let expired = self.queues.change(id, |hosted, left| hosted.queue.expire(now, left));

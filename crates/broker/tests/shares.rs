@@ -143,19 +143,6 @@ impl Node {
         first
     }
 
-    /// Turns until every settlement of this letter is done, though what follows from them is not.
-    fn run_until_settled(&mut self, letters: impl IntoIterator<Item = ToShard>) {
-        let mut letters: Vec<_> = letters.into_iter().collect();
-        let unacked = |node: &Self| node.shard.queues().any(|(_, it)| it.counts().unacked > 0);
-        loop {
-            self.turn(letters.drain(..));
-            if !unacked(self) {
-                return;
-            }
-            letters.append(&mut self.to_shard);
-        }
-    }
-
     fn ready(&self) -> Vec<u64> {
         let count =
             |id| self.shard.queues().find(|(other, _)| *other == id).map(|(_, it)| it.counts());
@@ -656,34 +643,6 @@ fn an_end_does_not_keep_others_waiting() {
         let turn = node.shard.limits().turn;
         assert!(node.most <= 2 * turn, "{} units in one turn", node.most);
         assert_eq!(node.ready(), [MANY as u64 - 2, 1]);
-    }
-}
-
-/// A queue is deleted whose dead letters wait for their turn: they go before it, in pieces, however it comes to go.
-#[test]
-fn a_deletion_waits_for_dead_letters() {
-    const MANY: usize = 20_000;
-    for way in 0..2 {
-        let (mut node, rejects) = with_rejected(MANY);
-        let queue = node.queues[0];
-        let reply = (way == 0).then_some(reply(PROBE));
-        let delete =
-            ToShard::Delete { by: Box::default(), reply, queue, if_unused: false, if_empty: false };
-        node.run_until_settled([rejects]);
-        let letters = std::mem::take(&mut node.to_shard).into_iter().chain([delete]);
-        let mut more = node.turn(letters.collect::<Vec<_>>());
-        assert!(node.shard.parked() > 0, "{} units were enough for all", node.most);
-        while more || !node.to_shard.is_empty() {
-            let is_gone = node.to_meta.iter().any(|it| matches!(it, ToMeta::QueueGone { .. }));
-            assert!(!is_gone || node.shard.parked() == 0, "its dead letters are left behind");
-            let letters = std::mem::take(&mut node.to_shard);
-            more = node.turn(letters);
-        }
-        assert!(node.to_meta.iter().any(|it| matches!(it, ToMeta::QueueGone { .. })), "{way}");
-        let turn = node.shard.limits().turn;
-        assert!(node.most <= 2 * turn, "{} units in one turn", node.most);
-        assert_eq!(node.shard.counters().dead_lettered, MANY as u64);
-        assert_eq!(node.ready(), [0, MANY as u64]);
     }
 }
 

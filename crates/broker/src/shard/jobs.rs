@@ -109,8 +109,6 @@ pub(super) enum Job {
     Forget,
     /// A list, as far as it is made.
     List(Box<Listing>),
-    /// The letter that deletes a queue which has dead letters in a line.
-    Delete(Box<ToShard>),
     /// A letter that is done whole.
     Letter(Box<ToShard>),
 }
@@ -149,7 +147,6 @@ impl Job {
                 _ => 0,
             },
             Self::Disconnect { .. }
-            | Self::Delete(_)
             | Self::CancelRest(_)
             | Self::Purged(..)
             | Self::Replay(_)

@@ -13,9 +13,7 @@ use super::ports::Consumer;
 use super::settle::Pays;
 use super::store::Waiter;
 use super::{Shard, describe};
-use crate::message::{
-    ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToSession, ToShard,
-};
+use crate::message::{ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToSession};
 use crate::meta::{DELETION_ROOM, no_room};
 
 /// Who had a queue deleted: nobody in particular, if it is not given.
@@ -23,8 +21,6 @@ use crate::meta::{DELETION_ROOM, no_room};
 pub(super) struct Asked {
     pub(super) by: Box<By>,
     pub(super) reply: Option<ReplyTo>,
-    /// The queue's dead letters had time to go.
-    pub(super) has_waited: bool,
 }
 
 /// Consumers that are told in one go with whoever deleted the queue.
@@ -186,17 +182,11 @@ impl<L: Log> Shard<L> {
             None
         };
         match (refused, asked.reply) {
-            (None, reply) => {
-                if reply.is_none() && !asked.has_waited {
+            (None, _) => {
+                if asked.reply.is_none() {
                     say_owner_gone(id, topology);
                 }
-                if asked.has_waited || !self.exits.has_line(id) {
-                    self.delete_for_good(id, asked, topology, now, out);
-                } else {
-                    let by = asked.by;
-                    let letter = ToShard::Delete { by, reply, queue: id, if_unused, if_empty };
-                    self.delete_later(letter, out);
-                }
+                self.delete_for_good(id, asked, topology, now, out);
             }
             (Some(why), Some(reply)) => {
                 let name = topology
@@ -209,14 +199,6 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// A queue goes once its dead letters have gone, which may be millions: they find it and its exchange. Until then it is there
-    /// for everybody.
-    #[cold]
-    fn delete_later(&mut self, letter: ToShard, out: &mut Outbox) {
-        let job = Job::Delete(Box::new(letter));
-        self.jobs.wait_in(JobOrigin::DeadLetters, job, cost::LETTER, out);
-    }
-
     /// Lets every message of the queue go, tells its consumers, and has the name taken away.
     pub(super) fn delete_for_good(
         &mut self,
@@ -226,7 +208,7 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        // Its dead letters find it and its exchange now, not later. There are many only if they came while it waited for others.
+        // Its dead letters find it and its exchange now, not later.
         self.work_off_left(Pays::Nobody, topology, now, out);
         while let Some(left) = self.next_letter(id) {
             self.work_off(id, left, topology, now, out);
@@ -244,7 +226,7 @@ impl<L: Log> Shard<L> {
         if waits {
             self.confirms.queue_gone(id);
         }
-        let Asked { by, reply, .. } = asked;
+        let Asked { by, reply } = asked;
         let reply = reply.map(|reply| (reply, ready));
         out.meta.push(ToMeta::QueueGone { by, queue: id, reply, consumers, more });
     }
@@ -318,12 +300,6 @@ impl<L: Log> Shard<L> {
         let Some(hosted) = self.queues.get(last.queue) else { return };
         if hosted.queue.options().auto_delete {
             say_auto_deleted(last, is_closing, topology);
-            if self.exits.has_line(last.queue) {
-                let (by, reply, queue) = (Box::default(), None, last.queue);
-                let (if_unused, if_empty) = (false, false);
-                self.delete_later(ToShard::Delete { by, reply, queue, if_unused, if_empty }, out);
-                return;
-            }
             self.delete_for_good(last.queue, Asked::default(), topology, now, out);
         }
     }

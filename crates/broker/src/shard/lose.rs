@@ -92,7 +92,7 @@ impl<L: Log> Shard<L> {
                 Job::Disconnect { .. } | Job::List(_) | Job::Replay(_) | Job::Forget => {
                     self.jobs.wait_in(line, job, cost::LETTER, out);
                 }
-                Job::Letter(letter) | Job::Delete(letter) => {
+                Job::Letter(letter) => {
                     if let Some(letter) = self.hear(*letter, topology, now, out) {
                         let job = Job::Letter(Box::new(letter));
                         self.jobs.wait_in(line, job, cost::LETTER, out);

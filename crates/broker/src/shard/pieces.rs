@@ -9,7 +9,6 @@ use leveret_topology::{QueueId, Topology};
 use super::Shard;
 use super::confirms::Way;
 use super::jobs::{Job, JobOrigin, cost, price_of};
-use super::lifecycle::Asked;
 use super::settle::Pays;
 use crate::message::{ConnectionId, Outbox, Publish, Reply, Settle, ToShard};
 use crate::work::{Limits, Piece};
@@ -209,14 +208,6 @@ impl<L: Log> Shard<L> {
             Job::List(list) => {
                 let (rest, units) = self.list(*list, allowed, now, out)?;
                 Some((Job::List(Box::new(rest)), units))
-            }
-            Job::Delete(letter) => {
-                self.jobs.pay(cost::LETTER);
-                if let ToShard::Delete { by, reply, queue, if_unused, if_empty } = *letter {
-                    let asked = Asked { by, reply, has_waited: true };
-                    self.delete(asked, queue, if_unused, if_empty, topology, now, out);
-                }
-                None
             }
             Job::Letter(letter) => {
                 self.do_now(*letter, topology, now, out);

@@ -12,6 +12,10 @@ use crate::raw::Raw;
 
 const MIB: u64 = 1 << 20;
 
+/// A small watermark, and no message is written to save memory: the alarm is what bounds memory.
+const ALL_IN_MEMORY: [&str; 2] =
+    ["vm_memory_high_watermark.absolute=20MiB", "vm_memory_high_watermark_paging_ratio=1"];
+
 /// What a client may have in flight so that its own writing never blocks: it fits into the buffers of a
 /// socket that nobody reads.
 const IN_FLIGHT: u64 = 100;
@@ -81,7 +85,7 @@ fn too_little_free_disk_space_blocks_publishers() {
 
 #[test]
 fn the_alarm_blocks_those_who_cause_it_and_nothing_is_lost() {
-    let broker = Broker::with(&["vm_memory_high_watermark.absolute=20MiB"]);
+    let broker = Broker::with(&ALL_IN_MEMORY);
     let mut other = Publisher::new(&broker, "other");
     // So few that the alarm does not end with them.
     other.publish(&numbered(0), 50);
@@ -135,7 +139,7 @@ fn the_alarm_blocks_those_who_cause_it_and_nothing_is_lost() {
 /// itself: its acks end the alarm.
 #[test]
 fn a_blocked_connection_goes_on_consuming() {
-    let broker = Broker::with(&["vm_memory_high_watermark.absolute=20MiB"]);
+    let broker = Broker::with(&ALL_IN_MEMORY);
     let (mut client, channel) = broker.channel();
     declare(&mut client, channel, "q");
     let mut sent = 0;
