@@ -162,7 +162,7 @@ impl Node {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Got {
-        Self::ask_at(self.http, user, method, path, headers, body)
+        Self::answer(Self::send_to(self.http, user, method, path, headers, body))
     }
 
     /// A page for Prometheus.
@@ -175,44 +175,31 @@ impl Node {
 
     #[track_caller]
     pub(crate) fn scrape_as(&self, user: Option<&str>, path: &str) -> Got {
-        Self::ask_at(self.prometheus, user, "GET", path, &[], b"")
+        Self::answer(Self::send_to(self.prometheus, user, "GET", path, &[], b""))
     }
 
     /// Asks for a page for Prometheus and reads no more than that it has begun.
     #[track_caller]
     pub(crate) fn leave_unread(&self, path: &str) -> TcpStream {
-        Self::leave_unread_at(self.prometheus, path, "")
+        Self::begun(Self::send_to(self.prometheus, None, "GET", path, &[], b""))
     }
 
     /// Asks for what the API has, as guest, and reads no more than that it has begun.
     #[track_caller]
     pub(crate) fn leave_api_unread(&self, path: &str) -> TcpStream {
-        let login = STANDARD.encode("guest:guest");
-        Self::leave_unread_at(self.http, path, &format!("Authorization: Basic {login}\r\n"))
+        Self::begun(Self::send_to(self.http, Some("guest:guest"), "GET", path, &[], b""))
     }
 
+    /// The socket of an answer that has begun and is not read.
     #[track_caller]
-    fn leave_unread_at(address: SocketAddr, path: &str, headers: &str) -> TcpStream {
-        let mut socket = TcpStream::connect(address).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
-        socket.write_all(head.as_bytes()).unwrap();
+    fn begun(mut socket: TcpStream) -> TcpStream {
         let mut begin = [0; 12];
         socket.read_exact(&mut begin).unwrap();
         assert_eq!(&begin, b"HTTP/1.1 200");
         socket
     }
 
-    #[track_caller]
-    fn ask_at(
-        address: SocketAddr,
-        user: Option<&str>,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: &[u8],
-    ) -> Got {
-        let mut socket = Self::send_to(address, user, method, path, headers, body);
+    fn answer(mut socket: TcpStream) -> Got {
         let mut all = Vec::new();
         let _ = socket.read_to_end(&mut all);
         Got::read(&all)
