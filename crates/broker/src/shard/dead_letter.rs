@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 
 use super::Shard;
 use super::confirms::Way;
-use super::exits::{Sent, Stuck, Whereabouts};
+use super::exits::{LeftQueue, Sent, Stuck, Whereabouts};
 use super::jobs::cost;
 use super::recover::marked;
 use super::store::{Parked, Waiter};
@@ -71,9 +71,7 @@ impl<L: Log> Shard<L> {
         };
         self.jobs.pay(cost::rewrite(&record));
         let mut way = Way::Lost;
-        if let Some((letter, targets)) =
-            make_dead_letter(dead, &record, topology, self.outside.wall(now))
-        {
+        if let Some((letter, targets)) = self.make_dead_letter(dead, &record, topology, now) {
             if self.survives_crash(&letter, id) && !targets.is_empty() {
                 self.send_dead_letter(dead, Vec::new(), (letter, targets), topology, out);
                 return;
@@ -89,7 +87,26 @@ impl<L: Log> Shard<L> {
                 out.shard(home, ToShard::DeadLetter { from: None, message });
             }
         }
+        self.letter_gone(id, offset, way);
+    }
+
+    /// A dead letter is where it was to go, or nowhere: its record is let go of.
+    fn letter_gone(&mut self, id: QueueId, offset: Offset, way: Way) {
         self.gone(offset, id, way);
+        self.exits.letter_gone(id, offset);
+    }
+
+    /// The dead letter and the queues it goes to; none when there is nowhere to go.
+    fn make_dead_letter(
+        &self,
+        dead: Dead,
+        record: &Bytes,
+        topology: &Topology,
+        now: Time,
+    ) -> Option<(Publish, Vec<QueueId>)> {
+        let named = topology.queue_by_id(dead.id).and_then(LeftQueue::of);
+        let queue = named.or_else(|| self.exits.former(dead.id))?;
+        make_dead_letter(dead, queue, record, topology, self.outside.wall(now))
     }
 
     /// Sends a held dead letter to each target that has not taken it yet, and waits for their answers.
@@ -113,7 +130,7 @@ impl<L: Log> Shard<L> {
             Err(error) => return self.set_dead_letter_aside(dead, error),
         };
         self.jobs.pay(cost::rewrite(&record));
-        let made = make_dead_letter(dead, &record, topology, self.outside.wall(now));
+        let made = self.make_dead_letter(dead, &record, topology, now);
         let Some((letter, mut targets)) = made.filter(|(_, targets)| !targets.is_empty()) else {
             if self.gives_up(id) {
                 self.let_held_go(id, offset, Way::Lost);
@@ -142,13 +159,17 @@ impl<L: Log> Shard<L> {
                 let (seen, delivery_count) = marked(mark);
                 hosted.queue.hold_dead_letter(offset, seen, delivery_count);
             }
-            None => self.release(offset, id),
+            None => self.letter_gone(id, offset, Way::Lost),
         }
     }
 
     /// Whether a crash would find the message in its queue.
     fn survives_crash(&self, letter: &Publish, id: QueueId) -> bool {
-        letter.persistent && self.queues.get(id).is_some_and(|hosted| hosted.is_durable)
+        let is_durable = match self.queues.get(id) {
+            Some(hosted) => hosted.is_durable,
+            None => self.exits.was_durable(id),
+        };
+        letter.persistent && is_durable
     }
 
     /// Sends a dead letter to each target; its record stays until all have answered.
@@ -223,13 +244,16 @@ impl<L: Log> Shard<L> {
         match whereabouts {
             Whereabouts::Departed { reason, mark } if is_unstored => {
                 // It is safe where it is: that there is no room elsewhere is no reason to lose it.
-                let Some(hosted) = self.queues.get_mut(queue) else { return };
-                let (seen, delivery_count) = marked(mark);
-                hosted.queue.hold_dead_letter(offset, seen, delivery_count);
+                if let Some(hosted) = self.queues.get_mut(queue) {
+                    let (seen, delivery_count) = marked(mark);
+                    hosted.queue.hold_dead_letter(offset, seen, delivery_count);
+                } else if !self.exits.hold(queue, offset) {
+                    return self.gone(offset, queue, Way::Lost);
+                }
                 self.exits.try_later(queue, Stuck { offset, reason, taken }, now);
             }
             Whereabouts::Departed { .. } => {
-                self.gone(offset, queue, way_of(&taken));
+                self.letter_gone(queue, offset, way_of(&taken));
             }
             Whereabouts::Held(reason) if is_unstored || is_refused && !self.gives_up(queue) => {
                 self.exits.try_later(queue, Stuck { offset, reason, taken }, now);
@@ -254,6 +278,9 @@ impl<L: Log> Shard<L> {
         {
             self.gone(offset, queue, way);
             self.queues.touch(queue);
+            self.exits.went(queue);
+        } else if self.exits.holds(queue, offset) {
+            self.letter_gone(queue, offset, way);
             self.exits.went(queue);
         }
     }
@@ -332,7 +359,11 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        if self.queues.get(queue).is_some_and(|hosted| hosted.queue.holds(letter.offset)) {
+        let is_held = match self.queues.get(queue) {
+            Some(hosted) => hosted.queue.holds(letter.offset),
+            None => self.exits.holds(queue, letter.offset),
+        };
+        if is_held {
             self.try_dead_letter(queue, letter, topology, now, out);
         }
     }
@@ -349,17 +380,17 @@ fn way_of(taken: &[QueueId]) -> Way {
     if taken.is_empty() { Way::Lost } else { Way::DeadLettered }
 }
 
-/// The dead letter and the queues it goes to; none when there is nowhere to go.
+/// A dead letter of a queue.
 fn make_dead_letter(
     dead: Dead,
+    queue: LeftQueue<'_>,
     record: &Bytes,
     topology: &Topology,
     wall: Time,
 ) -> Option<(Publish, Vec<QueueId>)> {
-    let Dead { id, offset, reason, .. } = dead;
-    let queue = topology.queue_by_id(id)?;
-    let (exchange_name, new_key) = queue.dead_letter()?;
-    let exchange = topology.exchange(queue.vhost, exchange_name)?;
+    let Dead { offset, reason, .. } = dead;
+    let LeftQueue { vhost, name, exchange: exchange_name, key: new_key } = queue;
+    let exchange = topology.exchange(vhost, exchange_name)?;
     let view = View::of(record)?;
     let (old_exchange, old_key) = view.exchange_and_key()?;
     // Whatever the application wrote there goes on as it is, to the byte: only headers and expiration change.
@@ -369,7 +400,7 @@ fn make_dead_letter(
 
     let death = Death {
         reason: reason.name(),
-        queue: &queue.name,
+        queue: name,
         exchange: old_exchange,
         key: old_key,
         expiration: peek.expiration,

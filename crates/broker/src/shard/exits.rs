@@ -10,19 +10,23 @@
 //! There may be millions of dead letters to read: they wait in one line, only the first ones are read, and only as many are on
 //! their way to their targets as a turn or two take.
 
+mod former;
 mod moves;
 mod stuck;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use hashbrown::hash_map::Entry;
 use leveret_queue::{Left, Offset, Reason, Time, UnackedId};
 use leveret_topology::QueueId;
 
 use super::Map;
 use super::recover::mark_of_left;
 use crate::message::{ConnectionId, PutResult};
+use former::Formers;
 use stuck::Retries;
 
+pub(super) use former::LeftQueue;
 pub(super) use moves::Moving;
 pub(super) use stuck::Stuck;
 
@@ -68,11 +72,14 @@ pub(super) struct Exits {
     in_lines: u64,
     /// Dead letters whose records have to be read, in order.
     parked: VecDeque<(QueueId, Left)>,
+    /// How many that are of each queue.
+    parked_of: Map<QueueId, u64>,
     sent: BTreeMap<(QueueId, Offset), Sent>,
     /// Those that found no target, or no room there, and are tried again.
     retries: Retries,
     /// What operators move, by who waits for it.
     moves: Map<ConnectionId, Moving>,
+    formers: Formers,
 }
 
 impl Exits {
@@ -80,6 +87,7 @@ impl Exits {
     pub(super) fn bytes(&self) -> u64 {
         self.in_lines * size_of::<Left>() as u64
             + (self.parked.len() * size_of::<(QueueId, Left)>()) as u64
+            + self.formers.bytes()
     }
 
     /// Dead letters that are not sent yet.
@@ -117,6 +125,7 @@ impl Exits {
     /// A dead letter whose record is to come waits for those before it.
     pub(super) fn park(&mut self, queue: QueueId, left: Left) {
         self.parked.push_back((queue, left));
+        *self.parked_of.entry(queue).or_default() += 1;
     }
 
     /// Those that wait to be read, the first one first.
@@ -126,7 +135,13 @@ impl Exits {
 
     /// The first one can be read.
     pub(super) fn unpark(&mut self) {
-        self.parked.pop_front();
+        let Some((queue, _)) = self.parked.pop_front() else { return };
+        if let Entry::Occupied(mut count) = self.parked_of.entry(queue) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 
     /// A message was sent to so many targets; others have it already.
@@ -172,15 +187,7 @@ impl Exits {
     pub(super) fn departing(&self) -> u64 {
         let departed =
             self.sent.values().filter(|it| matches!(it.whereabouts, Whereabouts::Departed { .. }));
-        departed.count() as u64
-    }
-
-    /// The queue is gone: no answer to its messages matters any more. Returns those that were sent.
-    pub(super) fn forget(&mut self, queue: QueueId) -> Vec<(Offset, Whereabouts)> {
-        self.retries.forget(queue);
-        let all = (queue, Offset::new(0))..=(queue, Offset::new(u64::MAX));
-        let sent = self.sent.extract_if(all, |_, _| true);
-        sent.map(|((_, offset), sent)| (offset, sent.whereabouts)).collect()
+        departed.count() as u64 + self.formers.held()
     }
 
     /// A dead letter that no target took, or not all of them, is tried again.

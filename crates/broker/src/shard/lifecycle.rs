@@ -5,9 +5,7 @@ use leveret_log::Log;
 use leveret_queue::{Backlog, Queue, Time};
 use leveret_topology::{By, ConfirmOn, ConfirmOptions, Queue as NamedQueue, QueueId, Topology};
 
-use super::confirms::Way;
 use super::consume::names;
-use super::exits::Whereabouts;
 use super::jobs::{Job, JobOrigin, cost};
 use super::ports::Consumer;
 use super::settle::Pays;
@@ -215,10 +213,18 @@ impl<L: Log> Shard<L> {
         }
         let Some(mut hosted) = self.queues.remove(id) else { return };
         let ready = hosted.queue.counts().ready;
+        // What left it already goes on without it.
+        let named = topology.queue_by_id(id);
+        for by in self.exits.queue_gone(named, id, |offset| {
+            hosted.queue.dead_lettered(offset);
+        }) {
+            if let Some(moving) = self.exits.give_up_move(by) {
+                out.reply(moving.reply, Reply::Gone);
+            }
+        }
         let backlog = hosted.queue.drain_all();
         self.keep_totals(&hosted);
         self.let_go(id, backlog, out);
-        self.forget_awaited(id, out);
         let waits = waits_for_consumers(&hosted.confirm);
         let names = names(id, topology);
         self.ports.end_queue(id, hosted.queue, hosted.consumers, names, &asked.by.user);
@@ -271,21 +277,6 @@ impl<L: Log> Shard<L> {
             out.session(connection, ToSession::ConsumerGone { slot });
         }
         cost::CONSUMER * self.ports.count_of_ended(id)
-    }
-
-    /// No answer to a dead letter of the queue matters any more.
-    fn forget_awaited(&mut self, id: QueueId, out: &mut Outbox) {
-        for (offset, whereabouts) in self.exits.forget(id) {
-            match whereabouts {
-                Whereabouts::Departed { .. } => self.gone(offset, id, Way::DeadLettered),
-                Whereabouts::Moved { by, .. } => {
-                    if let Some(moving) = self.exits.give_up_move(by) {
-                        out.reply(moving.reply, Reply::Gone);
-                    }
-                }
-                Whereabouts::Held(_) => {}
-            }
-        }
     }
 
     /// The queue lost its last consumer, which was cancelled or whose channel is closing: an auto-delete queue goes.

@@ -1,6 +1,7 @@
 //! When publishers are told: each rule, each way out of a queue, each fan-out; what the disk gets for it;
 //! and what a crash or a failing disk leaves.
 
+mod letters;
 #[path = "../hand/log.rs"]
 mod log;
 mod node;

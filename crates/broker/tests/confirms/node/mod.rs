@@ -62,7 +62,7 @@ impl Node {
         node
     }
 
-    fn declare(&mut self, words: &str) {
+    pub(crate) fn declare(&mut self, words: &str) {
         let (name, options) = words.split_once(':').unwrap_or((words, ""));
         let mut arguments = Table::default();
         let mut durable = true;

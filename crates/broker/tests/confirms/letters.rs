@@ -1,0 +1,130 @@
+//! Dead letters of a queue that is deleted: what had left it goes where it was to go.
+
+use leveret_broker::message::*;
+
+use crate::node::{Node, PUBLISHER};
+
+const MANY: u64 = 300;
+
+/// What a queue has that is ready.
+fn ready(node: &Node, name: char) -> u64 {
+    let queue = node.queue(name);
+    let found = node.shard.queues().find(|(id, _)| *id == queue);
+    found.map_or(0, |(_, queue)| queue.counts().ready)
+}
+
+/// The messages of queue a are on the disk alone, and their time is over: they have left it and are to be read.
+fn parked(queues: &str, strategy: &str) -> Node {
+    let mut node = Node::new(queues);
+    let definition =
+        format!(r#"{{"dead-letter-strategy": "{strategy}", "overflow": "reject-publish"}}"#);
+    node.policy(&definition);
+    let messages = (0..MANY).map(|_| node.message(0, "a", true, None)).collect();
+    node.turn(ToShard::Publish { from: PUBLISHER, messages });
+    ["+5", "disk", "+200", "disk"].iter().for_each(|word| node.word(word));
+    node.log().cold = (0..MANY).collect();
+    node.later(2_000);
+    while ready(&node, 'a') > 0 {
+        node.later(1);
+    }
+    assert_eq!(node.shard.parked(), MANY);
+    node
+}
+
+/// The disk does all it is asked for.
+fn work_off(node: &mut Node) {
+    for _ in 0..2 * MANY {
+        ["disk", "+20"].iter().for_each(|word| node.word(word));
+    }
+}
+
+/// Who rejected a message, or let its time pass, and then deletes its queue has its dead letter all the same, however long
+/// the disk takes to give the body back. The name can be used again at once, and keeps nothing of the queue that had it.
+#[test]
+fn dead_letters_outlive_their_queue() {
+    for queues in ["z a:dlx,ttl1000", "z a:dlx,ttl1000,transient"] {
+        for strategy in ["at-most-once", "at-least-once"] {
+            for is_declared_again in [false, true] {
+                let what = format!("{queues}, {strategy}, {is_declared_again}");
+                let mut node = parked(queues, strategy);
+                node.word("disk");
+                assert!(ready(&node, 'z') < MANY, "{what}: some wait for the disk");
+                node.word("del:a");
+                assert_eq!(node.said, ["Deleted"], "{what}: at once");
+                let gone = node.queue('a');
+                if is_declared_again {
+                    node.declare("a");
+                    assert_ne!(node.queue('a'), gone);
+                    node.word("p1:a");
+                }
+                work_off(&mut node);
+                assert_eq!(ready(&node, 'z'), MANY, "{what}");
+                assert_eq!(ready(&node, 'a'), u64::from(is_declared_again), "{what}");
+                assert_eq!((node.shard.under_way(), node.shard.departing()), (0, 0), "{what}");
+                let holders = node.log().holders();
+                let all = MANY + u64::from(is_declared_again);
+                assert_eq!(holders.len() as u64, all, "{what}: nothing is kept");
+                assert!(holders.values().flatten().all(|&it| it != gone.get()), "{what}");
+                assert_eq!(node.shard.counters().dead_lettered, MANY, "{what}");
+            }
+        }
+    }
+}
+
+/// There is no room for them where they are to go: they are kept, without their queue, until there is.
+#[test]
+fn dead_letters_without_a_queue_wait_for_room() {
+    for target_goes in [false, true] {
+        let mut node = parked("z a:dlx,ttl1000", "at-most-once");
+        node.word("del:a");
+        node.log().is_full = true;
+        work_off(&mut node);
+        assert_eq!(ready(&node, 'z'), 0);
+        assert_eq!(node.log().holders().len() as u64, MANY, "nothing is let go of");
+        assert_eq!(node.shard.departing(), MANY);
+        node.log().is_full = false;
+        if target_goes {
+            node.word("del:z");
+        }
+        for _ in 0..MANY {
+            ["disk", "+1000", "disk", "+20"].iter().for_each(|word| node.word(word));
+        }
+        assert_eq!(ready(&node, 'z'), if target_goes { 0 } else { MANY });
+        assert_eq!(node.shard.departing(), 0);
+        assert_eq!(node.log().holders().len() as u64, ready(&node, 'z'), "nothing is kept");
+    }
+}
+
+/// What was on its way when its queue went is let go of only when its target has it: the disk of the target may be full.
+#[test]
+fn what_is_on_its_way_is_kept_until_it_is_there() {
+    let mut node = parked("z a:dlx,ttl1000", "at-least-once");
+    // Some are read, and were stored where they go, but not on the disk yet.
+    node.log().fetching.clear();
+    node.log().cold.clear();
+    node.later(1);
+    let sent = node.shard.under_way() - node.shard.parked();
+    assert!(sent > 0);
+    node.word("del:a");
+    let gone = node.queue('a').get();
+    let kept = node.log().holders().values().filter(|holders| holders.contains(&gone)).count();
+    assert_eq!(kept as u64, MANY, "none is on the disk of its target");
+    work_off(&mut node);
+    assert_eq!(ready(&node, 'z'), MANY);
+    assert_eq!(node.log().holders().len() as u64, MANY);
+}
+
+/// One of them cannot be read any more: it is counted, and nothing is kept of it.
+#[test]
+fn a_damaged_one_is_counted() {
+    for strategy in ["at-most-once", "at-least-once"] {
+        let mut node = parked("z a:dlx,ttl1000", strategy);
+        node.word("del:a");
+        node.log().damaged = [MANY - 7].into();
+        work_off(&mut node);
+        assert_eq!(ready(&node, 'z'), MANY - 1);
+        assert_eq!(node.shard.counters().unreadable, 1);
+        assert_eq!((node.shard.under_way(), node.shard.departing()), (0, 0));
+        assert_eq!(node.log().holders().len() as u64, MANY - 1);
+    }
+}
