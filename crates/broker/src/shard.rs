@@ -250,7 +250,7 @@ impl<L: Log> Shard<L> {
             }
             // Its letters are in lines now, or done.
             ToShard::Crowded { from } => out.session(from, ToSession::Paused(false)),
-            ToShard::Nobody { reply } => out.reply(reply, Reply::Gone),
+            ToShard::IsWell { reply } => out.reply(reply, Reply::Done),
             // What is to go on was touched at the start of the turn.
             ToShard::Continue => {}
             ToShard::Freed { by, records } => self.store.freed(by, topology.homes(), &records),

@@ -15,9 +15,8 @@ use std::io;
 
 use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
-use leveret_broker::message::{ConnectionId, ToSession, ToShard};
+use leveret_broker::message::{ConnectionId, Outbox, ToSession};
 use leveret_session::{Context, End, Session};
-use leveret_topology::GroupId;
 
 use crate::return_undelivered;
 
@@ -74,11 +73,7 @@ pub enum Written {
 }
 
 /// What becomes of letters to a session that is over.
-pub fn undelivered(
-    id: ConnectionId,
-    letters: impl Iterator<Item = ToSession>,
-    out: &mut Vec<(GroupId, ToShard)>,
-) {
+pub fn undelivered(id: ConnectionId, letters: impl Iterator<Item = ToSession>, out: &mut Outbox) {
     letters.for_each(|letter| return_undelivered(id, letter, out));
 }
 

@@ -6,8 +6,9 @@
 //!
 //! 1. What is for others than actors: logins, events, steps of traced messages. Their answers may be letters, which go with the rest.
 //! 2. Letters to shards, then to the topology's owner, then to sessions. Letters to one actor keep their order.
-//! 3. Letters to shards that come of the second: what a session that is gone was to get, and what ends the pause of a
-//!    connection that brings more letters than a shard takes. The pause itself is posted before.
+//! 3. Letters that come of the second. To shards: what a session that is gone was to get, and what ends the pause of a
+//!    connection that brings more letters than a shard takes; the pause itself is posted before. To sessions: that whom they
+//!    asked is gone.
 
 use std::iter::Peekable;
 use std::vec::Drain;
@@ -88,21 +89,33 @@ pub fn post(outbox: &mut Outbox, to: &mut impl Inboxes) {
     if !outbox.meta.is_empty() {
         to.to_meta(outbox.meta.drain(..));
     }
-    let mut returned = Vec::new();
-    let mut rest = outbox.sessions.drain(..).peekable();
-    while let Some((id, first)) = rest.next() {
-        // Most turns write to few connections: letters in a row for one of them are one run.
-        let mut run = Run { to: id, first: Some(first), rest: &mut rest };
-        to.to_session(id, &mut run);
-        run.for_each(|letter| return_undelivered(id, letter, &mut returned));
-    }
-    drop(rest);
+    let mut returned = Outbox::default();
+    to_sessions(&mut outbox.sessions, to, &mut returned);
     if outbox.sessions.capacity() > KEPT_LETTERS {
         outbox.sessions = Vec::new();
     }
     // Only now, after the letter that pauses the connection: the shard answers with the letter that ends the pause.
-    for (group, letter) in returned.into_iter().chain(crowded) {
+    for (group, letter) in returned.shards.drain(..).chain(crowded) {
         to.to_shard(group, letter);
+    }
+    // Nothing comes of these, whether those who asked are there or not.
+    let mut answers = std::mem::take(&mut returned.sessions);
+    to_sessions(&mut answers, to, &mut returned);
+    debug_assert!(returned.is_empty(), "an answer that nobody takes is followed by {returned:?}");
+}
+
+/// Puts letters into the inboxes of sessions. What comes of those that a session does not take is in `returned`.
+fn to_sessions(
+    letters: &mut Vec<(ConnectionId, ToSession)>,
+    to: &mut impl Inboxes,
+    returned: &mut Outbox,
+) {
+    let mut rest = letters.drain(..).peekable();
+    while let Some((id, first)) = rest.next() {
+        // Most turns write to few connections: letters in a row for one of them are one run.
+        let mut run = Run { to: id, first: Some(first), rest: &mut rest };
+        to.to_session(id, &mut run);
+        run.for_each(|letter| return_undelivered(id, letter, returned));
     }
 }
 
@@ -141,7 +154,7 @@ fn who_publishes(letter: &ToShard) -> Option<ConnectionId> {
 mod tests {
     use std::collections::VecDeque;
 
-    use leveret_broker::message::{ConsumerSlot, Delivery, NodeId};
+    use leveret_broker::message::{ConsumerSlot, Delivery, NodeId, Reply, ReplyTo};
     use leveret_queue::{Offset, UnackedId};
     use leveret_topology::{Event, QueueId};
 
@@ -265,6 +278,25 @@ mod tests {
             "shard 1: Settle of 9: 9",
         ];
         assert_eq!(lines, want);
+    }
+
+    /// Whoever asks one that is gone is told, without a shard. If he is gone, too, that is all.
+    #[test]
+    fn a_question_to_a_session_that_is_gone_is_answered() {
+        let asker = NodeId::ALONE.connection(1);
+        let ask = |asker| ToSession::DirectReplyAsked {
+            reply: ReplyTo { connection: asker, channel: 3 },
+            channel: 7,
+            token: 0,
+        };
+        let mut outbox = Outbox::default();
+        outbox.session(GONE, ask(asker));
+        outbox.session(GONE, ask(GONE));
+        outbox.session(asker, ToSession::Stopped);
+        let lines = posted(outbox, &mut Diary::default());
+        let answer =
+            format!("session 1: {:?}", ToSession::Reply { channel: 3, reply: Reply::Gone });
+        assert_eq!(lines, ["session 1: Stopped", &answer]);
     }
 
     /// Its pause is in its inbox before the shard can end it.

@@ -1,28 +1,22 @@
 //! Letters to connections that ended.
 
-use leveret_broker::message::{ConnectionId, Reply, Settle, Settlement, ToSession, ToShard};
+use leveret_broker::message::{
+    ConnectionId, Outbox, Reply, Settle, Settlement, ToSession, ToShard,
+};
 use leveret_topology::GroupId;
 
-/// What becomes of a letter whose connection is gone: letters to shards.
+/// What becomes of a letter whose connection is gone: letters to shards, and to sessions.
 ///
 /// Messages in it were given out and never reached anybody: they go back to their queues. A question is
-/// answered for the one that is gone. The rest means nothing any more.
+/// answered for the one that is gone; the answer is a letter that nothing becomes of. The rest means nothing any more.
 ///
 /// The messages go back in the name of the connection that they were given to: a shard that [lost](leveret_broker::Shard::lose) the
 /// end of its log has to know what it gave before that.
-pub(crate) fn return_undelivered(
-    from: ConnectionId,
-    letter: ToSession,
-    out: &mut Vec<(GroupId, ToShard)>,
-) {
+pub(crate) fn return_undelivered(from: ConnectionId, letter: ToSession, out: &mut Outbox) {
     let deliveries = match letter {
         ToSession::Deliver(deliveries) => deliveries,
         ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => vec![delivery],
-        ToSession::DirectReplyAsked { reply, .. } => {
-            // Only a turn can write letters to sessions, and every shard has turns.
-            out.push((GroupId::new(0), ToShard::Nobody { reply }));
-            return;
-        }
+        ToSession::DirectReplyAsked { reply, .. } => return out.reply(reply, Reply::Gone),
         _ => return,
     };
     let mut homed: Vec<(GroupId, Vec<Settlement>)> = Vec::new();
@@ -39,7 +33,7 @@ pub(crate) fn return_undelivered(
             None => homed.push((delivery.home, vec![settlement])),
         }
     }
-    out.extend(
+    out.shards.extend(
         homed.into_iter().map(|(home, settlements)| (home, ToShard::Settle { from, settlements })),
     );
 }

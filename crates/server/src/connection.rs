@@ -393,7 +393,7 @@ impl Connection {
                 Letter::Session(letter) => Some(letter),
                 _ => None,
             });
-            connection::undelivered(self.id, letters, &mut work.outbox.shards);
+            connection::undelivered(self.id, letters, work.outbox);
             return;
         }
         if !state.output.is_empty() {

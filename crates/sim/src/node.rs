@@ -481,7 +481,7 @@ impl<L: Log> Node<L> {
                 scratch.to_session.extend(connection.inbox.drain(..count));
                 let letters = scratch.to_session.drain(..);
                 if connection.is_over {
-                    connection::undelivered(id, letters, &mut outbox.shards);
+                    connection::undelivered(id, letters, outbox);
                 } else {
                     let waiting = connection.turn(letters, topology, outbox, now, &mut part);
                     self.longest_output = self.longest_output.max(waiting);

@@ -152,7 +152,7 @@ async fn silent_shards(node: &Arc<Node>) -> Vec<GroupId> {
     for &group in &silent {
         // The channel is the group's number, to know who answers.
         let reply = ReplyTo { connection: asker.id(), channel: group.get() as u16 };
-        asker.tell_shard(group, ToShard::Nobody { reply });
+        asker.tell_shard(group, ToShard::IsWell { reply });
     }
     let all_answers = async {
         while !silent.is_empty() {

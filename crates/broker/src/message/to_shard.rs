@@ -259,9 +259,9 @@ pub enum ToShard {
         /// Which.
         from: ConnectionId,
     },
-    /// From the driver: who was asked something is gone, and this says so: `Reply::Gone`.
-    Nobody {
-        /// Who asked.
+    /// Whether it goes on: answered by `Reply::Done`.
+    IsWell {
+        /// Who wants to know.
         reply: ReplyTo,
     },
     /// From the driver: go on with queues whose budget ran out.
@@ -336,7 +336,7 @@ impl ToShard {
             Self::Forget { .. } => "Forget",
             Self::Disconnected { .. } => "Disconnected",
             Self::Crowded { .. } => "Crowded",
-            Self::Nobody { .. } => "Nobody",
+            Self::IsWell { .. } => "IsWell",
             Self::Continue => "Continue",
             Self::LogWoke => "LogWoke",
             Self::Freed { .. } => "Freed",

@@ -461,7 +461,7 @@ impl Node {
         let mut outbox = Outbox::default();
         if link.is_gone {
             let id = NodeId::ALONE.connection(index as u64);
-            driven::undelivered(id, link.inbox.drain(..), &mut outbox.shards);
+            driven::undelivered(id, link.inbox.drain(..), &mut outbox);
         } else {
             let mut out = std::mem::take(&mut link.out);
             link.read(*read_max, &mut context(topology, *now, *us, &mut out, &mut outbox));
