@@ -45,6 +45,7 @@ fn policy(seed: &Seed) -> anyhow::Result<DefaultPolicy> {
         priority: 0,
         definition: numbers.collect::<Map<_, _>>(),
     };
+    Named::OperatorPolicy.check(&seed.name).with_context(|| prefix.clone())?;
     let policy = Policy::new(spec, true).map_err(|error| invalid(&prefix, error))?;
     Ok(DefaultPolicy { vhosts: pattern(seed, &prefix, "vhost_pattern")?, policy })
 }

@@ -279,8 +279,11 @@ impl Topology {
     ) -> Result<(), AdminError> {
         let id = self.vhost_id(vhost)?;
         let topics = TopicPermissions::expanded(user, vhost, write, read)?;
-        let own = self.user_mut(user)?.topics.entry(id).or_default();
-        own.insert(exchange.into(), topics);
+        let own = &mut self.user_mut(user)?.topics;
+        if !own.get(&id).is_some_and(|topics| topics.contains_key(exchange)) {
+            Named::Exchange.check(exchange)?;
+        }
+        own.entry(id).or_default().insert(exchange.into(), topics);
         self.journal.note(EntityKey::topic_permission(id, user, exchange));
         self.tell(|_| {
             about_permission("topic.permission.created", user, vhost)

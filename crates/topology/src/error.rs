@@ -493,17 +493,9 @@ pub enum AdminError {
         /// What does not go.
         reason: String,
     },
-    /// A vhost or a user without a name.
-    #[error("{0} name must not be empty")]
-    EmptyName(Named),
-    /// A vhost or a user whose name no short string of AMQP holds.
-    #[error("{of} name must be at most {SHORT_STR_MAX} bytes long, not {len}")]
-    LongName {
-        /// What is called so.
-        of: Named,
-        /// Bytes of the name.
-        len: usize,
-    },
+    /// What it is to be called.
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// A password hash: four bytes of salt and the digest, in base 64.
     #[error("password hash of user '{user}' is invalid: {reason}")]
     PasswordHash {
@@ -511,6 +503,22 @@ pub enum AdminError {
         user: String,
         /// What is wrong with it.
         reason: &'static str,
+    },
+}
+
+/// Why something new may not have its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// It has none.
+    #[error("{0} name must not be empty")]
+    Empty(Named),
+    /// No short string of AMQP holds it.
+    #[error("{of} name must be at most {SHORT_STR_MAX} bytes long, not {len}")]
+    Long {
+        /// What is called so.
+        of: Named,
+        /// Bytes of the name.
+        len: usize,
     },
 }
 
@@ -530,6 +538,9 @@ pub enum PolicyError {
         /// The vhost.
         vhost: String,
     },
+    /// What it is to be called.
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// RabbitMQ's text of what a validator refuses.
     #[error("Validation failed\n\n{0}\n")]
     Validation(String),

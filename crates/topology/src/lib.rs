@@ -84,8 +84,8 @@ pub use definitions::{
     Import, ImportError, ImportReason, Imported, Lines, Reader, for_rabbitmq, loose_topic,
 };
 pub use error::{
-    AccessError, AdminError, AuthError, BindError, DeclareError, DeleteError, Locked, NamesFull,
-    NotFound, PolicyError, ResourceKind, ResourceRef,
+    AccessError, AdminError, AuthError, BindError, DeclareError, DeleteError, Locked, NameError,
+    NamesFull, NotFound, PolicyError, ResourceKind, ResourceRef,
 };
 pub use event::{EVENT_EXCHANGE, Event};
 pub use exchange::{Exchange, ExchangeKind, ExchangeSpec};

@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 use crate::error::PolicyError;
 use crate::id::{QueueId, VhostId};
 use crate::journal::EntityKey;
+use crate::named::Named;
 use crate::policy::{ApplyTo, Policy, PolicySpec};
 use crate::policy_change::PolicyChange;
 use crate::rate::Buckets;
@@ -148,11 +149,15 @@ impl Topology {
         self.tell_limits(LIMITS_EVENTS, ("vhost", &name), &limits);
     }
 
-    /// Sets a parameter of the whole cluster: `cluster_name`, ...
-    pub fn set_global_parameter(&mut self, name: &str, value: Json) {
+    /// Sets a parameter of the whole cluster: `cluster_name`, ... A new one has a [name](Named::GlobalParameter) that fits.
+    pub fn set_global_parameter(&mut self, name: &str, value: Json) -> Result<(), PolicyError> {
+        if self.global_parameter(name).is_none() {
+            Named::GlobalParameter.check(name)?;
+        }
         self.tell_parameter("parameter.set", None, "global", name);
         self.put_global_parameter(name, value);
         self.journal.note(EntityKey::GlobalParameter(name.into()));
+        Ok(())
     }
 
     pub(crate) fn put_global_parameter(&mut self, name: &str, value: Json) {

@@ -11,6 +11,7 @@ use std::vec::IntoIter;
 use crate::error::PolicyError;
 use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::journal::EntityKey;
+use crate::named::Named;
 use crate::parameters::missing;
 use crate::pattern::{Effort, TRIED};
 use crate::policy::{self, Policy};
@@ -76,6 +77,9 @@ impl Topology {
     ) -> Result<PolicyChange, PolicyError> {
         let id = self.vhost_of(vhost)?;
         if let Some(vhost) = self.vhost_by_id(id) {
+            if !vhost.has_policy(&policy.name, operator) {
+                Named::policy(operator).check(&policy.name)?;
+            }
             has_room(vhost, &policy, operator)?;
         }
         let is_trying = policy.pattern.is_trying();

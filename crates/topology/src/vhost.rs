@@ -144,6 +144,12 @@ impl Vhost {
         self.operator_policies.values().map(AsRef::as_ref)
     }
 
+    /// Whether it has a policy, or an operator policy, of this name.
+    pub(crate) fn has_policy(&self, name: &str, operator: bool) -> bool {
+        let all = if operator { &self.operator_policies } else { &self.policies };
+        all.contains_key(name)
+    }
+
     /// Its parameters: component, name, value.
     pub fn parameters(&self) -> impl Iterator<Item = (&str, &str, &Json)> {
         self.parameters

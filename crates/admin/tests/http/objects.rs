@@ -504,6 +504,29 @@ fn names_that_fit_no_short_string_are_refused() {
     assert_eq!(node.get("/api/queues?columns=name"), json!([{"name": "q"}]));
 }
 
+/// As those of vhosts and users. RabbitMQ has no bound for policies, and 255 characters for global parameters.
+#[test]
+fn names_of_settings_have_a_bound() {
+    let node = Node::start();
+    let (fits, long) = ("n".repeat(255), "n".repeat(256));
+    let policy = r#"{"pattern": "^q", "definition": {"max-length": 5}}"#;
+    for (path, body, what) in [
+        ("policies/%2F", policy, "policy"),
+        ("operator-policies/%2F", policy, "operator policy"),
+        ("global-parameters", r#"{"value": 1}"#, "global parameter"),
+    ] {
+        node.must("PUT", &format!("/api/{path}/{fits}"), body, 201);
+        let got = node.must("PUT", &format!("/api/{path}/{long}"), body, 400).json();
+        let reason = format!("{what} name must be at most 255 bytes long, not 256");
+        assert_eq!(got, json!({"error": "bad_request", "reason": reason}), "{path}");
+        node.must("GET", &format!("/api/{path}/{long}"), "", 404);
+        node.must("DELETE", &format!("/api/{path}/{fits}"), "", 204);
+    }
+    let topics = json!({"exchange": long, "write": "", "read": ""}).to_string();
+    let got = node.must("PUT", "/api/topic-permissions/%2F/guest", &topics, 400).text();
+    assert!(got.contains("exchange name must be at most 255 bytes long, not 256"), "{got}");
+}
+
 /// Vhosts and users have names that connections can name.
 #[test]
 fn names_of_vhosts_and_users_have_a_bound() {

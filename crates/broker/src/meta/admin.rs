@@ -241,7 +241,7 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
             topology.clear_parameter(&vhost, &component, &name).map_err(bad)?;
         }
         AdminCommand::SetGlobalParameter { name, value } => {
-            topology.set_global_parameter(&name, value);
+            topology.set_global_parameter(&name, value).map_err(bad)?;
         }
         AdminCommand::ClearGlobalParameter { name } => {
             if !topology.clear_global_parameter(&name) {

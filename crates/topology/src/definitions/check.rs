@@ -12,7 +12,7 @@ use leveret_amqp::table::SHORT_STR_MAX;
 use serde_json::Value as Json;
 
 use super::import::{Import, ImportReason, JsonObject, STEPS, optional_text, text};
-use crate::error::{AdminError, BindError, NotFound, ResourceRef};
+use crate::error::{AdminError, BindError, NameError, NotFound, ResourceRef};
 use crate::exchange::ExchangeKind;
 use crate::hash::Keyed;
 use crate::named::Named;
@@ -46,11 +46,29 @@ enum Name<'a> {
     Exchange { vhost: &'a str, name: &'a str },
 }
 
-/// What an entry needs and brings.
+/// What an entry sets that no other entry needs.
+#[derive(Clone, Copy, Debug)]
+enum Setting<'a> {
+    Policy {
+        vhost: &'a str,
+        name: &'a str,
+        operator: bool,
+    },
+    GlobalParameter(&'a str),
+    /// Topic permissions, which are told apart by their exchanges.
+    Topics {
+        vhost: &'a str,
+        user: &'a str,
+        exchange: &'a str,
+    },
+}
+
+/// What an entry needs, brings and sets.
 #[derive(Default)]
 struct Names<'a> {
     needs: [Option<Name<'a>>; 3],
     brings: Option<Name<'a>>,
+    sets: Option<Setting<'a>>,
 }
 
 /// Why an entry cannot be applied.
@@ -159,8 +177,8 @@ impl Check {
         } else if let Some(text) = unsupported(category, entry)? {
             return Err(Fault::Unsupported(text));
         }
-        let is_misnamed = names.brings.as_ref().is_some_and(|name| name.check_new().is_err());
-        if is_misnamed || names.needs.iter().flatten().any(|name| !self.brings(name)) {
+        if names.check_new().is_err() || names.needs.iter().flatten().any(|name| !self.brings(name))
+        {
             self.open.push(at);
         }
         self.named.extend(names.brings.as_ref().map(hash));
@@ -217,11 +235,11 @@ impl Check {
     ) -> Result<(), Fault> {
         let names = names(category, entry)?;
         // One that is here keeps its name: a file that is imported at each start may have it.
-        if let Some(name) = &names.brings
-            && let Err(reason) = name.check_new()
-            && !is_here(name, topology)
+        if let Err(reason) = names.check_new()
+            && !names.brings.is_some_and(|name| is_here(&name, topology))
+            && !names.sets.is_some_and(|setting| setting.is_here(topology))
         {
-            return Err(reason.into());
+            return Err(Fault::Wrong(reason.into()));
         }
         // A vhost that is made has the event exchange, too, if it is the one for it.
         let has_events = |name: &Name<'_>| match *name {
@@ -298,16 +316,41 @@ impl Found {
     }
 }
 
-impl Name<'_> {
-    /// Whether a new user or vhost may be called so. The other names are looked at by [`fits_amqp`].
-    fn check_new(&self) -> Result<(), ImportReason> {
-        match *self {
-            Self::User(name) => Ok(Named::User.check(name)?),
-            Self::Vhost(name) => Ok(Named::Vhost.check(name)?),
-            Self::Queue { .. } | Self::Exchange { .. } => Ok(()),
+impl Names<'_> {
+    /// Whether what is new may be called so. Queues and exchanges are looked at by [`fits_amqp`].
+    fn check_new(&self) -> Result<(), NameError> {
+        match self.brings {
+            Some(Name::User(name)) => Named::User.check(name)?,
+            Some(Name::Vhost(name)) => Named::Vhost.check(name)?,
+            Some(Name::Queue { .. } | Name::Exchange { .. }) | None => {}
+        }
+        match self.sets {
+            Some(Setting::Policy { name, operator, .. }) => Named::policy(operator).check(name),
+            Some(Setting::GlobalParameter(name)) => Named::GlobalParameter.check(name),
+            Some(Setting::Topics { exchange, .. }) => Named::Exchange.check(exchange),
+            None => Ok(()),
         }
     }
+}
 
+impl Setting<'_> {
+    fn is_here(&self, topology: &Topology) -> bool {
+        let id = |vhost: &str| topology.vhost_id(vhost).ok();
+        match *self {
+            Self::Policy { vhost, name, operator } => {
+                topology.vhost(vhost).is_some_and(|it| it.has_policy(name, operator))
+            }
+            Self::GlobalParameter(name) => topology.global_parameter(name).is_some(),
+            Self::Topics { vhost, user, exchange } => {
+                let topics = topology.user(user).zip(id(vhost));
+                let topics = topics.and_then(|(user, vhost)| user.topics.get(&vhost));
+                topics.is_some_and(|it| it.contains_key(exchange))
+            }
+        }
+    }
+}
+
+impl Name<'_> {
     /// In the words of the operation that would be refused.
     fn is_missing(self) -> String {
         let missing = |resource| BindError::NotFound(NotFound(resource)).to_string();
@@ -361,7 +404,12 @@ fn names<'a>(category: &str, entry: &'a JsonObject) -> Result<Names<'a>, ImportR
         "users" => Names { brings: Some(Name::User(text("name")?)), ..Names::default() },
         "vhosts" => Names { brings: Some(Name::Vhost(text("name")?)), ..Names::default() },
         "permissions" | "topic_permissions" => {
-            Names { needs: [Some(Name::User(text("user")?)), Some(vhost()?), None], brings: None }
+            let (of, user) = (text("vhost")?, text("user")?);
+            let sets = match category {
+                "permissions" => None,
+                _ => Some(Setting::Topics { vhost: of, user, exchange: text("exchange")? }),
+            };
+            Names { needs: [Some(Name::User(user)), Some(vhost()?), None], brings: None, sets }
         }
         "exchanges" | "queues" => {
             let (of, name) = (text("vhost")?, text("name")?);
@@ -371,9 +419,22 @@ fn names<'a>(category: &str, entry: &'a JsonObject) -> Result<Names<'a>, ImportR
             };
             // Names of the broker's are passed over.
             let brings = (!name.starts_with("amq.")).then_some(brings);
-            Names { needs: [Some(vhost()?), None, None], brings }
+            Names { needs: [Some(vhost()?), None, None], brings, sets: None }
         }
-        "policies" | "parameters" => Names { needs: [Some(vhost()?), None, None], brings: None },
+        "policies" | "parameters" => {
+            let (vhost, name) = (text("vhost")?, text("name")?);
+            let operator = match category {
+                "policies" => Some(false),
+                // Of the others only a vhost's limits are set, which are one parameter under whatever name.
+                _ => is_policy(text("component")?),
+            };
+            let sets = operator.map(|operator| Setting::Policy { vhost, name, operator });
+            Names { needs: [Some(Name::Vhost(vhost)), None, None], brings: None, sets }
+        }
+        "global_parameters" => {
+            let sets = Some(Setting::GlobalParameter(text("name")?));
+            Names { sets, ..Names::default() }
+        }
         "bindings" => {
             let (vhost, source) = (text("vhost")?, text("source")?);
             let name = text("destination")?;
@@ -387,7 +448,8 @@ fn names<'a>(category: &str, entry: &'a JsonObject) -> Result<Names<'a>, ImportR
             };
             let needs = [Name::Vhost(vhost), Name::Exchange { vhost, name: source }, target];
             // Those of the default exchange are passed over.
-            Names { needs: needs.map(|it| (!source.is_empty()).then_some(it)), brings: None }
+            let needs = needs.map(|it| (!source.is_empty()).then_some(it));
+            Names { needs, ..Names::default() }
         }
         _ => Names::default(),
     })

@@ -15,7 +15,7 @@ use serde_json::{Map, Value as Json};
 
 use super::check::{At, Check, Lines, at};
 use crate::binding::Destination;
-use crate::error::{AdminError, BindError, DeclareError, PolicyError};
+use crate::error::{AdminError, BindError, DeclareError, NameError, PolicyError};
 use crate::exchange::ExchangeSpec;
 use crate::hash::Hasher64;
 use crate::id::{QueueId, VhostId};
@@ -84,6 +84,9 @@ pub enum ImportReason {
     /// A digest that does not exist.
     #[error("unknown hashing algorithm '{0}'")]
     Hashing(String),
+    /// What something new is to be called.
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// A user, a permission or a vhost.
     #[error(transparent)]
     Admin(#[from] AdminError),
@@ -678,7 +681,7 @@ fn import_global_parameter(
 ) -> Result<(), ImportReason> {
     let value = entry.get("value").cloned();
     let value = value.ok_or(ImportReason::Key { key: "value", expected: "given" })?;
-    topology.set_global_parameter(text(entry, "name")?, value);
+    topology.set_global_parameter(text(entry, "name")?, value)?;
     Ok(())
 }
 

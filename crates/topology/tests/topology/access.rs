@@ -2,8 +2,10 @@
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_topology::{
-    Bootstrap, Hashing, Named, PasswordHash, Permission, ResourceKind, Topology, VhostId,
+    ApplyTo, Bootstrap, Hashing, Named, PasswordHash, Permission, PolicySpec, ResourceKind,
+    Topology, VhostId,
 };
+use serde_json::json;
 
 use crate::common::World;
 
@@ -129,14 +131,23 @@ fn passwords_are_not_shown() {
 #[rustfmt::skip] // a table
 fn new_names_fit_a_short_string() {
     let mut topology = Topology::new();
+    topology.add_vhost("/").unwrap();
+    topology.add_user("u", PasswordHash::new("p", [0; 4]), &[]).unwrap();
+    let definition = serde_json::Map::from_iter([("max-length".to_owned(), json!(5))]);
     let mut check = |of: Named, name: &str, want: &str| {
+        let before = topology.export_definitions();
+        let spec = PolicySpec { name, pattern: "^q", apply_to: ApplyTo::All, priority: 0, definition: definition.clone() };
+        let told = |error: &dyn std::fmt::Display| error.to_string();
         let made = match of {
-            Named::Vhost => topology.add_vhost(name).map(drop),
-            Named::User => topology.add_user(name, PasswordHash::new("p", [0; 4]), &[]),
+            Named::Vhost => topology.add_vhost(name).map(drop).map_err(|it| told(&it)),
+            Named::User => topology.add_user(name, PasswordHash::new("p", [0; 4]), &[]).map_err(|it| told(&it)),
+            Named::Policy => topology.set_policy("/", spec).map(drop).map_err(|it| told(&it)),
+            Named::OperatorPolicy => topology.set_operator_policy("/", spec).map(drop).map_err(|it| told(&it)),
+            Named::GlobalParameter => topology.set_global_parameter(name, json!({})).map_err(|it| told(&it)),
+            Named::Exchange => topology.set_topic_permissions("u", "/", name, "", "").map_err(|it| told(&it)),
         };
-        assert_eq!(made.map_err(|error| error.to_string()), if want.is_empty() { Ok(()) } else { Err(want.to_owned()) });
-        let is_there = topology.vhost(name).is_some() || topology.user(name).is_some();
-        assert_eq!(is_there, want.is_empty(), "{of} {name}");
+        assert_eq!(made, if want.is_empty() { Ok(()) } else { Err(want.to_owned()) });
+        assert_eq!(topology.export_definitions() != before, want.is_empty(), "{of} {name}");
         topology.assert_invariants();
     };
     let (fits, long, wide) = ("n".repeat(255), "n".repeat(256), "\u{e9}".repeat(128));
@@ -147,6 +158,15 @@ fn new_names_fit_a_short_string() {
     check(Named::Vhost, &wide, "virtual host name must be at most 255 bytes long, not 256");
     check(Named::Vhost, "",    "virtual host name must not be empty");
     check(Named::User,  "",    "user name must not be empty");
+    for of in [Named::Policy, Named::OperatorPolicy, Named::GlobalParameter] {
+        check(of, &fits, "");
+        check(of, &long, &format!("{of} name must be at most 255 bytes long, not 256"));
+        check(of, "",    &format!("{of} name must not be empty"));
+    }
+    check(Named::Exchange, &fits, "");
+    check(Named::Exchange, &long, "exchange name must be at most 255 bytes long, not 256");
+    // The default exchange.
+    check(Named::Exchange, "", "");
 }
 
 #[test]

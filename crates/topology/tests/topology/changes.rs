@@ -272,7 +272,7 @@ fn events() {
         |t, _| { t.set_policy("v", policy("p", false)).unwrap(); },
         |t, _| { t.clear_policy("v", "p").unwrap(); },
         |t, v| { let id = t.queue(v, "q1").unwrap().id; t.remove_queue(id); },
-        |t, _| { t.set_global_parameter("g", json!(1)); t.set_global_parameter("h", json!(2)); t.clear_global_parameter("h"); },
+        |t, _| { t.set_global_parameter("g", json!(1)).unwrap(); t.set_global_parameter("h", json!(2)).unwrap(); t.clear_global_parameter("h"); },
     ];
     let mut rng = Rng(1);
     let mut pair = Pair::new();

@@ -325,6 +325,15 @@ fn bad_definitions() {
         "vhosts[1]: virtual host name must not be empty\nNothing was imported");
     refuse(&format!(r#"{{"users": [{{"name": "{long}", "password_hash": ""}}]}}"#),
         "users[0]: user name must be at most 255 bytes long, not 256\nNothing was imported");
+    for (what, entry) in [
+        ("policy",           format!(r#""policies": [{{"vhost": "/", "name": "{long}", "pattern": "", "definition": {{}}}}]"#)),
+        ("operator policy",  format!(r#""parameters": [{{"vhost": "/", "component": "operator_policy", "name": "{long}", "value": {{"pattern": "", "definition": {{}}}}}}]"#)),
+        ("global parameter", format!(r#""global_parameters": [{{"name": "{long}", "value": 1}}]"#)),
+    ] {
+        let (category, _) = entry[1..].split_once('"').unwrap();
+        refuse(&format!(r#"{{"vhosts": [{{"name": "v"}}], {entry}}}"#),
+            &format!("{category}[0]: {what} name must be at most 255 bytes long, not 256\nNothing was imported"));
+    }
     refuse(r#"{"queues": [{"vhost": "none", "name": "q"}]}"#,
         "queues[0]: Please create virtual host \"none\" prior to importing definitions.");
     refuse(r#"{"queues": [{"vhost": "/", "name": "q", "arguments": {"x-expires": 0}}]}"#,

@@ -399,7 +399,7 @@ fn parameters() {
     topology.set_parameter("/", "vhost-limits", "limits", limits).unwrap();
     let vhost = topology.vhost("/").unwrap();
     assert_eq!((vhost.max_connections(), vhost.max_queues()), (Some(5), None));
-    topology.set_global_parameter("cluster_name", json!("rabbit"));
+    topology.set_global_parameter("cluster_name", json!("rabbit")).unwrap();
     assert_eq!(topology.global_parameters().count(), 1);
     assert!(topology.clear_global_parameter("cluster_name"));
     assert!(!topology.clear_global_parameter("cluster_name"));

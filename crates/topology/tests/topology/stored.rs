@@ -174,7 +174,7 @@ const ROWS: &[Row] = &[
     ("permissions gone",     1, |t, _| { t.set_permissions("u", "v", "", "", "").unwrap(); t.clear_permissions("u", "v").unwrap(); }),
     ("topic permissions",    1, |t, _| t.set_topic_permissions("u", "v", "x", "^{username}-{vhost}$", ".*").unwrap()),
     ("parameter",            1, |t, _| { t.set_parameter("v", "shovel", "s", json!({ "a": [1, 0.1] })).unwrap(); }),
-    ("global parameter",     1, |t, _| t.set_global_parameter("cluster_name", json!("rabbit@here"))),
+    ("global parameter",     1, |t, _| t.set_global_parameter("cluster_name", json!("rabbit@here")).unwrap()),
     ("policy",               1, |t, _| { t.set_policy("v", policy("p", false)).unwrap(); }),
     ("operator policy",      1, |t, _| { t.set_operator_policy("v", policy("p", true)).unwrap(); }),
     ("exchange",             1, |t, v| { t.declare_exchange(ExchangeSpec { arguments: every_type(), internal: true, auto_delete: true, ..exchange(v, "e", "x-consistent-hash") }).unwrap(); }),
@@ -397,7 +397,7 @@ pub(crate) fn change(rng: &mut Rng, topology: &mut Topology) {
         13 => drop(topology.clear_operator_policy(vhost_name, name)),
         14 => drop(topology.set_parameter(vhost_name, "shovel", name, json!({ "to": other }))),
         15 => drop(topology.clear_parameter(vhost_name, "shovel", name)),
-        16 => topology.set_global_parameter(name, json!(rng.next() as f64 / 1e7)),
+        16 => drop(topology.set_global_parameter(name, json!(rng.next() as f64 / 1e7))),
         17 => drop(topology.clear_global_parameter(name)),
         18 => {
             let exclusive_owner = rng.chance(20).then_some(OWNER);
@@ -473,11 +473,17 @@ fn long_names_come_back() {
     let vhost = topology.add_vhost("a vhost").unwrap();
     topology.add_user("a user", PasswordHash::new("p", [0; 4]), &[]).unwrap();
     topology.set_permissions("a user", "a vhost", ".*", ".*", ".*").unwrap();
+    topology.set_topic_permissions("a user", "a vhost", "an exchange", ".*", ".*").unwrap();
+    topology.set_policy("a vhost", policy("a policy", false)).unwrap();
+    topology.set_operator_policy("a vhost", policy("a strict one", true)).unwrap();
+    topology.set_parameter("a vhost", "shovel", "a parameter", json!({})).unwrap();
+    topology.set_global_parameter("a global one", json!({})).unwrap();
     shelf.keep(&mut topology);
     let put = |name: &str| [&(name.len() as u32).to_le_bytes(), name.as_bytes()].concat();
     let longer = |name: &str| name.repeat(50);
     let lengthen = |mut record: Vec<u8>| {
-        for name in ["a vhost", "a user"] {
+        let settings = ["an exchange", "a policy", "a strict one", "a parameter", "a global one"];
+        for name in ["a vhost", "a user"].iter().chain(&settings) {
             let short = put(name);
             if let Some(at) = record.windows(short.len()).position(|it| it == short) {
                 record.splice(at..at + short.len(), put(&longer(name)));
@@ -494,7 +500,28 @@ fn long_names_come_back() {
     assert_eq!(topology.add_vhost(&name), Ok(vhost), "putting it again changes nothing");
     topology.change_password(&user, PasswordHash::new("q", [0; 4])).unwrap();
     let exported = topology.export_definitions();
+    // A shovel is imported nowhere.
+    let mut read: Json = serde_json::from_str(&exported).unwrap();
+    let parameters = read["parameters"].as_array_mut().unwrap();
+    parameters.retain(|it| it["component"] == "operator_policy");
+    let exported = read.to_string();
     topology.import(Import::read(&exported).unwrap()).unwrap();
+    // They are set, changed and cleared as before.
+    let one = |text: &str| longer(text);
+    topology.set_policy(&name, policy(&one("a policy"), false)).unwrap();
+    topology.clear_policy(&name, &one("a policy")).unwrap();
+    topology.clear_operator_policy(&name, &one("a strict one")).unwrap();
+    topology.set_parameter(&name, "shovel", &one("a parameter"), json!(1)).unwrap();
+    topology.clear_parameter(&name, "shovel", &one("a parameter")).unwrap();
+    topology.set_global_parameter(&one("a global one"), json!(1)).unwrap();
+    assert!(topology.clear_global_parameter(&one("a global one")));
+    topology.set_topic_permissions(&user, &name, &one("an exchange"), "", "").unwrap();
+    topology.clear_topic_permissions(&user, &name, Some(&one("an exchange"))).unwrap();
+    let refused = topology.import(Import::read(&exported).unwrap()).unwrap_err().to_string();
+    for what in ["policy", "operator policy", "exchange", "global parameter"] {
+        let told = format!("{what} name must be at most 255 bytes long");
+        assert!(refused.contains(&told), "{what} is gone: {refused}");
+    }
     topology.delete_vhost(&name).unwrap();
     topology.delete_user(&user).unwrap();
     let refused = topology.import(Import::read(&exported).unwrap()).unwrap_err().to_string();
@@ -650,7 +677,7 @@ fn golden_topology() -> Topology {
     topology.set_user_limits("u", BTreeMap::from([("max-channels".into(), -1)])).unwrap();
     topology.set_permissions("u", "v", "", "^q", ".*").unwrap();
     topology.set_topic_permissions("u", "v", "x", "^{username}", ".*").unwrap();
-    topology.set_global_parameter("cluster_name", json!("rabbit@here"));
+    topology.set_global_parameter("cluster_name", json!("rabbit@here")).unwrap();
     topology.set_parameter("v", "shovel", "s", json!({ "a": 0.1 })).unwrap();
     topology.set_policy("v", policy("p", false)).unwrap();
     topology.set_operator_policy("v", policy("o", true)).unwrap();
