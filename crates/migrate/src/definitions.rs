@@ -32,6 +32,26 @@ const LISTS: [&str; 9] = [
 /// ones.
 const LINES_MAX: usize = 20;
 
+/// Bytes that a name may have in AMQP, and on Leveret.
+pub(crate) const NAME_MAX: usize = 255;
+
+/// Whom others belong to: the list of a document, one of it in words, the key that others name it by, and those in words.
+const OWNERS: [(&str, &str, &str, &str); 2] = [
+    ("users", "user", "user", "its permissions"),
+    ("vhosts", "virtual host", "vhost", "all that is in it"),
+];
+
+/// What else has a name that AMQP does not check: the list of a document, one of it in words, and the key of the name.
+const SETTINGS: [(&str, &str, &str); 4] = [
+    ("topic_permissions", "topic permissions of exchange", "exchange"),
+    ("policies", "policy", "name"),
+    ("parameters", "parameter", "name"),
+    ("global_parameters", "global parameter", "name"),
+];
+
+/// Characters of a long name that are told.
+const SHOWN_MAX: usize = 60;
+
 /// Components that parameters of Leveret may have.
 const COMPONENTS: [&str; 3] = ["vhost-limits", "policy", "operator_policy"];
 
@@ -138,6 +158,7 @@ pub(crate) fn chosen(
     }
     let mut gone = BTreeSet::new();
     if is_leveret(new) {
+        leave_out_misnamed(&mut all, &mut left_out);
         keep(&mut all, "queues", |queue| {
             let is_stream =
                 queue["type"] == "stream" || queue["arguments"]["x-queue-type"] == "stream";
@@ -188,6 +209,58 @@ pub(crate) fn check_vhosts<'a>(
             let text = format!("the old broker has no virtual host '{missing}'");
             Err(Fault::new(Code::Data, text))
         }
+    }
+}
+
+/// Leaves out what has a name that Leveret gives nothing, and what belongs to such users and vhosts.
+fn leave_out_misnamed(all: &mut Value, left_out: &mut Vec<String>) {
+    for (list, kind, key, rest) in OWNERS {
+        let mut gone = BTreeSet::new();
+        keep(all, list, |entry| {
+            let name = entry["name"].as_str().unwrap_or_default();
+            let why = why_misnamed(name);
+            if let Some(why) = &why {
+                left_out.push(format!("{kind} '{}', and {rest}: {why}", cut(name)));
+                gone.insert(name.to_owned());
+            }
+            why.is_none()
+        });
+        for list in LISTS {
+            keep(all, list, |entry| !entry[key].as_str().is_some_and(|owner| gone.contains(owner)));
+        }
+    }
+    for (list, kind, key) in SETTINGS {
+        keep(all, list, |entry| {
+            let text = |key: &str| entry[key].as_str().unwrap_or_default();
+            let name = text(key);
+            // The default exchange has no name, and a vhost's limits are one parameter under whatever name.
+            let is_any =
+                key == "exchange" && name.is_empty() || text("component") == "vhost-limits";
+            let why = if is_any { None } else { why_misnamed(name) };
+            if let Some(why) = &why {
+                let vhost =
+                    entry["vhost"].as_str().map(|name| format!(" in vhost '{}'", cut(name)));
+                let vhost = vhost.unwrap_or_default();
+                left_out.push(format!("{kind} '{}'{vhost}: {why}", cut(name)));
+            }
+            why.is_none()
+        });
+    }
+}
+
+fn why_misnamed(name: &str) -> Option<String> {
+    match name.len() {
+        0 => Some("it has no name".to_owned()),
+        1..=NAME_MAX => None,
+        len => Some(format!("its name has {len} bytes, and {NAME_MAX} are the most")),
+    }
+}
+
+/// The beginning of a name that may be long.
+fn cut(name: &str) -> String {
+    match name.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}...", &name[..end]),
+        None => name.to_owned(),
     }
 }
 
@@ -349,6 +422,70 @@ mod tests {
         assert_eq!(chosen.document["bindings"], kept);
         assert!(chosen.counts().contains("1 users, 2 vhosts"), "{}", chosen.counts());
         assert!(chosen.counts().contains("1 exchanges, 2 queues"), "{}", chosen.counts());
+    }
+
+    /// An import is refused as a whole for one of these.
+    #[test]
+    fn names_that_the_new_broker_gives_nothing_are_left_out_and_told() {
+        let long = "n".repeat(256);
+        let mut all = definitions();
+        let mut add = |list: &str, entries: Value| {
+            let own = all[list].take();
+            let all_of = [own, entries].map(|it| it.as_array().cloned().unwrap_or_default());
+            all[list] = all_of.concat().into();
+        };
+        add("users", json!([{"name": ""}, {"name": long}]));
+        add("vhosts", json!([{"name": long}]));
+        add("permissions", json!([{"user": "", "vhost": "/"}, {"user": "u", "vhost": long}]));
+        add(
+            "topic_permissions",
+            json!([
+                {"user": "u", "vhost": "/", "exchange": ""}, {"user": "u", "vhost": "/", "exchange": long},
+                {"user": long, "vhost": "/", "exchange": "x"},
+            ]),
+        );
+        add(
+            "policies",
+            json!([
+                {"name": long, "vhost": "/"}, {"name": "p", "vhost": "/"}, {"name": "p", "vhost": long},
+            ]),
+        );
+        add(
+            "parameters",
+            json!([
+                {"component": "operator_policy", "name": "", "vhost": "/"},
+                {"component": "vhost-limits", "name": "", "vhost": "/"},
+            ]),
+        );
+        add("global_parameters", json!([{"name": long}, {"name": "g"}]));
+        add("queues", json!([{"name": "q", "vhost": long}]));
+        add("exchanges", json!([{"name": "y", "vhost": long, "type": "topic"}]));
+        add(
+            "bindings",
+            json!([
+                {"vhost": long, "source": "y", "destination": "q", "destination_type": "queue"},
+            ]),
+        );
+        let chosen = chosen(all, &BTreeSet::new(), &leveret()).unwrap();
+        let (begin, why) = ("n".repeat(60), "its name has 256 bytes, and 255 are the most");
+        let want = [
+            "user '', and its permissions: it has no name",
+            &format!("user '{begin}...', and its permissions: {why}"),
+            &format!("virtual host '{begin}...', and all that is in it: {why}"),
+            &format!("topic permissions of exchange '{begin}...' in vhost '/': {why}"),
+            &format!("policy '{begin}...' in vhost '/': {why}"),
+            "parameter '' in vhost '/': it has no name",
+            &format!("global parameter '{begin}...': {why}"),
+        ];
+        assert_eq!(chosen.left_out[..want.len()], want);
+        let document = chosen.document;
+        for list in ["users", "vhosts", "permissions"] {
+            assert_eq!(document[list], definitions()[list], "{list}");
+        }
+        let count = |list: &str| document[list].as_array().map_or(0, Vec::len);
+        let lists = ["topic_permissions", "policies", "parameters", "global_parameters"];
+        assert_eq!(lists.map(count), [1; 4]);
+        assert_eq!(["queues", "exchanges", "bindings"].map(count), [2, 1, 1]);
     }
 
     #[test]

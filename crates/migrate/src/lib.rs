@@ -165,10 +165,14 @@ fn move_all(
     let mut rows: Vec<Row> = Vec::new();
     report.begin(chosen);
     for of_vhost in chosen.chunk_by(|a, b| a.vhost == b.vhost) {
-        let mut pair = match Pair::open(from, to, &of_vhost[0].vhost, args.prefetch) {
-            // What was moved before is to be told.
-            Err(fault) if !rows.is_empty() => Err(fault.text),
-            pair => pair?,
+        let vhost = &of_vhost[0].vhost;
+        let mut pair = match queues::unopened(vhost) {
+            Some(why) => Err(why),
+            None => match Pair::open(from, to, vhost, args.prefetch) {
+                // What was moved before is to be told.
+                Err(fault) if !rows.is_empty() => Err(fault.text),
+                pair => pair?,
+            },
         };
         for queue in of_vhost {
             let outcome = match (&mut pair, queue.why_not()) {

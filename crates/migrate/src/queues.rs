@@ -8,6 +8,7 @@ use fancy_regex::Regex;
 use leveret_ctl::{Api, Code, Fault};
 use serde_json::Value;
 
+use crate::definitions::NAME_MAX;
 use crate::limits::Limits;
 use crate::report::Row;
 
@@ -74,6 +75,9 @@ impl Queue {
 
     /// Why its messages cannot be moved, whoever asks.
     pub(crate) fn why_not(&self) -> Option<String> {
+        if let Some(why) = unopened(&self.vhost) {
+            return Some(why);
+        }
         if self.is_exclusive {
             return Some("it belongs to one connection and goes with it".to_owned());
         }
@@ -106,6 +110,12 @@ impl Queue {
     pub(crate) fn is_stream(&self) -> bool {
         self.kind == "stream"
     }
+}
+
+/// Why no client can open a vhost.
+pub(crate) fn unopened(vhost: &str) -> Option<String> {
+    let text = "no client can open a virtual host with so long a name";
+    (vhost.len() > NAME_MAX).then(|| text.to_owned())
 }
 
 /// The queues of these vhosts whose names match one of the patterns; none of them is all. In order.

@@ -8,6 +8,7 @@ use leveret_client::{
 };
 use leveret_ctl::{Code, Fault};
 
+use crate::definitions::NAME_MAX;
 use crate::flow::{Flow, Intake};
 use crate::queues::Queue;
 use crate::report::{Outcome, Report};
@@ -16,9 +17,6 @@ use crate::report::{Outcome, Report};
 /// would do, but for the routing key, which would be the queue's name then: what consumers look at and what a dead
 /// letter is routed by. And `CC` would bring copies to other queues.
 const EXCHANGE: &str = "leveret.migrate.";
-
-/// Longest name of an exchange, in bytes.
-const NAME_MAX: usize = 255;
 
 /// Connections to both brokers.
 #[derive(Debug)]
