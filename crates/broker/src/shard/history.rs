@@ -10,8 +10,9 @@
 //!
 //! Nobody is promised a history, and no consumer lets go of one: all of them together have a bound in bytes. What does not
 //! fit is taken from the exchange that got the message, if no other remembers more, rounded to powers of two, or else from one of the longest:
-//! the oldest messages first, even from under a replay. What is taken, or was of an exchange that is gone, is let go of in
-//! pieces. It is beyond the bound until then, and as with what is beyond the limits, publishers wait until it is little.
+//! the oldest messages first, even from under a replay. A message takes [`GIVEN_UP`] at once, and the rest of its room in pieces:
+//! one of 128 MiB may push out half a million small ones. What is taken, or was of an exchange that is gone, is let go of in
+//! pieces, too. It is beyond the bound until then, and as with what is beyond the limits, publishers wait until it is little.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -46,6 +47,8 @@ pub(super) struct Histories {
     gone_bytes: u64,
     /// What those of exchanges that are there may take. None before it was set: there is no bound then.
     bytes_max: Option<u64>,
+    /// The last exchange that got a message which did not find all its room at once. None: all that is there has room.
+    crowded_by: Option<ExchangeId>,
     /// That they took more was told.
     is_told: bool,
     /// What of it is beyond the limits of exchanges that are there.
@@ -99,8 +102,11 @@ pub(super) struct Replay {
 /// Messages that one message may push out: two, so that what was kept for a replay goes, too.
 const PUSHED_OUT: usize = 2;
 
-/// A message takes room from so many exchanges at most.
+/// A message takes room from so many exchanges at once.
 const VICTIMS_MAX: usize = 16;
+
+/// Messages whose room one message takes at once.
+const GIVEN_UP: usize = 1000;
 
 /// Units that a message costs that is sent to a queue.
 fn price_of_one(message: &Publish) -> u64 {
@@ -115,28 +121,51 @@ impl Histories {
 
     /// Takes what does not fit from the longest, to be let go of. `exchange` has got a message.
     fn make_room(&mut self, exchange: ExchangeId) {
-        let Some(most) = self.bytes_max else { return };
-        // More than a message pushes out where the bound has just fallen is for the next messages.
+        let mut count = GIVEN_UP;
         for _ in 0..VICTIMS_MAX {
-            let over = (self.bytes - self.gone_bytes).saturating_sub(most);
-            if over == 0 {
+            let over = self.over();
+            if over == 0 || count == 0 {
                 break;
             }
-            let victim = self.victim(exchange);
-            let Some(history) = self.by_exchange.get_mut(&victim) else { break };
-            let before = (history.bytes, history.excess);
-            let old = history.give_up(over);
-            let (bytes, excess) = (before.0 - history.bytes, before.1 - history.excess);
-            self.excess -= excess;
-            self.place(victim);
+            let (old, bytes) = self.take_from(self.victim(exchange), over, count);
+            count -= old.len();
             self.leave(old, bytes);
             if !std::mem::replace(&mut self.is_told, true) {
+                let most = self.bytes_max.unwrap_or_default();
                 tracing::warn!(
                     "recent-history exchanges remember no more than {most} bytes in a shard: \
                      the oldest messages of the longest histories are forgotten"
                 );
             }
         }
+        self.crowded_by = (self.over() > 0).then_some(exchange);
+    }
+
+    /// Takes the oldest messages of a history: as many as have so many bytes, but not more than `count`. These, and their bytes.
+    fn take_from(
+        &mut self,
+        exchange: ExchangeId,
+        bytes: u64,
+        count: usize,
+    ) -> (VecDeque<Publish>, u64) {
+        let Some(history) = self.by_exchange.get_mut(&exchange) else { return Default::default() };
+        let before = (history.bytes, history.excess);
+        let old = history.give_up(bytes, count);
+        let (bytes, excess) = (before.0 - history.bytes, before.1 - history.excess);
+        self.excess -= excess;
+        self.place(exchange);
+        (old, bytes)
+    }
+
+    /// Bytes beyond the bound, without what is to be let go of.
+    fn over(&self) -> u64 {
+        let most = self.bytes_max.unwrap_or(u64::MAX);
+        (self.bytes - self.gone_bytes).saturating_sub(most)
+    }
+
+    /// Bytes that are there until pieces of work have been done.
+    fn leaving(&self) -> u64 {
+        self.gone_bytes + self.crowded_by.map_or(0, |_| self.over())
     }
 
     /// One of the longest: this one, if it is among them.
@@ -206,7 +235,7 @@ impl Histories {
     fn pause_if_much(&mut self, exchange: ExchangeId, from: ConnectionId, out: &mut Outbox) {
         let is_part = || self.by_exchange.get(&exchange).is_some_and(|it| it.excess > 0);
         let is_much =
-            self.gone_bytes > WAITING_BYTES_MAX || (self.excess > WAITING_BYTES_MAX && is_part());
+            self.leaving() > WAITING_BYTES_MAX || (self.excess > WAITING_BYTES_MAX && is_part());
         if is_much && from != ConnectionId::NOBODY && self.paused.insert(from) {
             out.session(from, ToSession::Paused(true));
         }
@@ -214,7 +243,7 @@ impl Histories {
 
     /// Who paused goes on when little is kept beyond the limits, and little is to be let go of.
     fn resume_if_little(&mut self, out: &mut Outbox) {
-        if self.excess.max(self.gone_bytes) <= WAITING_BYTES_MAX / 2 {
+        if self.excess.max(self.leaving()) <= WAITING_BYTES_MAX / 2 {
             self.end_pauses(out);
         }
     }
@@ -326,6 +355,15 @@ impl Histories {
             }
             return true;
         }
+        if let Some(exchange) = self.crowded_by {
+            let over = self.over();
+            let (old, bytes) = self.take_from(self.victim(exchange), over, 1);
+            self.bytes -= bytes;
+            if old.is_empty() || bytes >= over {
+                self.crowded_by = None;
+            }
+            return true;
+        }
         let Some(&exchange) = self.excessive.front() else { return false };
         let history = self.by_exchange.get_mut(&exchange);
         let dropped = history.map_or(0, |history| {
@@ -342,9 +380,11 @@ impl Histories {
         true
     }
 
-    /// What it costs to let go of the rest, as far as is known: of what exceeds a limit is not, as more passes meanwhile.
+    /// What it costs to let go of the rest, as far as is known: of what exceeds a limit or the bound is not, as more passes
+    /// meanwhile.
     fn price_of_rest(&self) -> u64 {
-        self.gone_units + cost::LEFT * self.excessive.len() as u64
+        let crowded = u64::from(self.crowded_by.is_some());
+        self.gone_units + cost::LEFT * (self.excessive.len() as u64 + crowded)
     }
 
     /// Memory that they take, in bytes.
@@ -378,11 +418,11 @@ impl History {
         }
     }
 
-    /// Gives up the oldest messages: so many bytes, or all.
-    fn give_up(&mut self, bytes: u64) -> VecDeque<Publish> {
+    /// Gives up the oldest messages: so many bytes, but not more than `most` messages, or all.
+    fn give_up(&mut self, bytes: u64, most: usize) -> VecDeque<Publish> {
         let (mut count, mut given) = (0, 0);
         for message in &self.messages {
-            if given >= bytes {
+            if given >= bytes || count == most {
                 break;
             }
             given += taken_by(message);

@@ -331,6 +331,34 @@ fn histories_have_a_bound_in_bytes() {
     assert_eq!(of_long, ["last"]);
 }
 
+/// A large message pushes out many small ones: some of them at once, and the rest in pieces.
+#[test]
+fn a_large_message_pushes_out_small_ones_in_pieces() {
+    const SMALL: usize = 20_000;
+    let mut node = Node::new();
+    let exchange = history_exchange(&mut node);
+    let shard = node.topology.history_home(exchange).index();
+    let before = node.shards[shard].held_bytes();
+    remember_some(&mut node, exchange, 1_000_000, &vec!["small"; SMALL], 0);
+    let max = node.shards[shard].held_bytes() - before;
+    node.shards[shard].set_history_bytes_max(max);
+    let large = "x".repeat(max as usize / 2);
+    let mut letters = vec![Publisher::remember(exchange, 1_000_000, &large)];
+    let (topology, now) = (&node.topology, node.now);
+    node.shards[shard].set_limits(Limits { turn: 64, share: 64 });
+    let goes_on = node.shards[shard].turn(&mut letters, topology, now, &mut Outbox::default());
+    let waits = node.shards[shard].under_way();
+    assert!(goes_on && waits <= 1_100, "{waits} were pushed out at once");
+    node.later(0);
+    assert_eq!(node.shards[shard].under_way(), 0);
+    let taken = node.shards[shard].held_bytes() - before;
+    assert!((max - max / 50..=max).contains(&taken), "{taken} bytes, and there may be {max}");
+    let got = replayed(&mut node, exchange);
+    let (last, others) = got.split_last().expect("the large one, at least");
+    assert!(*last == large && others.iter().all(|it| it == "small"));
+    assert!((SMALL / 3..=SMALL / 2).contains(&others.len()), "{} small ones", others.len());
+}
+
 /// What an exchange remembers when a queue is bound to it now.
 fn replayed(node: &mut Node, exchange: ExchangeId) -> Vec<String> {
     let queue = node.declare(&format!("q-{}", exchange.get()), Table::default());
@@ -338,8 +366,13 @@ fn replayed(node: &mut Node, exchange: ExchangeId) -> Vec<String> {
     let home = node.topology.history_home(exchange);
     out.shard(home, ToShard::Replay { from: ME, exchange, queue });
     node.run(out);
-    node.consume(queue, 0, true);
-    node.bodies()
+    // However much it is, and in however many turns it comes.
+    node.consume_within(1 << 30, queue, 0, true);
+    let mut got = Vec::new();
+    while !node.got.is_empty() {
+        got.extend(node.bodies());
+    }
+    got
 }
 
 /// A history that is longer than most gives up nothing as long as another one is much longer, however many there are.
