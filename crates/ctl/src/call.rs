@@ -18,6 +18,15 @@ use crate::target::Target;
 /// Longest line of standard input, in bytes.
 const LINE_MAX: u64 = 1 << 20;
 
+/// Requests whose last name may be empty, to delete what an import brought once.
+const MAY_BE_NAMELESS: [&str; 5] = [
+    "/api/users/{username}",
+    "/api/policies/{vhost}/{name}",
+    "/api/operator-policies/{vhost}/{name}",
+    "/api/parameters/{component_name}/{vhost}/{name}",
+    "/api/global-parameters/{name}",
+];
+
 /// What a command has to show.
 #[derive(Debug)]
 pub(crate) enum Answer {
@@ -202,9 +211,13 @@ impl<'a> Call<'a> {
         self.filled(template, str::to_owned)
     }
 
-    /// A template of a request, filled in. An empty name would make it another request.
-    fn path(&self, template: &str) -> Result<String, Fault> {
-        let (names, _) = template.split_once('?').unwrap_or((template, ""));
+    /// A template of a request, filled in. An empty name would make it another request, but at the end of one that deletes
+    /// what may have no name.
+    fn path(&self, method: &Method, template: &str) -> Result<String, Fault> {
+        let (mut names, _) = template.split_once('?').unwrap_or((template, ""));
+        if *method == Method::DELETE && MAY_BE_NAMELESS.contains(&template) {
+            names = names.rsplit_once('/').map_or(names, |(before, _)| before);
+        }
         for name in names.split('{').filter_map(|part| Some(part.split_once('}')?.0)) {
             if self.fill(&format!("{{{name}}}")).is_empty() {
                 let name = if name == "username" { "user" } else { name };
@@ -297,7 +310,7 @@ impl<'a> Call<'a> {
         headers: &[(&str, &str)],
         body: Option<&Value>,
     ) -> Result<Reply, Fault> {
-        let path = self.path(template)?;
+        let path = self.path(&method, template)?;
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let reply = self.client()?.ask(method, &path, headers, body);
         if reply.is_err() {

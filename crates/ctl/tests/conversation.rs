@@ -104,6 +104,18 @@ fn changes() {
     check("-s set_policy ttl ^q {\"message-ttl\":5} --priority -1",
         &[(r#"PUT /api/policies/%2F/ttl {"apply-to":"all","definition":{"message-ttl":5},"pattern":"^q","priority":-1}"#, 204, "")],
         "");
+    // What imports took once has no name, and neither has the default exchange.
+    check("delete_user ", &[("DELETE /api/users/", 204, "")], "Deleting user \"\" ...\n");
+    check("-s clear_policy ", &[("DELETE /api/policies/%2F/", 204, "")], "");
+    check("-s clear_operator_policy ", &[("DELETE /api/operator-policies/%2F/", 204, "")], "");
+    check("-s clear_parameter shovel ", &[("DELETE /api/parameters/shovel/%2F/", 204, "")], "");
+    check("-s clear_global_parameter ", &[("DELETE /api/global-parameters/", 204, "")], "");
+    for (words, request) in [
+        ("-s clear_topic_permissions bob ", "DELETE /api/topic-permissions/%2F/bob/amq.default"),
+        ("-s clear_topic_permissions bob x", "DELETE /api/topic-permissions/%2F/bob/x"),
+    ] {
+        check(words, &[("GET /api/users/bob", 200, USER), ("GET /api/vhosts/%2F", 200, "{}"), (request, 204, "")], "");
+    }
     check("set_vhost_limits {\"max-connections\":5}",
         &[(r#"PUT /api/vhost-limits/%2F/max-connections {"value":5}"#, 204, ""),
           ("DELETE /api/vhost-limits/%2F/max-queues", 204, ""),
@@ -253,12 +265,14 @@ fn refusals() {
     for (words, name) in [
         ("add_vhost ", "name"), ("delete_vhost ", "name"), ("add_user  p", "user"), ("change_password  p", "user"),
         ("set_permissions  a b c", "user"), ("set_user_limits  {\"max-channels\":5}", "user"), ("-p  list_queues", "vhost"), ("-p  trace_on", "vhost"),
-        ("set_policy  ^q {}", "name"), ("clear_operator_policy ", "name"), ("set_parameter  n {}", "component_name"),
-        ("set_parameter shovel  {}", "name"), ("clear_global_parameter ", "name"), ("purge_queue ", "queue"), ("delete_queue ", "queue name"),
-        ("pause_queue ", "queue"), ("hash_password ", "password"),
+        ("set_policy  ^q {}", "name"), ("set_parameter  n {}", "component_name"),
+        ("set_parameter shovel  {}", "name"), ("purge_queue ", "queue"), ("delete_queue ", "queue name"),
+        ("pause_queue ", "queue"), ("hash_password ", "password"), ("-p  clear_policy p", "vhost"), ("clear_parameter  n", "component_name"),
     ] {
         refused(words, &[], Code::Data, &format!("{name} cannot be an empty string"));
     }
+    refused("delete_user ", &[("DELETE /api/users/", 404, NONE)], Code::NoUser, "User \"\" does not exist");
+    refused("clear_policy ", &[("DELETE /api/policies/%2F/", 404, NONE)], Code::Unavailable, "Parameter does not exist");
     refused("add_vhost v", &[("PUT /api/vhosts/v {}", 400, r#"{"error":"bad_request","reason":"no"}"#)], Code::Data, "no");
     refused("list_users", &[("GET /api/users?columns=name,tags", 401, r#"{"error":"not_authorised","reason":"Not administrator user"}"#)], Code::NoPermission, "Not administrator user");
     refused("list_queues colour", &[], Code::Usage, "Info key(s) colour are not supported; there are name, durable,");

@@ -159,7 +159,8 @@ pub(super) async fn list_topics_of_vhost(call: Call) -> Result<Answer, Fault> {
 pub(super) async fn get_topics(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let mut rows = of_both(&call, topics_of_user)?;
-    if let Some(exchange) = call.optional("exchange") {
+    if call.optional("exchange").is_some() {
+        let exchange = call.exchange_param("exchange");
         rows.retain(|row| row["exchange"] == exchange);
     }
     if rows.is_empty() {
@@ -189,7 +190,7 @@ pub(super) async fn delete_topics(call: Call) -> Result<Answer, Fault> {
         return Err(Fault::not_found());
     }
     let (vhost, user) = names(&call)?;
-    let exchange = call.optional("exchange").map(str::to_owned);
+    let exchange = call.optional("exchange").map(|_| call.exchange_param("exchange").to_owned());
     ask::admin(
         call.node(),
         call.by(),

@@ -10,7 +10,7 @@ use axum::response::IntoResponse as _;
 use axum::routing::{MethodFilter, MethodRouter};
 
 use super::answer::Fault;
-use super::handle::Handles as _;
+use super::handle::{Handle, Handles as _};
 use super::{
     App, bindings, browse, channels, cluster, connections, consumers, definitions, events,
     exchanges, features, health, inspect, limits, logs, messages, moving, nodes, openapi, operate,
@@ -26,12 +26,35 @@ macro_rules! routes {
 
         /// What answers them.
         pub(super) fn router(app: Arc<App>) -> Router {
-            Router::new()
-                $(.route($path, MethodRouter::new()$(.on(MethodFilter::$method, $handler.handle()))+))*
+            let routes = Router::new()
+                $(.route($path, MethodRouter::new()$(.on(MethodFilter::$method, $handler.handle()))+))*;
+            with_nameless(routes)
                 .fallback(page)
                 .with_state(app)
         }
     };
+}
+
+/// Whether `DELETE` of this path with a slash behind it is about what has no name: imports took empty names once. All other
+/// slashes at the end of a path mean nothing.
+pub(super) fn may_be_nameless(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    matches!(
+        parts[..],
+        ["api", "users" | "global-parameters"]
+            | ["api", "policies" | "operator-policies", _]
+            | ["api", "parameters", _, _]
+    )
+}
+
+fn with_nameless(routes: Router<Arc<App>>) -> Router<Arc<App>> {
+    let delete = |handler: Handle| MethodRouter::new().on(MethodFilter::DELETE, handler);
+    routes
+        .route("/api/users/", delete(users::delete.handle()))
+        .route("/api/global-parameters/", delete(parameters::delete_global.handle()))
+        .route("/api/policies/{vhost}/", delete(policies::delete.handle()))
+        .route("/api/operator-policies/{vhost}/", delete(policies::delete_operator.handle()))
+        .route("/api/parameters/{component}/{vhost}/", delete(parameters::delete.handle()))
 }
 
 /// What is not the API's may be the management page's.

@@ -27,6 +27,7 @@ use super::answer::{Answer, Fault};
 use super::call::{Peer, Who};
 use super::login::Login;
 use super::origin;
+use super::routes::may_be_nameless;
 use super::stream;
 use crate::places::ConnectionPlace;
 use crate::room::Held;
@@ -127,12 +128,16 @@ fn must_be_own(app: &App, peer: Peer, request: &Request<Body>) -> Result<(), Fau
     })
 }
 
-/// Takes the prefix and a slash at the end from the path.
+/// Takes the prefix from the path, and a slash at the end that means nothing.
 fn strip(app: &App, request: &mut Request<Body>) -> Result<(), Fault> {
     let prefix = app.options.path_prefix.as_deref().unwrap_or_default();
     let uri = request.uri();
     let path = uri.path().strip_prefix(prefix).ok_or_else(Fault::not_found)?;
-    let kept = if path.len() > 1 { path.trim_end_matches('/') } else { path };
+    let trimmed = if path.len() > 1 { path.trim_end_matches('/') } else { path };
+    let is_nameless = request.method() == Method::DELETE
+        && trimmed.len() < path.len()
+        && may_be_nameless(trimmed);
+    let kept = if is_nameless { &path[..=trimmed.len()] } else { trimmed };
     if kept.len() == uri.path().len() {
         return Ok(());
     }

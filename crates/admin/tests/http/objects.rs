@@ -527,6 +527,32 @@ fn names_of_settings_have_a_bound() {
     assert!(got.contains("exchange name must be at most 255 bytes long, not 256"), "{got}");
 }
 
+/// A slash at the end of a path stands for an empty name where imports once took one, to delete it, and for nothing elsewhere.
+#[test]
+fn what_has_no_name_can_be_deleted() {
+    let node = Node::start();
+    let refused = |path: &str| {
+        assert_eq!(node.ask("DELETE", path, "").status, 404, "{path}");
+        let stranger = node.ask_as(None, "DELETE", path, &[], b"");
+        assert_eq!(stranger.status, 401, "{path}: a request of the API, and not what is nowhere");
+    };
+    for path in ["users", "policies/%2F", "operator-policies/%2F", "global-parameters"] {
+        refused(&format!("/api/{path}/"));
+        assert!(node.get(&format!("/api/{path}/")).is_array(), "{path}: the list");
+        node.must("DELETE", &format!("/api/{path}"), "", 405);
+    }
+    refused("/api/parameters/shovel/%2F/");
+    node.must("PUT", "/api/global-parameters/p", r#"{"value": 1}"#, 201);
+    node.must("DELETE", "/api/global-parameters/p/", "", 204);
+    // The default exchange has none either.
+    let topics = r#"{"exchange": "", "write": "", "read": ""}"#;
+    node.must("PUT", "/api/topic-permissions/%2F/guest", topics, 201);
+    node.must("PUT", "/api/topic-permissions/%2F/guest", &topics.replace("\"\",", "\"x\","), 204);
+    node.must("DELETE", "/api/topic-permissions/%2F/guest/amq.default", "", 204);
+    let left = node.get("/api/topic-permissions/%2F/guest");
+    assert_eq!((left.as_array().unwrap().len(), &left[0]["exchange"]), (1, &json!("x")));
+}
+
 /// Vhosts and users have names that connections can name.
 #[test]
 fn names_of_vhosts_and_users_have_a_bound() {

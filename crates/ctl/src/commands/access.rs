@@ -244,6 +244,8 @@ pub(super) const COMMANDS: &[Command] = &[
         Tools::CTL,
         "Take a user's topic permissions in a virtual host",
         |it| match it.optional("exchange") {
+            // As paths call it.
+            Some("") => clear(it, "/api/topic-permissions/{vhost}/{username}/amq.default"),
             Some(_) => clear(it, "/api/topic-permissions/{vhost}/{username}/{exchange}"),
             None => clear(it, "/api/topic-permissions/{vhost}/{username}"),
         },
