@@ -5,11 +5,11 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use clap::{ArgAction, Args};
+use anyhow::{Result, anyhow, bail};
+use clap::{ArgAction, Args, value_parser};
 use leveret_load::probe::{Probe, ProbeOptions, Probed};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ mod stage;
 
 use cases::{ALL, CONTROL, Case};
 use judge::Verdict;
-use stage::{CaseNotes, Stage, peak_rss};
+use stage::{CaseNotes, FromCase, Stage, peak_rss};
 
 /// What an innocent client feels while somebody does one large thing, on Leveret or beside another broker.
 ///
@@ -60,6 +60,11 @@ pub(crate) struct IsolationArgs {
     /// Seconds that a case may take, its preparation too
     #[arg(long, value_name = "N", default_value_t = 600)]
     limit: u64,
+
+    /// Priority of the threads that do the large thing, as `nice` has it: by default broker and probe are served before them, as
+    /// if those clients had a machine of their own. 0: all are equal
+    #[arg(long, value_name = "N", default_value_t = 19, value_parser = value_parser!(i32).range(0..=19))]
+    load_nice: i32,
 
     /// A running broker instead of one that is started for each case
     #[arg(long, value_name = "URI")]
@@ -272,15 +277,20 @@ fn play(
     let calm = probe.stop();
     let done = furnish(&site, &vhost).and_then(|()| {
         let limit = Duration::from_secs(args.limit);
+        let (watcher, told) = channel();
         let stage = Stage {
             site: &site,
             vhost: &vhost,
             size,
             seconds: Duration::from_secs_f64(args.seconds),
             end: Instant::now() + limit,
+            watcher,
             told: CaseNotes::default(),
         };
-        let done = within(limit, interrupt, &site, || (case.run)(&stage));
+        let done = within(&stage, &told, interrupt, || {
+            give_way(args.load_nice);
+            (case.run)(&stage)
+        });
         let work = stage.told.began().map(|began| began.elapsed());
         let is_calm =
             Duration::from_millis(100).max(Duration::from_secs_f64(calm.p99_ms / 1e3 * 4.0));
@@ -320,32 +330,47 @@ fn furnish(site: &Site, vhost: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a deed. If it takes too long, or somebody wants it to end, its connections are ended.
+/// Runs a deed on a thread of its own, and watches it from another. If it takes too long, or somebody wants it to end, its
+/// connections are ended.
 fn within(
-    limit: Duration,
+    stage: &Stage<'_>,
+    told: &Receiver<FromCase>,
     interrupt: &Interrupt,
-    site: &Site,
-    work: impl FnOnce() -> Result<u64>,
+    work: impl FnOnce() -> Result<u64> + Send,
 ) -> Result<u64> {
-    let (done, is_done) = channel::<()>();
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let end = Instant::now() + limit;
-            while let Err(RecvTimeoutError::Timeout) =
-                is_done.recv_timeout(Duration::from_millis(50))
-            {
-                if Instant::now() >= end || interrupt.is_set() {
-                    site.stop_all();
+        let working = scope.spawn(move || {
+            let result = work();
+            let _ = stage.watcher.send(FromCase::Ended);
+            result
+        });
+        while !working.is_finished() {
+            match told.recv_timeout(Duration::from_millis(50)) {
+                Ok(FromCase::Begins(reply)) => {
+                    stage.start_probe();
+                    let _ = reply.send(());
+                }
+                Ok(FromCase::Ended) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    if Instant::now() >= stage.end || interrupt.is_set() {
+                        stage.site.stop_all();
+                    }
                 }
             }
-        });
-        let result = work();
-        drop(done);
+        }
+        let result = working.join().map_err(|_| anyhow!("the case panicked"))?;
         if interrupt.is_set() {
             bail!("interrupted");
         }
         result
     })
+}
+
+/// The calling thread and those that it starts have the processor when broker and probe leave it: clients on machines of their
+/// own would not take it from them either. A control beside it tells what the machine still does to who waits.
+fn give_way(nice: i32) {
+    // Refused by nobody: it only ever asks for less.
+    let _ = rustix::process::setpriority_process(None, nice);
 }
 
 /// A case, in a line.

@@ -1,6 +1,7 @@
 //! Where a case is played: the vhost, the moment at which the large thing begins, what its messages take.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,18 @@ pub(crate) struct Stage<'a> {
     pub(crate) seconds: Duration,
     /// When it has taken too long.
     pub(crate) end: Instant,
+    /// To whoever watches it.
+    pub(crate) watcher: Sender<FromCase>,
     /// What it told.
     pub(crate) told: CaseNotes,
+}
+
+/// What a case tells its watcher.
+#[derive(Debug)]
+pub(crate) enum FromCase {
+    /// The large thing is about to begin: the probe and the control are wanted. The answer is that they are there.
+    Begins(Sender<()>),
+    Ended,
 }
 
 /// What a case says of its run, and the probe beside it.
@@ -46,13 +57,8 @@ const REST: Duration = Duration::from_secs(4);
 const AHEAD: Duration = Duration::from_millis(300);
 
 impl Stage<'_> {
-    /// The preparation is over: the probe begins, and then the large thing.
-    pub(crate) fn begin(&self) {
-        if let Some(pid) = self.site.pid {
-            forget_peak(pid);
-            let rss = leveret_load::process::tree(pid).map_or(0, |it| it.rss_bytes);
-            self.told.rss_before.store(rss, Ordering::Relaxed);
-        }
+    /// Starts the probe and the control, on threads that have the priority of who calls.
+    pub(crate) fn start_probe(&self) {
         let last_us = Arc::clone(&self.told.last_us);
         let on_round = move |round: &leveret_load::probe::Round| {
             last_us.store(round.took().as_micros() as u64, Ordering::Relaxed);
@@ -60,6 +66,18 @@ impl Stage<'_> {
         let probe = Probe::start(&ProbeOptions::new(&self.site.uri), on_round).ok();
         *self.told.probe.lock().unwrap_or_else(PoisonError::into_inner) = probe;
         *self.told.echo.lock().unwrap_or_else(PoisonError::into_inner) = Echo::start().ok();
+    }
+
+    /// The preparation is over: the probe begins, and then the large thing.
+    pub(crate) fn begin(&self) {
+        if let Some(pid) = self.site.pid {
+            forget_peak(pid);
+            let rss = leveret_load::process::tree(pid).map_or(0, |it| it.rss_bytes);
+            self.told.rss_before.store(rss, Ordering::Relaxed);
+        }
+        let (reply, ready) = mpsc::channel();
+        let _ = self.watcher.send(FromCase::Begins(reply));
+        let _ = ready.recv();
         std::thread::sleep(AHEAD);
         let _ = self.told.began.set(Instant::now());
     }
