@@ -1,8 +1,8 @@
 //! The lock of the names, which lets those have it who wait for it.
 //!
-//! The standard library's lock goes to whoever comes first: a thread that runs one turn after the other would have it again
-//! before one that waits is awake, and that one would wait for as long as there are turns. So waiting is counted, and a thread
-//! looks between two turns whether somebody does.
+//! The standard library's lock goes to whoever comes first: a thread that runs one turn after the other, or copies one page of
+//! names after the other, would have it again before one that waits is awake, and that one would wait for as long as there are
+//! turns or pages. So waiting is counted. A thread looks between two turns whether somebody waits, and before it reads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -41,9 +41,10 @@ impl<T> Names<T> {
         Self { lock: RankedRw::new(Rank::Names, names), awaited: AtomicUsize::new(0) }
     }
 
-    /// Waits for it, to read.
+    /// Waits for it, to read: behind those who wait already.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn read(&self) -> ReadGuard<'_, T> {
+        self.let_others_in();
         if let Some(names) = self.lock.try_read() {
             return names;
         }
@@ -63,7 +64,7 @@ impl<T> Names<T> {
         wait_for_names(|| self.lock.write())
     }
 
-    /// Between two turns: lets those have it who wait for it.
+    /// Lets those have it who wait for it, between two turns or two reads.
     #[inline]
     pub(crate) fn let_others_in(&self) {
         for _ in 0..YIELDS_MAX {
@@ -118,5 +119,26 @@ mod tests {
         let names = Names::new(());
         lets_in(names.read(), &names, || drop(names.write()));
         lets_in(names.write(), &names, || drop(names.read()));
+    }
+
+    /// As one who copies page after page: it has no turns to look between.
+    #[test]
+    fn who_reads_again_and_again_lets_a_change_in() {
+        let names = Names::new(());
+        let held = names.read();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| drop(names.write()));
+            while names.awaited.load(Ordering::Relaxed) == 0 {
+                assert!(!waiting.is_finished(), "it did not wait, or was not counted");
+                std::thread::yield_now();
+            }
+            drop(held);
+            let mut pages = 0;
+            while names.awaited.load(Ordering::Relaxed) > 0 {
+                drop(names.read());
+                pages += 1;
+            }
+            assert!(pages <= 100, "{pages} pages came before");
+        });
     }
 }
