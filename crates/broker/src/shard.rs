@@ -190,8 +190,8 @@ impl<L: Log> Shard<L> {
                 }
             }
             ToShard::Settle { settlements, .. } => self.settle(&settlements, now),
-            ToShard::GiveBack { unsettled, .. } => {
-                self.give_some_back(&unsettled, 0, u64::MAX, now);
+            ToShard::GiveBack { from, unsettled } => {
+                self.give_back_first(from, unsettled, now, out);
             }
             ToShard::Commit { reply, messages, settlements } => {
                 self.commit(reply, &messages, &settlements, topology, now, out);

@@ -621,7 +621,7 @@ fn an_end_does_not_keep_others_waiting() {
         let ack = ToShard::Settle { from: FAN, settlements: vec![given[7].settled(Settle::Ack)] };
         given[7].slot = UnackedDelivery::HOLE;
         given[9].home = GroupId::new(1);
-        let unsettled = GivenBack::new(given.into(), 2).into();
+        let unsettled = GivenBack::new(vec![given.into()], 2).into();
         let (queue, other) = (node.queues[0], node.queues[1]);
         let slot = ConsumerSlot(0);
         let cancel =
@@ -643,6 +643,34 @@ fn an_end_does_not_keep_others_waiting() {
         let turn = node.shard.limits().turn;
         assert!(node.most <= 2 * turn, "{} units in one turn", node.most);
         assert_eq!(node.ready(), [MANY as u64 - 2, 1]);
+    }
+}
+
+/// Each group looks at all that a channel had unacked, and pays for what lives in it: what lives elsewhere costs next to nothing.
+#[test]
+fn an_end_costs_a_group_what_lives_there() {
+    const MANY: usize = 64_000;
+    for own in [0, 10, MANY / 16, MANY] {
+        let mut node = Node::new(1);
+        let mut given = given_out(&mut node, MANY);
+        let stays = |at: usize| (at * own) / MANY < ((at + 1) * own) / MANY;
+        let elsewhere = given.iter_mut().enumerate().filter(|(at, _)| !stays(*at));
+        elsewhere.for_each(|(_, it)| it.home = GroupId::new(1));
+        let unsettled = GivenBack::new(vec![given.into()], 2).into();
+        let (queue, slot) = (node.queues[0], ConsumerSlot(0));
+        let cancel =
+            ToShard::Cancel { user: Box::default(), reply: None, connection: FAN, queue, slot };
+        let mut more = node.turn([cancel, ToShard::GiveBack { from: FAN, unsettled }]);
+        let mut units = node.shard.spent();
+        while more {
+            more = node.turn([]);
+            units += node.shard.spent();
+        }
+        let want = own as u64 + MANY as u64 / 32;
+        assert!(units <= want + want / 8 + 100, "{own} of {MANY}: {units} units");
+        let turn = node.shard.limits().turn;
+        assert!(node.most <= 2 * turn, "{} units in one turn", node.most);
+        assert_eq!(node.ready(), [own as u64]);
     }
 }
 

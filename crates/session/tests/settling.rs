@@ -5,7 +5,7 @@ mod node;
 use leveret_amqp::method::*;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_amqp::reply::ReplyCode;
-use leveret_broker::message::ToSession;
+use leveret_broker::message::{ToSession, ToShard};
 use node::Node;
 
 /// A client with some messages of `q` unacked on a channel, and a node whose turns settle so many.
@@ -143,6 +143,46 @@ fn an_end_gives_everything_back() {
                 assert!(is_next, "{what}: {got}");
             }
         }
+    }
+}
+
+/// What very many channels had unacked at the end of their connection goes back in one letter to each group, whoever ends it:
+/// the channels one after the other, each with its oldest first.
+#[test]
+fn an_end_of_many_channels_is_one_letter() {
+    const CHANNELS: u16 = 2000;
+    for turn_spent_max in [1, 30, 10_000] {
+        let (mut node, link) = with_unacked(10, turn_spent_max);
+        // They live in all groups.
+        for number in 0..8 {
+            let name = format!("p{number}");
+            node.declare(link, &name);
+            node.publish(link, "", &name, "");
+        }
+        for channel in 2..=CHANNELS {
+            node.open(link, channel);
+            get_some(&mut node, link, channel, 2);
+        }
+        let other = node.client();
+        (0..node::SHARDS).for_each(|shard| node.hold(shard));
+        node.drop_link(link);
+        let mut handed_over = Vec::new();
+        for shard in 0..node::SHARDS {
+            let letters = node.held(shard).iter().filter_map(|letter| match letter {
+                ToShard::GiveBack { unsettled, .. } => Some(unsettled.len()),
+                _ => None,
+            });
+            handed_over.push(letters.collect::<Vec<_>>());
+        }
+        let all = 10 + 2 * (usize::from(CHANNELS) - 1);
+        let want = match turn_spent_max {
+            1 => vec![all],
+            30 => vec![all - 28],
+            _ => Vec::new(),
+        };
+        assert!(handed_over.iter().all(|it| *it == want), "{turn_spent_max}: {handed_over:?}");
+        (0..node::SHARDS).for_each(|shard| node.release(shard));
+        assert_eq!(ready(&mut node, other), all as u64);
     }
 }
 

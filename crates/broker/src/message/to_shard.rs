@@ -28,9 +28,9 @@ pub enum ToShard {
         /// In the order of settling.
         settlements: Vec<Settlement>,
     },
-    /// A channel ended that had much unsettled: what came from here goes back. No answer.
+    /// Channels ended that had much unsettled: what came from here goes back. No answer.
     GiveBack {
-        /// Whose channel.
+        /// Whose channels.
         from: ConnectionId,
         /// What came from here, and from elsewhere.
         unsettled: Arc<GivenBack>,

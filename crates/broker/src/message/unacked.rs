@@ -39,32 +39,49 @@ impl UnackedDelivery {
     }
 }
 
-/// All that a channel had not settled when it ended, as it lay there, oldest first: too much to be looked at in one turn.
+/// All that channels had not settled when they ended, as it lay there, oldest first: too much to be looked at in one turn.
 #[derive(Debug)]
 pub struct GivenBack {
-    all: VecDeque<UnackedDelivery>,
+    /// One channel after the other, each list with how many are before it.
+    lists: Vec<(usize, VecDeque<UnackedDelivery>)>,
+    len: usize,
+    bytes: u64,
     groups: u64,
 }
 
 impl GivenBack {
     /// To be shared by so many groups.
-    pub fn new(all: VecDeque<UnackedDelivery>, groups: usize) -> Self {
-        Self { all, groups: (groups as u64).max(1) }
+    pub fn new(all: Vec<VecDeque<UnackedDelivery>>, groups: usize) -> Self {
+        let (mut len, mut room) = (0, 0);
+        let mut lists = Vec::with_capacity(all.len());
+        for list in all.into_iter().filter(|list| !list.is_empty()) {
+            let before = len;
+            len += list.len();
+            room += list.capacity();
+            lists.push((before, list));
+        }
+        let bytes = (room * size_of::<UnackedDelivery>()) as u64;
+        Self { lists, len, bytes, groups: (groups as u64).max(1) }
     }
 
     /// How many are to be looked at.
     pub fn len(&self) -> usize {
-        self.all.len()
+        self.len
     }
 
     /// Whether there is nothing to look at.
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.len == 0
     }
 
-    /// A group's share of the bytes that it takes.
-    pub fn bytes_of_one(&self) -> u64 {
-        (self.all.capacity() * size_of::<UnackedDelivery>()) as u64 / self.groups
+    /// A group's share of so many, or of so many bytes, if all groups have as much of it.
+    pub fn share_of(&self, all: u64) -> u64 {
+        all.div_ceil(self.groups)
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// How those are settled that live in a group, of the `count` that come after the first `done`.
@@ -74,8 +91,12 @@ impl GivenBack {
         done: usize,
         count: usize,
     ) -> impl Iterator<Item = Settlement> + '_ {
-        let end = done.saturating_add(count).min(self.len());
-        let some = self.all.range(done.min(end)..end);
+        let end = done.saturating_add(count).min(self.len);
+        let first = self.lists.partition_point(|(before, list)| before + list.len() <= done);
+        let lists = self.lists[first..].iter().take_while(move |(before, _)| *before < end);
+        let some = lists.flat_map(move |(before, list)| {
+            list.range(done.saturating_sub(*before)..(end - before).min(list.len()))
+        });
         let own = some.filter(move |it| it.home == home && it.slot != UnackedDelivery::HOLE);
         own.map(|it| it.settled(Settle::Requeue { counts: true }))
     }
@@ -90,6 +111,11 @@ mod tests {
         assert_eq!(size_of::<UnackedDelivery>(), 40);
     }
 
+    /// The lists grow by one each.
+    fn list_of(tag: u64) -> u64 {
+        (1..).find(|list| list * (list + 1) / 2 > tag).unwrap_or_default()
+    }
+
     #[test]
     fn each_group_finds_its_own_once() {
         let entry = |tag: u64| UnackedDelivery {
@@ -101,7 +127,13 @@ mod tests {
             slot: if tag.is_multiple_of(5) { UnackedDelivery::HOLE } else { 0 },
             delivered_s: 0,
         };
-        let given = GivenBack::new((0..100).map(entry).collect(), 3);
+        // The first list and the last ones are empty.
+        let mut all: Vec<VecDeque<_>> = (0..15)
+            .map(|list| (0..100).filter(|tag| list_of(*tag) == list).map(entry).collect())
+            .collect();
+        all.extend([VecDeque::new(), VecDeque::new()]);
+        let given = GivenBack::new(all, 3);
+        assert_eq!(given.len(), 100);
         for count in [1, 7, 100, usize::MAX] {
             let mut found = Vec::new();
             for home in 0..3 {

@@ -37,6 +37,8 @@ pub(super) mod cost {
     pub(in super::super) const PLACE: u64 = 1;
     /// A settlement.
     pub(in super::super) const SETTLE: u64 = 1;
+    /// So many that live elsewhere are looked at for one unit.
+    pub(in super::super) const LOOKED_AT_A_UNIT: u64 = 32;
     /// A message that left its queue and is let go of.
     pub(in super::super) const LEFT: u64 = 1;
     /// One that goes to a dead-letter exchange, without what its headers cost.
@@ -91,7 +93,7 @@ pub(super) enum Job {
     Publish { from: ConnectionId, messages: Vec<Publish>, done: usize, bytes: u64 },
     /// Settlements, of which the first ones are done.
     Settle { settlements: Vec<Settlement>, done: usize },
-    /// What a channel had unsettled, of which the first ones were looked at.
+    /// What channels had unsettled, of which the first ones were looked at.
     GiveBack { unsettled: Arc<GivenBack>, done: usize },
     /// A connection that ended, whose consumers are still here.
     Disconnect { connection: ConnectionId, reply: Option<ReplyTo> },
@@ -136,7 +138,7 @@ impl Job {
             Self::Settle { settlements, .. } => {
                 (settlements.capacity() * size_of::<Settlement>()) as u64
             }
-            Self::GiveBack { unsettled, .. } => unsettled.bytes_of_one(),
+            Self::GiveBack { unsettled, .. } => unsettled.share_of(unsettled.bytes()),
             Self::Leave(_, backlog) => backlog.bytes(),
             Self::List(list) => list.bytes(),
             Self::Letter(letter) => match &**letter {
@@ -160,6 +162,12 @@ impl Job {
 pub(super) fn price_of(messages: &[Publish]) -> u64 {
     let each = |it: &Publish| cost::APPEND + cost::PLACE * it.targets.len() as u64;
     messages.iter().map(each).sum()
+}
+
+/// About what it will cost to look at what was given back, but for the first `done`: as if all groups had as much of it.
+pub(super) fn price_of_rest(unsettled: &GivenBack, done: usize) -> u64 {
+    let left = (unsettled.len() - done) as u64;
+    cost::SETTLE * unsettled.share_of(left) + left / cost::LOOKED_AT_A_UNIT
 }
 
 /// A shard's work: what was done of it in this turn, and what waits.

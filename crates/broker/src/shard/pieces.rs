@@ -2,15 +2,17 @@
 //!
 //! Hot path: a letter that fits costs a look at its length.
 
+use std::sync::Arc;
+
 use leveret_log::Log;
 use leveret_queue::{Backlog, Left, Time};
 use leveret_topology::{QueueId, Topology};
 
 use super::Shard;
 use super::confirms::Way;
-use super::jobs::{Job, JobOrigin, cost, price_of};
+use super::jobs::{Job, JobOrigin, cost, price_of, price_of_rest};
 use super::settle::Pays;
-use crate::message::{ConnectionId, Outbox, Publish, Reply, Settle, ToShard};
+use crate::message::{ConnectionId, GivenBack, Outbox, Publish, Reply, Settle, ToShard};
 use crate::work::{Limits, Piece};
 
 impl<L: Log> Shard<L> {
@@ -46,7 +48,7 @@ impl<L: Log> Shard<L> {
             ToShard::Settle { from, settlements } => {
                 (*from, cost::SETTLE * settlements.len() as u64)
             }
-            ToShard::GiveBack { from, unsettled } => (*from, cost::SETTLE * unsettled.len() as u64),
+            ToShard::GiveBack { from, unsettled } => (*from, price_of_rest(unsettled, 0)),
             ToShard::Commit { reply, messages, settlements }
             | ToShard::Prepare { reply, messages, settlements, .. } => {
                 let settled = cost::SETTLE * settlements.len() as u64;
@@ -117,6 +119,22 @@ impl<L: Log> Shard<L> {
         self.jobs.wait_in(JobOrigin::Connection(from), job, units, out);
     }
 
+    /// Has what fits a turn come back of what channels had unsettled. More of it may live here than was thought.
+    pub(super) fn give_back_first(
+        &mut self,
+        from: ConnectionId,
+        unsettled: Arc<GivenBack>,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let done = self.give_some_back(&unsettled, 0, self.jobs.limits().turn, now);
+        if done < unsettled.len() {
+            let units = price_of_rest(&unsettled, done);
+            let rest = Job::GiveBack { unsettled, done };
+            self.jobs.wait_in(JobOrigin::Connection(from), rest, units, out);
+        }
+    }
+
     /// Does jobs for as long as the turn lasts.
     pub(super) fn work_on(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
         while let Some(Piece { origin, job, allowed }) = self.jobs.next_piece() {
@@ -156,8 +174,8 @@ impl<L: Log> Shard<L> {
             }
             Job::GiveBack { unsettled, mut done } => {
                 done += self.give_some_back(&unsettled, done, allowed, now);
-                let units = cost::SETTLE * (unsettled.len() - done) as u64;
-                (units > 0).then_some((Job::GiveBack { unsettled, done }, units))
+                let units = price_of_rest(&unsettled, done);
+                (done < unsettled.len()).then_some((Job::GiveBack { unsettled, done }, units))
             }
             Job::Disconnect { connection, reply } => {
                 while self.jobs.used() < allowed

@@ -29,20 +29,29 @@ impl<L: Log> Shard<L> {
         settlements.iter().for_each(|it| self.settle_one(it, now));
     }
 
-    /// Has some of what a channel had unsettled come back to the queues here: looks at `max` after the first `done`, oldest
-    /// first. How many it looked at.
+    /// Has some of what channels had unsettled come back to the queues here: about `allowed` units of it after the first `done`,
+    /// oldest first. How many it looked at.
     pub(super) fn give_some_back(
         &mut self,
         unsettled: &GivenBack,
         done: usize,
-        max: u64,
+        allowed: u64,
         now: Time,
     ) -> usize {
-        let left = unsettled.len() - done;
-        let count = usize::try_from(max).map_or(left, |max| max.min(left));
-        self.jobs.pay(cost::SETTLE * count as u64);
-        unsettled.of(self.group, done, count).for_each(|it| self.settle_one(&it, now));
-        count
+        let (mut next, mut used) = (done, 0);
+        while used < allowed && next < unsettled.len() {
+            // No more than may all be of here.
+            let count = cost::LOOKED_AT_A_UNIT.min(allowed - used) as usize;
+            let mut units = 0;
+            for settlement in unsettled.of(self.group, next, count) {
+                self.settle_one(&settlement, now);
+                units += cost::SETTLE;
+            }
+            used += units.max(1);
+            next += count.min(unsettled.len() - next);
+        }
+        self.jobs.pay(used);
+        next - done
     }
 
     #[inline]

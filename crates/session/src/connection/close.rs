@@ -33,7 +33,9 @@ impl Core {
         self.tell_channel_closed(channel, cx);
         // Consumers first, or what goes back could come to them again.
         self.cancel_consumers(channel, cx);
-        self.give_back(channel, cx);
+        let mut rest = Vec::new();
+        self.give_back(channel, &mut rest);
+        self.hand_over(rest, cx);
     }
 
     fn cancel_consumers(&mut self, channel: &mut Channel, cx: &mut Context<'_>) {
@@ -52,7 +54,8 @@ impl Core {
         }
     }
 
-    fn give_back(&mut self, channel: &mut Channel, cx: &mut Context<'_>) {
+    /// What a channel has not settled goes back to its queues. What does not fit the turn is left in `rest`.
+    fn give_back(&mut self, channel: &mut Channel, rest: &mut Vec<VecDeque<UnackedDelivery>>) {
         if self.in_read == channel.number {
             self.in_read = 0;
         }
@@ -62,10 +65,10 @@ impl Core {
         if let Mode::Tx(tx) = &mut channel.mode {
             self.count_kept(tx.kept(), 0);
             let settled = tx.take_settled();
-            self.return_all(settled.into(), cx);
+            self.return_all(settled.into(), rest);
         }
         let unacked = channel.unacked.take_all();
-        self.return_all(unacked, cx);
+        self.return_all(unacked, rest);
         if let Mode::Confirm(confirms) = &channel.mode {
             self.confirm_base = self.confirm_base.max(confirms.next_sequence() - 1);
         }
@@ -75,24 +78,35 @@ impl Core {
         channel.content.reset();
     }
 
-    /// What a channel has not settled goes back to its queues. What does not fit the turn is handed over as it is.
-    fn return_all(&mut self, unsettled: VecDeque<UnackedDelivery>, cx: &mut Context<'_>) {
+    fn return_all(
+        &mut self,
+        unsettled: VecDeque<UnackedDelivery>,
+        rest: &mut Vec<VecDeque<UnackedDelivery>>,
+    ) {
         if unsettled.is_empty() {
             return;
         }
         let spent = self.turn_spent.saturating_add(unsettled.len());
-        // Below it, since it leaves nothing of the input to another turn.
-        if spent < self.settings.turn_spent_max {
+        // Below it, since it leaves nothing of the input to another turn. What comes after a rest stands behind it.
+        if rest.is_empty() && spent < self.settings.turn_spent_max {
             self.turn_spent = spent;
             let how = Settle::Requeue { counts: true };
             for entry in unsettled.iter().filter(|entry| entry.slot != UnackedDelivery::HOLE) {
                 self.settle(entry, how);
             }
+        } else {
+            rest.push(unsettled);
+        }
+    }
+
+    /// What channels have not settled and the turn has no room for goes to the shards as it is, in one letter for each.
+    fn hand_over(&mut self, rest: Vec<VecDeque<UnackedDelivery>>, cx: &mut Context<'_>) {
+        if rest.is_empty() {
             return;
         }
         // It came from groups that this connection asked for something.
         let groups: Vec<_> = self.batch.used().collect();
-        let unsettled = Arc::new(GivenBack::new(unsettled, groups.len()));
+        let unsettled = Arc::new(GivenBack::new(rest, groups.len()));
         for group in groups {
             let unsettled = Arc::clone(&unsettled);
             self.send_to(group, ToShard::GiveBack { from: self.id, unsettled }, cx);
@@ -195,9 +209,11 @@ impl Session {
             core.tell_channel_closed(channel, cx);
             core.cancel_consumers(channel, cx);
         }
+        let mut rest = Vec::new();
         for channel in self.channels.iter_mut() {
-            core.give_back(channel, cx);
+            core.give_back(channel, &mut rest);
         }
+        core.hand_over(rest, cx);
         self.channels = Default::default();
         core.unfinished.ends_in_frame(0, 0);
         if let Some(cache) = &mut core.cache {
