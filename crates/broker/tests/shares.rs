@@ -4,6 +4,7 @@ use leveret_amqp::content::Properties;
 use leveret_amqp::table::Table;
 use leveret_broker::message::*;
 use leveret_broker::record::join_names;
+use leveret_broker::transaction::TxId;
 use leveret_broker::work::Limits;
 use leveret_broker::{Meta, Shard};
 use leveret_log::disk::{Faults, SimDisk};
@@ -674,28 +675,86 @@ fn an_end_costs_a_group_what_lives_there() {
     }
 }
 
-/// A transaction is done in one go, but not together with those of others: its line pays for each message.
+/// A connection's transaction here: all of it, or the part of one over two shards, which is decided on next.
+fn transaction(
+    node: &mut Node,
+    reply: ReplyTo,
+    messages: Vec<Publish>,
+    settlements: Vec<Settlement>,
+    is_part: bool,
+) -> ToShard {
+    if !is_part {
+        return ToShard::Commit { reply, messages, settlements };
+    }
+    let tx = TxId::new(reply.connection.number());
+    node.run([ToShard::Prepare { reply, tx, parts: 2, messages, settlements }]);
+    ToShard::Decide { tx, commit: true }
+}
+
+/// A transaction is done in one go, but not together with those of others: its line pays for each message and settlement, in one
+/// shard or in several.
 #[test]
 fn transactions_share_the_turns() {
     const MANY: u64 = 1_000;
-    let mut node = Node::new(1);
-    let messages: Vec<_> = (0..MANY).map(|_| publish(0, &node.queues)).collect();
-    let commit = |number| {
-        let reply = reply(NodeId::ALONE.connection(number));
-        ToShard::Commit { reply, messages: messages.clone(), settlements: Vec::new() }
-    };
-    let mut more = node.turn((10..20).map(commit));
-    let mut turns = 1;
-    loop {
-        let done = node.shard.counters().enqueued / MANY;
-        assert!(done <= 3 * turns, "{done} transactions in {turns} turns");
-        if !more {
-            break;
+    // Messages of a part are stored before it is decided on it, which is half of what they cost.
+    let cases = [(false, false, 3), (false, true, 5), (true, false, 3), (true, true, 3)];
+    for (are_acks, is_part, most_in_turn) in cases {
+        let mut node = Node::new(1);
+        let mut acks = match are_acks {
+            true => given_out(&mut node, 10 * MANY as usize),
+            false => Vec::new(),
+        };
+        let mut letters = Vec::new();
+        for number in 10..20 {
+            let own = acks.split_off(acks.len() - acks.len().min(MANY as usize));
+            let acks = own.iter().map(|it| it.settled(Settle::Ack)).collect();
+            let messages = match are_acks {
+                true => Vec::new(),
+                false => (0..MANY).map(|_| publish(0, &node.queues)).collect(),
+            };
+            let reply = reply(NodeId::ALONE.connection(number));
+            letters.push(transaction(&mut node, reply, messages, acks, is_part));
         }
-        more = node.turn([]);
-        turns += 1;
+        let before = node.shard.counters();
+        node.most = 0;
+        let mut more = node.turn(letters);
+        let mut turns = 1;
+        loop {
+            let now = node.shard.counters();
+            let done = (now.enqueued - before.enqueued + now.acked - before.acked) / MANY;
+            assert!(done <= most_in_turn * turns, "{done} transactions in {turns} turns");
+            if !more {
+                break;
+            }
+            more = node.turn([]);
+            turns += 1;
+        }
+        assert_eq!(node.ready(), [if are_acks { 0 } else { 10 * MANY }]);
+        assert_eq!(node.told(NodeId::ALONE.connection(10)).len(), 1);
+        let turn = node.shard.limits().turn;
+        assert!(node.most <= 2 * turn, "{} units in one turn", node.most);
     }
-    assert_eq!(node.ready(), [10 * MANY]);
-    let turn = node.shard.limits().turn;
-    assert!(node.most <= 2 * turn, "{} units in one turn", node.most);
+}
+
+/// Whoever commits very many acks pays for them before anything else of his is done, if others wait.
+#[test]
+fn very_many_acks_of_a_transaction_are_paid_for() {
+    const ACKS: usize = 20_000;
+    for is_part in [false, true] {
+        let mut node = Node::new(3);
+        let given = given_out(&mut node, ACKS);
+        let acks = given.iter().map(|it| it.settled(Settle::Ack)).collect();
+        let commit = transaction(&mut node, reply(FAN), Vec::new(), acks, is_part);
+        let [_, of_others, own] = node.queues[..] else { panic!("three queues") };
+        let others = (0..4 * ACKS).map(|_| publish(0, &[of_others])).collect();
+        let others = ToShard::Publish { from: PROBE, messages: others };
+        let own = ToShard::Publish { from: FAN, messages: vec![publish(0, &[own])] };
+        let mut more = node.turn([others, commit, own]);
+        while more && node.ready()[2] == 0 {
+            more = node.turn([]);
+        }
+        // Each costs two units, as an ack does with what leaves its queue.
+        let done = node.ready()[1] as usize;
+        assert!((ACKS / 2..2 * ACKS).contains(&done), "{done} messages of others, part: {is_part}");
+    }
 }

@@ -9,6 +9,7 @@ use leveret_amqp::table::Table;
 use leveret_broker::message::*;
 use leveret_broker::record::{View, join_names};
 use leveret_broker::transaction::{TxId, Vote};
+use leveret_broker::work::Limits;
 use leveret_broker::{Meta, Shard};
 use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
@@ -246,6 +247,27 @@ fn committing(seed: u64, steps: usize) -> Node {
     node
 }
 
+/// The same, and the shard of b has so much to do for somebody else that each letter waits there.
+fn crowded(seed: u64, steps: usize) -> Node {
+    let mut node = node(seed);
+    let home = node.topology.home(node.queue("b"));
+    let mut names = (0..).map(|number| format!("d{number}"));
+    let other = names.find(|name| {
+        node.declare(name);
+        node.topology.home(node.queue(name)) == home
+    });
+    let other = other.expect("a queue there");
+    node.commit(7);
+    let messages = (0..200).map(|_| node.message(&other, "")).collect();
+    node.tell(&other, ToShard::Publish { from: NodeId::ALONE.connection(2), messages });
+    node.shards[home.index()].set_limits(Limits { turn: 1, share: 1 });
+    for _ in 0..steps {
+        node.step();
+        node.now = node.now.after_ms(3);
+    }
+    node
+}
+
 #[test]
 fn a_transaction_is_cut_at_each_moment() {
     let (mut with, mut without) = (0, 0);
@@ -292,9 +314,9 @@ fn a_transaction_is_cut_at_each_moment() {
 #[test]
 fn a_shard_that_loses_its_logs_end_answers_for_its_part() {
     let (mut with, mut without) = (0, 0);
-    for seed in 0..6 {
-        for steps in 0..24 {
-            let mut node = committing(seed, steps);
+    for (seed, is_busy) in (0..6).map(|seed| (seed, seed % 2 == 1)) {
+        for steps in 0..if is_busy { 40 } else { 24 } {
+            let mut node = if is_busy { crowded(seed, steps) } else { committing(seed, steps) };
             let index = node.topology.home(node.queue("b")).index();
             node.disks[index].kill();
             let log = open(&node.disks[index]);

@@ -37,7 +37,7 @@ pub(super) mod cost {
     pub(in super::super) const PLACE: u64 = 1;
     /// A settlement.
     pub(in super::super) const SETTLE: u64 = 1;
-    /// So many that live elsewhere are looked at for one unit.
+    /// So many settlements are looked at for one unit, and not done: what is settled lives elsewhere, or is not decided on.
     pub(in super::super) const LOOKED_AT_A_UNIT: u64 = 32;
     /// A message that left its queue and is let go of.
     pub(in super::super) const LEFT: u64 = 1;
@@ -160,8 +160,12 @@ impl Job {
 
 /// What messages will cost.
 pub(super) fn price_of(messages: &[Publish]) -> u64 {
-    let each = |it: &Publish| cost::APPEND + cost::PLACE * it.targets.len() as u64;
-    messages.iter().map(each).sum()
+    cost::APPEND * messages.len() as u64 + price_of_places(messages)
+}
+
+/// What it will cost to put messages that are stored into their queues.
+pub(super) fn price_of_places(messages: &[Publish]) -> u64 {
+    messages.iter().map(|it| cost::PLACE * it.targets.len() as u64).sum()
 }
 
 /// About what it will cost to look at what was given back, but for the first `done`: as if all groups had as much of it.

@@ -49,10 +49,18 @@ impl<L: Log> Shard<L> {
                 (*from, cost::SETTLE * settlements.len() as u64)
             }
             ToShard::GiveBack { from, unsettled } => (*from, price_of_rest(unsettled, 0)),
-            ToShard::Commit { reply, messages, settlements }
-            | ToShard::Prepare { reply, messages, settlements, .. } => {
+            ToShard::Commit { reply, messages, settlements } => {
                 let settled = cost::SETTLE * settlements.len() as u64;
                 (reply.connection, cost::LETTER + price_of(messages) + settled)
+            }
+            ToShard::Prepare { reply, messages, settlements, .. } => {
+                let looked_at = settlements.len() as u64 / cost::LOOKED_AT_A_UNIT;
+                let stored = cost::APPEND * messages.len() as u64;
+                (reply.connection, cost::LETTER + stored + looked_at)
+            }
+            ToShard::Decide { tx, .. } => {
+                let (who, units) = self.transactions.price_of_part(*tx)?;
+                (who, cost::LETTER + units)
             }
             ToShard::Replay { from, exchange, .. } => (*from, self.histories.price_of(*exchange)),
             ToShard::Consume { reply, .. } => (reply.connection, cost::CONSUMER),

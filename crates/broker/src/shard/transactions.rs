@@ -6,8 +6,10 @@
 //! [`transaction`](crate::transaction).
 //!
 //! So a part is done in one go, and is the largest thing that a turn does: its line pays for it in later turns, but others wait
-//! for the turn. To cut it the shard would have to keep the batch open meanwhile, for as long in which no publisher
-//! would be confirmed; and others would see half of its messages, which they do not even now.
+//! for the turn. One that is held back is paid for in two steps, as it is done: its messages are stored first, and put into
+//! their queues with its settlements once it is decided on it. That, too, waits in the line of its connection. To cut a part
+//! the shard would have to keep the batch open meanwhile, for as long in which no publisher would be confirmed; and others would
+//! see half of its messages, which they do not even now.
 //!
 //! Acks alone, with no message to write, are answered at once if no other shard has a part: lost in a
 //! crash they bring messages back, as any ack may.
@@ -19,7 +21,7 @@ use leveret_log::{AppendError, Log};
 use leveret_queue::{Offset, Time};
 use leveret_topology::Topology;
 
-use super::jobs::price_of;
+use super::jobs::{cost, price_of_places};
 use super::publish::Wants;
 use super::store::Waiter;
 use super::{Map, Shard};
@@ -67,6 +69,13 @@ impl Transactions {
         self.prepared.contains_key(&tx)
     }
 
+    /// Whose part it is, and what it will cost when it is decided on it. None if no such part is held back.
+    pub(super) fn price_of_part(&self, tx: TxId) -> Option<(ConnectionId, u64)> {
+        let Prepared { reply, messages, settlements, .. } = self.prepared.get(&tx)?;
+        let units = price_of_places(messages) + cost::SETTLE * settlements.len() as u64;
+        Some((reply.connection, units))
+    }
+
     /// Transactions that are not decided.
     pub(super) fn undecided(&self) -> u64 {
         self.prepared.len() as u64
@@ -100,6 +109,7 @@ impl<L: Log> Shard<L> {
                 return;
             }
         };
+        self.jobs.pay(price_of_places(messages));
         let mut until = None;
         for ((at, wants), message) in offsets.into_iter().zip(wants).zip(messages) {
             until = self.place(at, message, None, wants, now).until.or(until);
@@ -127,6 +137,8 @@ impl<L: Log> Shard<L> {
         let mut wants: Vec<Wants> =
             messages.iter().map(|message| self.wants(message, topology, now)).collect();
         let is_kept = !settlements.is_empty() || wants.iter().any(|wants| wants.can_keep);
+        // The vote names them.
+        self.jobs.pay(settlements.len() as u64 / cost::LOOKED_AT_A_UNIT);
         // Before the messages: whoever recovers them has to know.
         let note = Note::Part { tx, messages: messages.len() as u32 };
         let part = if is_kept { self.append_note(note, now).map(Some) } else { Ok(None) };
@@ -205,6 +217,7 @@ impl<L: Log> Shard<L> {
             refuse(reply, "another part of it was not", out);
             return;
         }
+        self.jobs.pay(price_of_places(&messages));
         for ((at, wants), message) in offsets.into_iter().zip(wants).zip(&messages) {
             self.place(at, message, None, wants, now);
         }
@@ -292,7 +305,7 @@ impl<L: Log> Shard<L> {
         wants: &mut [Wants],
         now: Time,
     ) -> Result<Vec<Offset>, AppendError> {
-        self.jobs.pay(price_of(messages));
+        self.jobs.pay(cost::APPEND * messages.len() as u64);
         let mut offsets = Vec::with_capacity(messages.len());
         for (message, wants) in messages.iter().zip(wants) {
             match self.append(message, wants, true, now) {
