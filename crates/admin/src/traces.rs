@@ -36,7 +36,7 @@ use leveret_config::options::TracingOptions;
 use leveret_server::locks::{Rank, Ranked};
 use leveret_server::node::Node;
 use leveret_topology::rights::Admitted;
-use leveret_topology::{By, QueueId, TRACE_QUEUES};
+use leveret_topology::{By, QueueId, TRACE_QUEUES, VhostId};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot, watch};
 use tokio::task::yield_now;
@@ -80,7 +80,7 @@ pub(crate) struct Traces {
     /// One permit, held by whoever has a vhost traced or not: for its first or last trace, or because the operator wishes so.
     changing: Semaphore,
     /// Whether vhosts with traces are to be traced without them, too.
-    wished: Ranked<BTreeMap<String, bool>>,
+    wished: Ranked<BTreeMap<VhostId, bool>>,
 }
 
 /// What is there.
@@ -144,6 +144,8 @@ pub(crate) struct Trace {
     /// Its queue.
     pub(crate) queue: String,
     queue_id: QueueId,
+    /// What is traced: another vhost may have the name later.
+    vhost_id: VhostId,
     progress: Arc<Progress>,
     /// Nothing more is taken.
     is_over: AtomicBool,
@@ -299,7 +301,7 @@ impl Traces {
             opened = self.open(owned, &asked, admitted) => opened?,
             _ = ending.asked() => return Err(self.ended_early(&ending, &progress)),
         };
-        let (direct, (queue, queue_id), file, bytes, owned) = opened;
+        let (direct, (queue, queue_id, vhost_id), file, bytes, owned) = opened;
         progress.bytes.store(bytes, Ordering::Relaxed);
         let key = (asked.vhost.clone(), asked.name.clone());
         let trace = Arc::new(Trace {
@@ -307,6 +309,7 @@ impl Traces {
             file: owned.file.clone(),
             queue,
             queue_id,
+            vhost_id,
             progress: Arc::clone(&progress),
             is_over: AtomicBool::new(false),
             ending: Arc::clone(&ending),
@@ -340,19 +343,19 @@ impl Traces {
         owned: Owned,
         asked: &Asked,
         admitted: Admitted,
-    ) -> Result<(Direct, (String, QueueId), File, u64, Owned), Fault> {
+    ) -> Result<(Direct, (String, QueueId, VhostId), File, u64, Owned), Fault> {
         let peer = format!("trace {}", asked.name);
         let opened = Direct::open(&self.node, admitted, &asked.vhost, peer).await;
         let mut direct = opened.map_err(refused)?;
         let queue = self.consume(&mut direct, &asked.pattern).await.map_err(refused)?;
-        let queue_id = {
+        let (queue_id, vhost_id) = {
             let topology = self.node.topology();
             let vhost = topology.vhost(&asked.vhost).ok_or_else(Fault::not_found)?.id;
-            topology.queue(vhost, &queue).ok_or_else(Fault::not_found)?.id
+            (topology.queue(vhost, &queue).ok_or_else(Fault::not_found)?.id, vhost)
         };
         // After all that may be refused: a file that is made is used.
         let (file, bytes, owned) = self.open_file(owned).await?;
-        Ok((direct, (queue, queue_id), file, bytes, owned))
+        Ok((direct, (queue, queue_id, vhost_id), file, bytes, owned))
     }
 
     /// Opens a trace's file. Its size, and the file's name, which a disk that does not answer keeps.
@@ -484,12 +487,12 @@ impl Traces {
         let _ = timeout_at(asked + ending::WRITTEN, over(&mut written)).await;
         self.say_end(&trace, is_counted);
         // As long as that takes: a vhost that stays traced would cost what its copies cost.
-        self.leave(&trace.asked.vhost, by).await;
+        self.leave(&trace, by).await;
     }
 
     /// Has the vhost traced. A trace that cannot begin is not there.
     async fn begin(&self, trace: &Arc<Trace>, by: Box<By>) -> Result<(), Fault> {
-        let begun = self.enter(&trace.asked.vhost, by).await;
+        let begun = self.enter(trace, by).await;
         // A trace that its own file or disk has stopped is there, and tells why.
         let ending = &trace.ending;
         let is_ended = ending.is_by_others() || (ending.is_asked() && self.all.lock().is_stopping);
@@ -501,11 +504,17 @@ impl Traces {
     }
 
     /// A vhost with a trace is traced. Nobody changes that otherwise before it is done.
-    async fn enter(&self, vhost: &str, by: Box<By>) -> Result<(), Fault> {
+    async fn enter(&self, trace: &Trace, by: Box<By>) -> Result<(), Fault> {
         let _changing = self.changing.acquire().await;
-        let is_traced = self.node.topology().vhost(vhost).is_some_and(|it| it.is_traced);
-        self.wished.lock().entry(vhost.to_owned()).or_insert(is_traced);
-        self.set_traced(by, vhost, true).await
+        let (name, id) = (&trace.asked.vhost, trace.vhost_id);
+        let is_traced = self.node.topology().vhost_by_id(id).is_some_and(|it| it.is_traced);
+        self.wished.lock().entry(id).or_insert(is_traced);
+        let done = self.set_traced(by, id, true).await;
+        let is_gone = self.node.topology().vhost_by_id(id).is_none();
+        match done {
+            Err(_) if is_gone => Err(cannot_have(&format!("vhost '{name}' was deleted"))),
+            done => done,
+        }
     }
 
     fn say_end(&self, trace: &Trace, is_counted: bool) {
@@ -588,19 +597,20 @@ impl Traces {
     }
 
     /// A vhost whose last trace has ended is traced no more, unless that is the operator's wish.
-    async fn leave(&self, vhost: &str, by: Box<By>) {
+    async fn leave(&self, trace: &Trace, by: Box<By>) {
+        let vhost = trace.vhost_id;
         let _changing = self.changing.acquire().await;
         let is_left = !self.has_running(vhost);
-        let wished = if is_left { self.wished.lock().remove(vhost) } else { None };
+        let wished = if is_left { self.wished.lock().remove(&vhost) } else { None };
         if wished == Some(false) {
             // The vhost may be gone.
             let _ = self.set_traced(by, vhost, false).await;
         }
     }
 
-    fn has_running(&self, vhost: &str) -> bool {
+    fn has_running(&self, vhost: VhostId) -> bool {
         let all = self.all.lock();
-        all.traces.values().any(|it| it.asked.vhost == vhost && it.is_running())
+        all.traces.values().any(|it| it.vhost_id == vhost && it.is_running())
     }
 
     /// Notes whether the operator wishes a vhost to be traced, before that is done. What is to be done now: a vhost stays
@@ -612,7 +622,9 @@ impl Traces {
     ) -> (bool, Option<SemaphorePermit<'_>>) {
         // No permit ends.
         let changing = self.changing.acquire().await.ok();
-        match self.wished.lock().get_mut(vhost) {
+        let vhost = self.node.topology().vhost(vhost).map(|it| it.id);
+        let mut wishes = self.wished.lock();
+        match vhost.and_then(|id| wishes.get_mut(&id)) {
             Some(wished) => {
                 *wished = is_traced;
                 (true, changing)
@@ -621,18 +633,12 @@ impl Traces {
         }
     }
 
-    async fn set_traced(&self, by: Box<By>, vhost: &str, is_traced: bool) -> Result<(), Fault> {
-        if self.node.topology().vhost(vhost).is_none_or(|it| it.is_traced == is_traced) {
+    /// It is refused if the vhost is gone by the time that it is done.
+    async fn set_traced(&self, by: Box<By>, vhost: VhostId, is_on: bool) -> Result<(), Fault> {
+        if self.node.topology().vhost_by_id(vhost).is_some_and(|it| it.is_traced == is_on) {
             return Ok(());
         }
-        let command = AdminCommand::PutVhost {
-            name: vhost.to_owned(),
-            description: None,
-            tags: None,
-            default_queue_type: None,
-            tracing: Some(is_traced),
-        };
-        ask::admin(&self.node, by, command).await?;
+        ask::admin(&self.node, by, AdminCommand::SetTracing { vhost, is_on }).await?;
         Ok(())
     }
 }

@@ -456,6 +456,55 @@ fn nothing_is_left_of_a_trace_that_is_refused_when_nobody_waits_for_it() {
     assert_eq!(node.get("/api/traces"), json!([]));
 }
 
+/// A vhost that is deleted while a trace of it begins stays so, and the trace does not begin.
+#[test]
+fn a_trace_does_not_bring_its_vhost_back() {
+    let node = Node::start();
+    deleted_while_a_trace_begins(&node, || {});
+    node.must("GET", "/api/vhosts/v", "", 404);
+}
+
+/// Nor is another vhost of that name traced.
+#[test]
+fn a_trace_is_of_one_vhost_and_not_of_its_name() {
+    let node = Node::start();
+    deleted_while_a_trace_begins(&node, || drop(node.must("PUT", "/api/vhosts/v", "", 201)));
+    assert!(!is_traced(&node, "v"));
+}
+
+/// A vhost `v` is deleted, and `then` done, between a trace's wish that it be traced and its being so.
+fn deleted_while_a_trace_begins(node: &Node, then: impl FnOnce()) {
+    node.must("PUT", "/api/vhosts/v", "", 201);
+    let body = json!({"format": "text", "pattern": "#"}).to_string();
+    let stalled = node.stall();
+    std::thread::scope(|scope| {
+        // It does not wait for ever if this panics.
+        let stalled = stalled;
+        let asked = scope.spawn(|| node.ask("PUT", "/api/traces/v/t", &body));
+        stalled.wait_for("its queue is declared", |it| matches!(it, ToShard::Create { .. }));
+        let held = node.hold_meta();
+        drop(stalled);
+        let bind = held.take_out("the queue is bound", |it| matches!(it, ToMeta::Bind { .. }));
+        let stalled = node.stall();
+        run_alone(&node.inner, |runner| runner.run_meta(bind));
+        stalled.wait_for("it is consumed", |it| matches!(it, ToShard::Consume { .. }));
+        let held = node.hold_meta();
+        drop(stalled);
+        let change = held.take_out("the vhost is to be traced", |letter| {
+            matches!(letter, ToMeta::Admin { command, .. }
+                if matches!(**command, AdminCommand::SetTracing { .. }))
+        });
+        node.must("DELETE", "/api/vhosts/v", "", 204);
+        then();
+        run_alone(&node.inner, |runner| runner.run_meta(change));
+        let got = asked.join().unwrap();
+        assert_eq!(got.status, 400);
+        let why = got.text();
+        assert!(why.contains("cannot have its messages: vhost 'v' was deleted"), "{why}");
+    });
+    assert_eq!(node.get("/api/traces"), json!([]));
+}
+
 /// What is answered to whoever asks for a trace that `end` ends while it waits for its queue, which no shard answers.
 fn ended_early(node: &Node, body: &Value, end: impl FnOnce()) -> (u16, String) {
     let stalled = node.stall();

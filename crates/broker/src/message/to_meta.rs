@@ -249,8 +249,9 @@ pub enum AdminCommand {
         default_queue_type: Option<String>,
         tracing: Option<bool>,
     },
+    /// A vhost that was made again under the same name is another one.
     SetTracing {
-        vhost: String,
+        vhost: VhostId,
         is_on: bool,
     },
     DeleteVhost {

@@ -189,7 +189,9 @@ fn apply(command: AdminCommand, topology: &mut Topology) -> Result<Changes, (Rep
             }
         }
         AdminCommand::SetTracing { vhost, is_on } => {
-            topology.set_tracing(&vhost, is_on).map_err(bad)?;
+            let vhost = topology.vhost_by_id(vhost).map(|vhost| vhost.name.clone());
+            let name = vhost.ok_or_else(|| bad("the vhost does not exist"))?;
+            topology.set_tracing(&name, is_on).map_err(bad)?;
         }
         AdminCommand::AddVhost { name } => topology.add_vhost(&name).map(drop).map_err(bad)?,
         AdminCommand::ProtectVhost { name, is_protected } => {
