@@ -213,8 +213,8 @@ pub struct Publish {
     pub expiration_ms: Option<u64>,
     /// Names, properties, body.
     pub message: Message,
-    /// What the shards know together of a message that several of them store, if it is worth that. The message is
-    /// a whole record then, the same for each.
+    /// What the shards of this node know together of a message that several of them store, if it is worth that. The message
+    /// is a whole record then, the same for each.
     pub shared: Option<Arc<Shared>>,
 }
 

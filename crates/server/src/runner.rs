@@ -611,7 +611,7 @@ struct Inboxes<'a> {
 impl leveret_node::Inboxes for Inboxes<'_> {
     #[inline]
     fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
-        let index = self.node.homes.index_of(group);
+        let Some(index) = self.node.homes.index_of(group) else { return 0 };
         let Some(shard) = self.node.shards.get(index) else { return 0 };
         if !self.is_filled {
             // Its first turn counts what it has then.

@@ -384,23 +384,32 @@ fn send(
     let is_worth_sharing = head.persistent
         && routed.targets.len() > 1
         && message.len() >= core.settings.embed_bytes_below;
-    let shared = if is_worth_sharing { Some(share(routed, head, &mut message, cx)) } else { None };
+    let shared = if is_worth_sharing { share(routed, head, &mut message, cx) } else { None };
+    let homes = cx.topology.homes();
     for (group, targets) in &routed.targets {
         let mut publish = head.publish(confirm, targets, message.clone());
-        publish.shared.clone_from(&shared);
+        publish.shared = shared.clone().filter(|_| log_of(*group, homes).is_some());
         core.batch.publish(*group, publish);
     }
     Ok(())
 }
 
-/// Each shard is given the same record, so that one of them may write it for all.
+/// Each shard is given the same record, so that one of those that are here may write it for all of these.
 #[cold]
-fn share(routed: &Routed, head: Head, message: &mut Message, cx: &Context<'_>) -> Arc<Shared> {
+fn share(
+    routed: &Routed,
+    head: Head,
+    message: &mut Message,
+    cx: &Context<'_>,
+) -> Option<Arc<Shared>> {
+    let homes = cx.topology.homes();
+    let logs = routed.targets.iter().filter_map(|(group, _)| log_of(*group, homes));
+    // One alone shares with nobody.
+    logs.clone().nth(1)?;
     let whole = head.publish(0, &Targets::new(), std::mem::take(message));
     let record_head = record::Head::of(&whole, cx.wall.ms());
     *message = whole.message.into_record(&record_head);
-    let homes = cx.topology.homes();
-    Shared::among(routed.targets.iter().map(|(group, _)| log_of(*group, homes)))
+    Some(Shared::among(logs))
 }
 
 /// Exchange and routing key of a message from the wire.

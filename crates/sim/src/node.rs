@@ -568,9 +568,8 @@ impl<L: Log> Node<L> {
 
 impl<L: Log> Inboxes for Node<L> {
     fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
-        let Some(actor) = self.shards.get_mut(self.topology.homes().index_of(group)) else {
-            return 0;
-        };
+        let index = self.topology.homes().index_of(group);
+        let Some(actor) = index.and_then(|index| self.shards.get_mut(index)) else { return 0 };
         actor.inbox.push_back(letter);
         actor.inbox.len()
     }

@@ -53,10 +53,11 @@ impl Homes {
         GroupId::at(index)
     }
 
-    /// The place of a group's shard among those of the node. The number of its log is the same place in the data directory.
+    /// The place of a group's shard among those of the node; none if the group has none here. The number of its log is the same
+    /// place in the data directory.
     #[inline]
-    pub const fn index_of(self, group: GroupId) -> usize {
-        group.index()
+    pub const fn index_of(self, group: GroupId) -> Option<usize> {
+        if group.get() < self.groups { Some(group.index()) } else { None }
     }
 
     /// The home of a queue whose record does not say another one.
@@ -125,6 +126,7 @@ mod tests {
         let differs = |queue| homes.choose(queue) != homes.usual(queue);
         assert!((0..300).map(QueueId::new).filter(|&queue| differs(queue)).count() > 150);
         assert_eq!(homes.usual(QueueId::new(7)), GroupId::new(1));
-        assert!((0..3).all(|index| homes.index_of(homes.group_at(index)) == index));
+        assert!((0..3).all(|index| homes.index_of(homes.group_at(index)) == Some(index)));
+        assert_eq!(homes.index_of(GroupId::new(3)), None);
     }
 }

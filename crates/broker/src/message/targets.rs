@@ -71,9 +71,9 @@ impl Targets {
 /// Queues by the group that they live in: what each group gets.
 pub type Homed = SmallVec<[(GroupId, Targets); 1]>;
 
-/// The log of a group of this node.
-pub fn log_of(group: GroupId, homes: Homes) -> LogNumber {
-    LogNumber::at(homes.index_of(group))
+/// The log of a group, if it is one of this node's.
+pub fn log_of(group: GroupId, homes: Homes) -> Option<LogNumber> {
+    homes.index_of(group).map(LogNumber::at)
 }
 
 /// Adds queues to lists by their homes.

@@ -59,7 +59,8 @@ pub(crate) struct Node {
     pub(crate) settings: Settings,
     /// Largest read of a socket, in bytes.
     pub(crate) read_max: usize,
-    to_shards: [Vec<ToShard>; SHARDS],
+    /// The last one is of a group that has no shard here: letters to it stay.
+    to_shards: [Vec<ToShard>; SHARDS + 1],
     /// Shards that have no turns.
     are_held: [bool; SHARDS],
 }
@@ -160,19 +161,25 @@ fn context<'a>(
     Context { topology, now, now_us: now.ms() * 1000 + us, wall: now, out, outbox }
 }
 
+/// The names that a node begins with, which knows so many groups.
+pub(crate) fn names(groups: usize) -> Topology {
+    let mut topology = Topology::new();
+    topology.set_homes(Homes::among(groups as u32));
+    topology
+        .bootstrap(&Bootstrap {
+            user: "guest",
+            password: PasswordHash::new("guest", [1, 2, 3, 4]),
+            tags: &["administrator"],
+            vhost: "/",
+            permissions: [".*"; 3],
+        })
+        .expect("a fresh topology");
+    topology
+}
+
 impl Node {
     pub(crate) fn new() -> Self {
-        let mut topology = Topology::new();
-        topology.set_homes(Homes::among(SHARDS as u32));
-        topology
-            .bootstrap(&Bootstrap {
-                user: "guest",
-                password: PasswordHash::new("guest", [1, 2, 3, 4]),
-                tags: &["administrator"],
-                vhost: "/",
-                permissions: [".*"; 3],
-            })
-            .expect("a fresh topology");
+        let topology = names(SHARDS);
         let shards = (0..SHARDS).map(|index| Shard::new(GroupId::at(index), MemoryLog::default()));
         Self {
             topology,

@@ -65,7 +65,8 @@ impl<L: Log> Store<L> {
 
     /// Another shard refers to these no more.
     pub(in super::super) fn freed(&mut self, by: GroupId, homes: Homes, records: &[Offset]) {
-        let holder = Holder::of_log(log_of(by, homes));
+        // Logs of other nodes have no records of this one's.
+        let Some(holder) = log_of(by, homes).map(Holder::of_log) else { return };
         for &at in records {
             match self.log.release(at, holder) {
                 // It was lost with a file before this process began.

@@ -57,7 +57,7 @@ const HOMES: Homes = Homes::among(SHARDS as u32);
 
 /// The shard that a queue lives in.
 fn shard_of(queue: QueueId) -> usize {
-    HOMES.index_of(HOMES.usual(queue))
+    HOMES.index_of(HOMES.usual(queue)).expect("a group that is here")
 }
 
 impl Open {
