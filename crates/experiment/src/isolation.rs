@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail, ensure};
 use clap::{ArgAction, Args, value_parser};
 use leveret_load::probe::{Probe, ProbeOptions, Probed};
 use serde::Serialize;
@@ -61,8 +61,8 @@ pub(crate) struct IsolationArgs {
     #[arg(long, value_name = "N", default_value_t = 600)]
     limit: u64,
 
-    /// Priority of the threads that do the large thing, as `nice` has it: by default broker and probe are served before them, as
-    /// if those clients had a machine of their own. 0: all are equal
+    /// By how much the threads that do the large thing give way to the others, as `nice` has it: by default broker and probe are
+    /// served before them, as if those clients had a machine of their own. 0: all are equal
     #[arg(long, value_name = "N", default_value_t = 19, value_parser = value_parser!(i32).range(0..=19))]
     load_nice: i32,
 
@@ -158,6 +158,7 @@ struct Report {
     machine: Machine,
     scale: f64,
     seconds: f64,
+    load_nice: i32,
     brokers: Vec<Facts>,
     played: Vec<Played>,
 }
@@ -203,6 +204,7 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<End> {
         machine: Machine::here(),
         scale: args.scale,
         seconds: args.seconds,
+        load_nice: args.load_nice,
         brokers: Vec::new(),
         played: Vec::new(),
     };
@@ -288,7 +290,8 @@ fn play(
             told: CaseNotes::default(),
         };
         let done = within(&stage, &told, interrupt, || {
-            give_way(args.load_nice);
+            // What computes as the control is to be in the way.
+            give_way(if case.name == CONTROL { 0 } else { args.load_nice })?;
             (case.run)(&stage)
         });
         let work = stage.told.began().map(|began| began.elapsed());
@@ -368,9 +371,16 @@ fn within(
 
 /// The calling thread and those that it starts have the processor when broker and probe leave it: clients on machines of their
 /// own would not take it from them either. A control beside it tells what the machine still does to who waits.
-fn give_way(nice: i32) {
-    // Refused by nobody: it only ever asks for less.
-    let _ = rustix::process::setpriority_process(None, nice);
+fn give_way(by: i32) -> Result<()> {
+    use rustix::process::{getpriority_process, setpriority_process};
+    // Linux takes both for the calling thread.
+    let nice = getpriority_process(None)? + by;
+    setpriority_process(None, nice)?;
+    ensure!(
+        getpriority_process(None)? == nice,
+        "the load cannot have priority {nice}, which is {by} behind the others: start this with a lower nice value, or with --load-nice 0"
+    );
+    Ok(())
 }
 
 /// A case, in a line.
@@ -396,10 +406,10 @@ fn line(played: &Played) -> String {
 /// All of them, as a table.
 fn markdown(report: &Report) -> String {
     let mut text = format!(
-        "Machine: {}. Sizes are {} of those in the documents; times in ms.\n\n\
+        "Machine: {}. Sizes are {} of those in the documents; times in ms. The load's threads give way by {}.\n\n\
          | large thing | broker | calm p50, p99, slowest | slowest | p99 | control: slowest, p99 | failed logins | missed heartbeats | errors | grew by, MB (messages or names) | took, s | rate | goals |\n\
          |---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n",
-        report.machine, report.scale
+        report.machine, report.scale, report.load_nice
     );
     for it in &report.played {
         let none = || "-".to_owned();

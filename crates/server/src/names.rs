@@ -5,6 +5,7 @@
 //! turns or pages. So waiting is counted. A thread looks between two turns whether somebody waits, and before it reads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::locks::{Rank, RankedRw, ReadGuard, WriteGuard};
 use crate::long::wait_for_names;
@@ -33,8 +34,8 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// How often a thread gives its processor away for others who wait.
-const YIELDS_MAX: usize = 1000;
+/// Longest time that a thread stays back for others who wait, and find it free.
+const STAYS_BACK: Duration = Duration::from_millis(1);
 
 impl<T> Names<T> {
     pub(crate) const fn new(names: T) -> Self {
@@ -44,12 +45,16 @@ impl<T> Names<T> {
     /// Waits for it, to read: behind those who wait already.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn read(&self) -> ReadGuard<'_, T> {
-        self.let_others_in();
-        if let Some(names) = self.lock.try_read() {
+        if self.awaited.load(Ordering::Relaxed) == 0
+            && let Some(names) = self.lock.try_read()
+        {
             return names;
         }
-        let _waits = Waits::begin(&self.awaited);
-        wait_for_names(|| self.lock.read())
+        wait_for_names(|| {
+            self.let_others_in();
+            let _waits = Waits::begin(&self.awaited);
+            self.lock.read()
+        })
     }
 
     /// Whether it can be read at this moment without a wait.
@@ -64,15 +69,27 @@ impl<T> Names<T> {
         wait_for_names(|| self.lock.write())
     }
 
-    /// Lets those have it who wait for it, between two turns or two reads.
+    /// Lets those have it who wait for it, between two turns or two reads: they have been woken, and need a processor. While
+    /// somebody has it nobody can be let in.
     #[inline]
     pub(crate) fn let_others_in(&self) {
-        for _ in 0..YIELDS_MAX {
-            if self.awaited.load(Ordering::Relaxed) == 0 {
-                return;
-            }
-            std::thread::yield_now();
+        if self.awaited.load(Ordering::Relaxed) > 0 {
+            self.stay_back();
         }
+    }
+
+    /// How often it gave the processor away.
+    #[cold]
+    fn stay_back(&self) -> usize {
+        let (since, mut count) = (Instant::now(), 0);
+        while self.awaited.load(Ordering::Relaxed) > 0
+            && self.is_free()
+            && since.elapsed() < STAYS_BACK
+        {
+            std::thread::yield_now();
+            count += 1;
+        }
+        count
     }
 }
 
@@ -139,6 +156,23 @@ mod tests {
                 pages += 1;
             }
             assert!(pages <= 100, "{pages} pages came before");
+        });
+    }
+
+    /// While another thread changes them nobody can be let in, and there is nothing to stay back for.
+    #[test]
+    fn nobody_stays_back_for_what_is_held() {
+        let names = Names::new(());
+        let held = names.write();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| drop(names.read()));
+            while names.awaited.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            let looks = scope.spawn(|| names.stay_back());
+            assert_eq!(looks.join().unwrap(), 0);
+            assert!(!waiting.is_finished());
+            drop(held);
         });
     }
 }
