@@ -232,7 +232,8 @@ fn leave_out_misnamed(all: &mut Value, left_out: &mut Vec<String>) {
     for (list, kind, key) in SETTINGS {
         keep(all, list, |entry| {
             let text = |key: &str| entry[key].as_str().unwrap_or_default();
-            let name = text(key);
+            // What is no entry at all is for the new broker to refuse.
+            let Some(name) = entry[key].as_str() else { return true };
             // The default exchange has no name, and a vhost's limits are one parameter under whatever name.
             let is_any =
                 key == "exchange" && name.is_empty() || text("component") == "vhost-limits";
@@ -457,7 +458,7 @@ mod tests {
                 {"component": "vhost-limits", "name": "", "vhost": "/"},
             ]),
         );
-        add("global_parameters", json!([{"name": long}, {"name": "g"}]));
+        add("global_parameters", json!([{"name": long}, {"name": "g"}, {"value": 1}]));
         add("queues", json!([{"name": "q", "vhost": long}]));
         add("exchanges", json!([{"name": "y", "vhost": long, "type": "topic"}]));
         add(
@@ -484,7 +485,11 @@ mod tests {
         }
         let count = |list: &str| document[list].as_array().map_or(0, Vec::len);
         let lists = ["topic_permissions", "policies", "parameters", "global_parameters"];
-        assert_eq!(lists.map(count), [1; 4]);
+        assert_eq!(
+            lists.map(count),
+            [1, 1, 1, 2],
+            "what has no key for a name is no matter of names"
+        );
         assert_eq!(["queues", "exchanges", "bindings"].map(count), [2, 1, 1]);
     }
 

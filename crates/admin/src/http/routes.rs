@@ -10,7 +10,7 @@ use axum::response::IntoResponse as _;
 use axum::routing::{MethodFilter, MethodRouter};
 
 use super::answer::Fault;
-use super::handle::{Handle, Handles as _};
+use super::handle::Handles as _;
 use super::{
     App, bindings, browse, channels, cluster, connections, consumers, definitions, events,
     exchanges, features, health, inspect, limits, logs, messages, moving, nodes, openapi, operate,
@@ -47,14 +47,26 @@ pub(super) fn may_be_nameless(path: &str) -> bool {
     )
 }
 
-fn with_nameless(routes: Router<Arc<App>>) -> Router<Arc<App>> {
-    let delete = |handler: Handle| MethodRouter::new().on(MethodFilter::DELETE, handler);
-    routes
-        .route("/api/users/", delete(users::delete.handle()))
-        .route("/api/global-parameters/", delete(parameters::delete_global.handle()))
-        .route("/api/policies/{vhost}/", delete(policies::delete.handle()))
-        .route("/api/operator-policies/{vhost}/", delete(policies::delete_operator.handle()))
-        .route("/api/parameters/{component}/{vhost}/", delete(parameters::delete.handle()))
+/// `DELETE` of what has no name: its path, and the route of what has one, whose handler answers.
+macro_rules! nameless {
+    ($($path:literal of $named:literal => $handler:path;)*) => {
+        /// Paths, and the routes whose rights they have.
+        #[cfg(test)]
+        const NAMELESS: &[(&str, &str)] = &[$(($path, $named)),*];
+
+        fn with_nameless(routes: Router<Arc<App>>) -> Router<Arc<App>> {
+            routes$(.route($path, MethodRouter::new().on(MethodFilter::DELETE, $handler.handle())))*
+        }
+    };
+}
+
+#[rustfmt::skip] // a table
+nameless! {
+    "/api/users/" of "/api/users/{user}" => users::delete;
+    "/api/global-parameters/" of "/api/global-parameters/{name}" => parameters::delete_global;
+    "/api/policies/{vhost}/" of "/api/policies/{vhost}/{name}" => policies::delete;
+    "/api/operator-policies/{vhost}/" of "/api/operator-policies/{vhost}/{name}" => policies::delete_operator;
+    "/api/parameters/{component}/{vhost}/" of "/api/parameters/{component}/{vhost}/{name}" => parameters::delete;
 }
 
 /// What is not the API's may be the management page's.
@@ -262,5 +274,18 @@ mod tests {
         routed.sort();
         rows.sort();
         assert_eq!(rows, routed);
+    }
+
+    /// What deletes the nameless is what deletes the named: its rights have rows.
+    #[test]
+    fn the_nameless_have_the_rights_of_the_named() {
+        for (path, named) in NAMELESS {
+            assert!(
+                named.starts_with(path) && may_be_nameless(path.trim_end_matches('/')),
+                "{path}"
+            );
+            let found = ROUTES.iter().find(|(path, _)| path == named);
+            assert!(found.is_some_and(|(_, methods)| methods.contains(&"DELETE")), "{named}");
+        }
     }
 }
