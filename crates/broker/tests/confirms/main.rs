@@ -488,6 +488,23 @@ fn a_commit_is_answered_when_it_is_on_the_disk() {
     }
 }
 
+/// As those of any publish: the disk is waited for by who commits, not by who consumes.
+#[test]
+fn a_commit_of_one_shard_is_delivered_before_it_is_on_the_disk() {
+    let mut node = Node::new("a");
+    node.word("c:a");
+    node.said.clear();
+    let messages = (0..3).map(|_| node.message(0, "a", true, None)).collect();
+    commit(&mut node, messages, vec![]);
+    assert_eq!(node.unacked(node.queue('a')), 3);
+    assert!(node.said.is_empty() && node.log().on_disk().is_empty(), "{:?}", node.said);
+    node.word("disk");
+    assert_eq!(
+        (node.said.as_slice(), node.log().on_disk().len()),
+        (&["Committed".to_owned()][..], 3)
+    );
+}
+
 #[test]
 fn a_commit_of_what_need_not_be_written_is_answered_at_once() {
     let mut node = Node::new("a b:transient");
