@@ -158,18 +158,18 @@ impl Runner<'_> {
                 let mut on_interval = |interval: &leveret_load::Interval| {
                     let rate =
                         interval.rate(Counter::Published).max(interval.rate(Counter::Consumed));
-                    let _ = rates.send(RunNews::Rate(rate));
+                    let _ = rates.send(LoadEvent::Rate(rate));
                 };
                 let outcome = leveret_load::measure(&options, Some(&mut on_interval));
-                let _ = tell.send(RunNews::Done(Box::new(outcome)));
+                let _ = tell.send(LoadEvent::Done(Box::new(outcome)));
             });
         }
         drop(tell);
         let (began, mut outcomes, mut now) = (Instant::now(), Vec::new(), String::new());
         while outcomes.len() < commands.len() {
             match told.recv_timeout(LOOK) {
-                Ok(RunNews::Done(outcome)) => outcomes.push((*outcome)?),
-                Ok(RunNews::Rate(rate)) => now = format!(": {}/s", text::number(rate)),
+                Ok(LoadEvent::Done(outcome)) => outcomes.push((*outcome)?),
+                Ok(LoadEvent::Rate(rate)) => now = format!(": {}/s", text::number(rate)),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => bail!("the load died"),
             }
@@ -183,7 +183,7 @@ impl Runner<'_> {
 }
 
 /// What a load under way says.
-enum RunNews {
+enum LoadEvent {
     Rate(f64),
     Done(Box<Result<Outcome>>),
 }

@@ -35,7 +35,7 @@ use crate::readiness::register;
 use crate::reading::{Body, READ_MIN, SocketReader};
 use crate::runner::with_runner;
 use crate::tls::TlsStream;
-use crate::turn::{Actor, TaskNews};
+use crate::turn::{Actor, UnheardLetter};
 use crate::unread::Unread;
 use crate::writing;
 
@@ -89,7 +89,7 @@ pub struct Connection {
     /// Tells the connection's own task to look at those below again.
     wake: Notify,
     /// What the own task told is heard once for each turn.
-    told: TaskNews,
+    told: UnheardLetter,
     waits_for_room: AtomicBool,
     /// Bytes, or their end, wait in the socket, and the session does not want them now.
     has_unread: AtomicBool,
@@ -228,7 +228,7 @@ impl Connection {
             socket: register(socket)?,
             actor: Actor::new(Rank::Connection, state),
             wake: Notify::new(),
-            told: TaskNews::default(),
+            told: UnheardLetter::default(),
             waits_for_room: AtomicBool::new(false),
             has_unread: AtomicBool::new(false),
             watches_end: AtomicBool::new(false),

@@ -94,11 +94,11 @@ impl<S, L> Actor<S, L> {
 /// Room for letters that an idle inbox may keep.
 const KEPT_LETTERS: usize = 32;
 
-/// Whether a turn has heard what an actor's own task told it. The task waits for things that stay as they are until the
+/// A letter of an actor's own task, until a turn has heard it. The task waits for things that stay as they are until the
 /// turn (a socket that is at its end, a time that is over): if it told them again and again while others keep the turn from
 /// its place on a list, the inbox would grow for as long as that is.
 #[derive(Debug, Default)]
-pub struct TaskNews(AtomicU8);
+pub struct UnheardLetter(AtomicU8);
 
 /// A letter is on its way.
 const TOLD: u8 = 1;
@@ -106,7 +106,7 @@ const TOLD: u8 = 1;
 /// A letter is on its way, and the task waits for the end of the turn that hears it.
 const AWAITED: u8 = 2;
 
-impl TaskNews {
+impl UnheardLetter {
     /// For the task, before it posts a letter.
     pub fn tell(&self) {
         self.0.store(TOLD, Ordering::Release);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_is_told_waits_for_the_turn() {
-        let told = TaskNews::default();
+        let told = UnheardLetter::default();
         assert!(told.is_heard(), "nothing was told");
         assert!(!told.hear(), "nobody waits");
         told.tell();

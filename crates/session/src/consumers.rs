@@ -51,7 +51,7 @@ impl Consumer {
 
 /// A place of the table, given to one consumer after the other.
 #[derive(Debug)]
-struct SlotContent {
+struct ConsumerPlace {
     generation: u32,
     consumer: Option<Consumer>,
 }
@@ -59,7 +59,7 @@ struct SlotContent {
 /// The table.
 #[derive(Debug, Default)]
 pub(crate) struct Consumers {
-    places: Vec<SlotContent>,
+    places: Vec<ConsumerPlace>,
     /// The place that was free longest is given first.
     free: VecDeque<u32>,
     /// Where new places begin to count.
@@ -75,7 +75,8 @@ impl Consumers {
             None => {
                 // The last places are the marks of `unacked`.
                 let at = u32::try_from(self.places.len()).ok().filter(|&at| at < PLACE - 1)?;
-                self.places.push(SlotContent { generation: self.first_generation, consumer: None });
+                self.places
+                    .push(ConsumerPlace { generation: self.first_generation, consumer: None });
                 at
             }
         };
@@ -90,7 +91,7 @@ impl Consumers {
         self.bytes
     }
 
-    fn place(&self, slot: ConsumerSlot) -> Option<&SlotContent> {
+    fn place(&self, slot: ConsumerSlot) -> Option<&ConsumerPlace> {
         let place = self.places.get((slot.0 & PLACE) as usize)?;
         (place.generation == slot.0 >> PLACE_BITS).then_some(place)
     }
