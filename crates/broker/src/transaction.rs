@@ -63,7 +63,7 @@ pub struct Decided {
 }
 
 /// The holder of records that are no message, in a shard's log. No queue has this number.
-pub(crate) const NOTES: QueueId = QueueId::new(u64::MAX);
+pub(crate) const NOTES: QueueId = QueueId::new(Holder::OWNER.get());
 
 /// The first bytes of records that are no message; see [`record`](crate::record) for those that are.
 const PART: u8 = 0x21;
@@ -110,7 +110,7 @@ impl Note {
     }
 
     pub(crate) const fn holder() -> Holder {
-        Holder::new(NOTES.get())
+        Holder::OWNER
     }
 }
 

@@ -40,6 +40,7 @@ mod table;
 mod walk;
 mod write;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -161,6 +162,8 @@ impl Tag {
     }
 }
 
+type Own = BTreeMap<u64, SmallVec<[u8; 16]>>;
+
 type Marks = HashMap<u64, SmallVec<[(Holder, u8); 1]>, FixedState>;
 
 /// Who holds what, and where it is on disk.
@@ -175,6 +178,8 @@ struct Store {
     /// Written records that are held, and whose bytes are in another log.
     elsewhere: Elsewhere,
     seen: Seen,
+    /// The heads of records that the log's owner holds, until they are told of.
+    own: Own,
 }
 
 /// Sums, kept step by step.
@@ -762,6 +767,11 @@ impl<D: Disk> Log for FileLog<D> {
             self.note_mark(at, holder, mark);
         }
         Ok(())
+    }
+
+    fn own(&mut self, each: &mut dyn FnMut(Offset, &[u8])) {
+        let own = std::mem::take(&mut self.store.own);
+        own.iter().for_each(|(&at, head)| each(Offset::new(at), head));
     }
 
     fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {

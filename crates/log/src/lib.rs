@@ -176,6 +176,9 @@ pub struct Holder(u64);
 const LOG_MAX: u64 = u64::MAX - 1;
 
 impl Holder {
+    /// The log's owner itself. Its records are few and durable, and [`Log::own`] tells of them apart from all others.
+    pub const OWNER: Self = Self(u64::MAX);
+
     /// The holder with this number.
     pub const fn new(number: u64) -> Self {
         Self(number)
@@ -186,8 +189,8 @@ impl Holder {
         self.0
     }
 
-    /// Another log, which refers to the record: see [`shared`]. Nobody else has a number as high as these but the
-    /// highest, which is for the owner's own use.
+    /// Another log, which refers to the record: see [`shared`]. Nobody else has a number as high as these but
+    /// [the owner](Self::OWNER).
     pub const fn of_log(log: LogNumber) -> Self {
         Self(LOG_MAX - log.get() as u64)
     }
@@ -462,6 +465,12 @@ pub trait Log {
     fn mark(&mut self, at: Offset, holder: Holder, mark: u8) -> Result<(), HoldError> {
         let _ = (at, holder, mark);
         Ok(())
+    }
+
+    /// After the log was opened, before [`recover`](Self::recover): the records that survived and that its
+    /// [owner](Holder::OWNER) holds, with their heads, ascending. No other record is looked at.
+    fn own(&mut self, each: &mut dyn FnMut(Offset, &[u8])) {
+        let _ = each;
     }
 
     /// After the log was opened, before anything else: every record that survived, ascending.

@@ -675,6 +675,10 @@ impl Log for Store {
         both!(mut self, log => log.mark(at, holder, mark))
     }
 
+    fn own(&mut self, each: &mut dyn FnMut(Offset, &[u8])) {
+        both!(mut self, log => log.own(each));
+    }
+
     fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
         both!(mut self, log => log.recover(each));
     }

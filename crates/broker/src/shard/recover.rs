@@ -9,6 +9,7 @@
 //! mark for each message of a backlog.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use leveret_log::{Holder, Log};
 use leveret_queue::{Incoming, Left, Offset, Time};
@@ -60,6 +61,17 @@ pub fn queue_of(holder: Holder) -> Option<QueueId> {
     is_queue.then(|| QueueId::new(holder.get()))
 }
 
+/// What becomes of the messages of a part that are in no queue.
+#[derive(Clone, Copy)]
+enum PartFate {
+    HeldBack,
+    Undone,
+}
+
+fn complain(at: leveret_log::Offset) {
+    tracing::error!(offset = %at, "a record in the log is not a message: left alone");
+}
+
 impl<L: Log> Shard<L> {
     /// What [`recover`](Self::recover) finds of queues that the topology does not have, and of transactions on which nothing
     /// was decided, stays in the log, in no queue: it is not the whole topology.
@@ -109,51 +121,64 @@ impl<L: Log> Shard<L> {
         let mut orphans: Vec<(leveret_log::Offset, Holder)> = Vec::new();
         // What transactions leave behind.
         let mut finished: Vec<(leveret_log::Offset, Holder)> = Vec::new();
-        // Records of a transaction that never was, up to here.
-        let mut undone_until = 0;
-        // Records of a transaction that is not decided, up to here.
-        let mut held_back_until = 0;
-        store.recover(seen_below, &mut |record| {
-            read += 1;
-            if read % TELLS_EVERY == 0 {
-                progress(TELLS_EVERY);
-            }
-            let all = record.holders.iter().map(|&(holder, _)| (record.at, holder));
-            if let Some(note) = Note::decode(record.head) {
-                if let Note::Applied { tx } = note {
-                    transactions.applied.push(tx);
-                }
-                if let Note::Part { tx, messages } = note {
+        // The messages of parts that are in no queue, in order: those of transactions that never were, and those of
+        // transactions that are not decided.
+        let mut parts: Vec<(Range<u64>, PartFate)> = Vec::new();
+        store.own(&mut |at, head| {
+            let messages_of = |count: u32| at.get() + 1..at.get() + 1 + u64::from(count);
+            match Note::decode(head) {
+                Some(Note::Part { tx, messages }) => {
                     if transactions.is_held_back(tx) {
-                        held_back_until = record.at.get() + 1 + u64::from(messages);
+                        parts.push((messages_of(messages), PartFate::HeldBack));
                         return;
                     }
                     transactions.found.push(tx);
                     if !decided.transactions.contains(&tx) {
-                        undone_until = record.at.get() + 1 + u64::from(messages);
+                        parts.push((messages_of(messages), PartFate::Undone));
                         // With names that are lost what was decided may be.
                         if keeps_orphans {
                             return;
                         }
                     }
                 }
-                finished.extend(all);
-                return;
-            }
-            if record.at.get() < held_back_until {
-                transactions.there.insert(queue_offset(record.at));
-                return;
-            }
-            if record.at.get() < undone_until {
-                restored.undone += 1;
-                if !keeps_orphans {
-                    finished.extend(all);
+                Some(Note::Applied { tx }) => transactions.applied.push(tx),
+                None => {
+                    restored.damaged += 1;
+                    complain(at);
+                    return;
                 }
+            }
+            finished.push((at, Holder::OWNER));
+        });
+        let mut parts = parts.into_iter().peekable();
+        store.recover(seen_below, &mut |record| {
+            read += 1;
+            if read % TELLS_EVERY == 0 {
+                progress(TELLS_EVERY);
+            }
+            if let [(Holder::OWNER, _)] = record.holders {
                 return;
+            }
+            let at = record.at.get();
+            while parts.next_if(|(messages, _)| messages.end <= at).is_some() {}
+            match parts.peek().filter(|(messages, _)| messages.contains(&at)) {
+                Some((_, PartFate::HeldBack)) => {
+                    transactions.there.insert(queue_offset(record.at));
+                    return;
+                }
+                Some((_, PartFate::Undone)) => {
+                    restored.undone += 1;
+                    if !keeps_orphans {
+                        let all = record.holders.iter().map(|&(holder, _)| (record.at, holder));
+                        finished.extend(all);
+                    }
+                    return;
+                }
+                None => {}
             }
             let Some(head) = Head::decode(record.head) else {
                 restored.damaged += 1;
-                tracing::error!(offset = %record.at, "a record in the log is not a message: left alone");
+                complain(record.at);
                 return;
             };
             // What other shards hold is in their queues.

@@ -236,6 +236,11 @@ impl<L: Log> Store<L> {
         self.log.durable() == self.log.end() && unwritten == 0
     }
 
+    /// What the log kept that is no message.
+    pub(super) fn own(&mut self, each: &mut dyn FnMut(leveret_log::Offset, &[u8])) {
+        self.log.own(each);
+    }
+
     /// Reads what the log kept. Messages below `seen_below` may have been delivered.
     pub(super) fn recover(
         &mut self,

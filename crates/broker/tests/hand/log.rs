@@ -287,6 +287,12 @@ impl Log for HandLog {
         Ok(())
     }
 
+    fn own(&mut self, each: &mut dyn FnMut(Offset, &[u8])) {
+        let hand = self.0.borrow();
+        let own = hand.held.iter().filter(|(_, stored)| stored.holders.contains(&Holder::OWNER));
+        own.for_each(|(&at, stored)| each(Offset::new(at), &stored.head));
+    }
+
     fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
         for (&at, stored) in &self.0.borrow().held {
             let holders: Vec<_> = stored.holders.iter().map(|&holder| (holder, 0)).collect();

@@ -109,6 +109,8 @@ struct Tally {
     /// Sets that have a count.
     counted: Vec<u32>,
     weight: u64,
+    /// Some of the sets have the log's owner.
+    has_own: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -121,7 +123,14 @@ struct Counted {
 impl Tally {
     fn of(digest: &Digest) -> Self {
         let of = vec![Counted::default(); digest.sets.len()];
-        Self { of, counted: Vec::new(), weight: 0 }
+        let has_own = digest.sets.iter().any(|names| is_own(names));
+        Self { of, counted: Vec::new(), weight: 0, has_own }
+    }
+
+    /// Whether one of these sets has the log's owner.
+    fn is_own(&self, sets: &[u32], digest: &Digest) -> bool {
+        let names = |set: &u32| digest.sets.get(*set as usize);
+        self.has_own && sets.iter().filter_map(names).any(|names| is_own(names))
     }
 
     /// One more record has a set of the digest: which that is.
@@ -308,7 +317,7 @@ impl Table {
     ) -> Result<(), Malformed> {
         let Alike { at, count, len, head, .. } = alike;
         let end = at.saturating_add(count.into());
-        if at < batch.first {
+        if at < batch.first || is_own(names) {
             let fact = |at| Fact { at, len, crc: None, is_volatile: false, elsewhere: None, head };
             for at in at..end {
                 order.check(at)?;
@@ -337,7 +346,7 @@ impl Table {
         head: &[u8],
     ) -> Result<(), Malformed> {
         let (at, len) = (mixed.at, mixed.len);
-        if at < batch.first {
+        if at < batch.first || tally.is_own(mixed.sets(), digest) {
             for (at, set) in (at..).zip(mixed.sets()) {
                 order.check(at)?;
                 let names = digest.sets.get(*set as usize).ok_or(Malformed)?;
@@ -367,7 +376,7 @@ impl Table {
         names: &[Holder],
         list: &[(Holder, u8)],
     ) -> Result<(), Malformed> {
-        let Store { segments, sets, cold, marks, elsewhere, seen, paged } = &mut self.store;
+        let Store { segments, sets, cold, marks, elsewhere, seen, paged, own } = &mut self.store;
         let Fact { at, len, .. } = fact;
         let weight = (self.weigh)(fact.head);
         let segment = segments.all.get_mut(batch.index).ok_or(Malformed)?;
@@ -387,6 +396,9 @@ impl Table {
         segment.add_record(if fact.elsewhere.is_some() { 0 } else { len });
         cold.insert(at, Held { set: sets.get(names), is_volatile: false });
         paged.found(names, 1, weight);
+        if is_own(names) {
+            own.insert(at, SmallVec::from_slice(fact.head));
+        }
         if let Some(crc) = fact.crc
             && (fact.elsewhere.is_some() || names.iter().any(|name| name.as_log().is_some()))
         {
@@ -435,12 +447,15 @@ impl Table {
 
     /// Does to a record what a note says.
     fn change(&mut self, target: usize, at: u64, kind: NoteKind<'_>) {
-        let Store { segments, sets, cold, marks, elsewhere, paged, .. } = &mut self.store;
+        let Store { segments, sets, cold, marks, elsewhere, paged, own, .. } = &mut self.store;
         match kind {
             NoteKind::Release(holder) => {
                 let Some(held) = cold.get(at) else { return };
                 let Ok(rest) = sets.without(held.set, holder) else { return };
                 paged.released(holder, false, None);
+                if holder == Holder::OWNER {
+                    own.remove(&at);
+                }
                 match rest {
                     Some(set) => cold.insert(at, Held { set, ..held }),
                     None => {
@@ -476,6 +491,11 @@ impl Table {
             }
         }
     }
+}
+
+/// Whether the log's owner is among these, which ascend.
+fn is_own(names: &[Holder]) -> bool {
+    names.last() == Some(&Holder::OWNER)
 }
 
 /// A set of holders has none of them twice, whatever a file says.

@@ -75,7 +75,7 @@ fn sums_agree_with_the_files() {
 
 /// What each holder has on the disk only is what looking for each record finds.
 fn assert_paged_out(log: &FileLog<SimDisk>, held: &[(Offset, Holder)]) {
-    let mut found = std::collections::BTreeMap::<Holder, PagedOut>::new();
+    let mut found = BTreeMap::<Holder, PagedOut>::new();
     for &(at, holder) in held {
         let Some(cold) = log.store.cold.get(at.get()) else { continue };
         assert_eq!(log.read(at), Err(ReadError::Cold { at }), "nobody asked for it");

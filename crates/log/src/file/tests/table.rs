@@ -1,6 +1,6 @@
 //! A table that is fed with one batch after the other, as they are written, is what a start finds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::super::format::{FILE_HEADER, FileHeader};
 use super::super::table::Table;
@@ -48,6 +48,7 @@ impl Follower {
 struct Held {
     by: BTreeSet<(u64, Holder)>,
     marks: BTreeMap<(u64, Holder), u8>,
+    own: BTreeMap<u64, Vec<u8>>,
     sums: Vec<PagedOut>,
 }
 
@@ -64,6 +65,9 @@ fn held(store: &Store) -> Held {
         let marks = marks.iter().filter(|(name, _)| held.by.contains(&(at, *name)));
         held.marks.extend(marks.map(|&(name, mark)| ((at, name), mark)));
     }
+    held.own = store.own.iter().map(|(&at, head)| (at, head.to_vec())).collect();
+    let own = held.by.iter().filter(|it| it.1 == Holder::OWNER);
+    assert!(own.map(|it| &it.0).eq(held.own.keys()));
     held.sums = (0..=HOLDERS).map(|name| store.paged.get(Holder::new(name))).collect();
     let count = |name: &u64| held.by.iter().filter(|it| it.1 == Holder::new(*name)).count();
     assert!((0..=HOLDERS).map(|it| count(&it) as u64).eq(held.sums.iter().map(|it| it.records)));
@@ -127,12 +131,17 @@ impl Test {
         let any = below(self.held.len().max(1) as u64) as usize;
         match below(14) {
             0..=3 => {
-                let keep = if below(4) == 0 { Keep::Volatile } else { Keep::Durable };
+                let mut keep = if below(4) == 0 { Keep::Volatile } else { Keep::Durable };
                 let head = [below(200) as u8; 3];
                 let body = vec![7; below(300) as usize];
                 let count = if below(40) == 0 { 60 + below(20) } else { 1 + below(3) };
                 let first = below(HOLDERS);
-                let holders: Vec<_> = (first..first + count).map(Holder::new).collect();
+                let mut holders: Vec<_> = (first..first + count).map(Holder::new).collect();
+                if below(10) == 0 {
+                    keep = Keep::Durable;
+                    holders.truncate(below(2) as usize);
+                    holders.push(Holder::OWNER);
+                }
                 let at = self.log.append(&head, &[&body], &holders, keep).unwrap();
                 self.held.extend(holders.into_iter().map(|holder| (at, holder)));
                 if keep == Keep::Volatile {
@@ -186,8 +195,15 @@ impl Test {
         self.settle();
         self.log = open(&self.disk, self.options.clone());
         self.begin();
-        let mut held = Vec::new();
-        self.log.recover(&mut |it| held.extend(it.holders.iter().map(|&(by, _)| (it.at, by))));
+        let (mut held, mut own) = (Vec::new(), BTreeMap::new());
+        self.log.own(&mut |at, head| assert_eq!(own.insert(at, head.to_vec()), None));
+        self.log.recover(&mut |it| {
+            held.extend(it.holders.iter().map(|&(by, _)| (it.at, by)));
+            if it.holders.iter().any(|&(by, _)| by == Holder::OWNER) {
+                assert_eq!(own.remove(&it.at), Some(it.head.to_vec()));
+            }
+        });
+        assert!(own.is_empty());
         self.held = held;
         self.volatile.clear();
     }
@@ -295,4 +311,49 @@ fn a_start_counts_what_many_hold_in_turn_by_digests_not_by_batches() {
     for holder in 1..=HOLDERS {
         assert_eq!(log.store.paged.get(Holder::new(holder)).records, RECORDS / HOLDERS);
     }
+}
+
+/// The owner's records are told of with what they are, also where they differ from their neighbours by their holder alone.
+#[test]
+fn the_owners_records_are_told_of_wherever_they_lie() {
+    const RECORDS: u64 = 2_000;
+    let disk = SimDisk::new(1);
+    let options = Options {
+        segment_bytes: 20_000,
+        on_damage: OnDamage::Aside,
+        digests: true,
+        ..Options::default()
+    };
+    let mut log = open(&disk, options.clone());
+    let mut own = Vec::new();
+    for number in 0..RECORDS {
+        // One in the midst of others, several one after the other, and one that others hold, too.
+        let holders = match number % 40 {
+            7 | 20..23 => vec![Holder::OWNER],
+            30 => vec![Holder::OWNER, Holder::new(3)],
+            other => vec![Holder::new(1 + other % 5)],
+        };
+        let at = log.append(b"head", &[&[7; 16]], &holders, Keep::Durable).unwrap();
+        if holders[0] == Holder::OWNER {
+            own.push((at, b"head".to_vec()));
+        }
+        if number % 100 == 99 {
+            drive(&mut log);
+        }
+    }
+    // What the owner has let go of is not its own any more, whoever else holds it.
+    for (at, _) in own.extract_if(.., |(at, _)| at.get() % 80 == 30) {
+        log.release(at, Holder::OWNER).unwrap();
+    }
+    log.reclaim();
+    drive(&mut log);
+    while !disk.is_idle() {
+        log.collect().unwrap();
+    }
+    let (mut log, report) = FileLog::open(disk.copy_whole(1), options, &mut |_| {}).unwrap();
+    assert!(report.digests > 2, "{report:?}");
+    let mut told = Vec::new();
+    log.own(&mut |at, head| told.push((at, head.to_vec())));
+    assert_eq!(told, own);
+    assert_eq!(log.store.paged.get(Holder::OWNER).records, own.len() as u64);
 }
