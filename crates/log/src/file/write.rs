@@ -402,6 +402,16 @@ fn mix(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// What became of a record when a batch was gathered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gathered {
+    Taken,
+    /// It is written, or need not be.
+    Needless,
+    /// It waits for a later batch.
+    NoRoom,
+}
+
 /// How much of what is written only to save memory goes into a batch: all that waits for the batch waits for that, too.
 struct SpillRoom {
     /// Records of so many bytes are always taken.
@@ -610,15 +620,13 @@ impl<D: Disk> FileLog<D> {
             most: options.spill_batch_bytes.max(sums.spilled / SPILL_PART),
             taken: 0,
         };
-        let spills = std::mem::take(&mut writer.spills);
         let mut take = |at: u64, tag: &mut u16, held: u32, bytes: Stored<'_>| {
             let was = Tag(*tag);
             if was.is(Tag::WRITTEN) || was.is(Tag::VOLATILE) && !was.is(Tag::SPILL) {
-                return false;
+                return Gathered::Needless;
             }
             if was.is(Tag::VOLATILE) && !spill.takes(bytes.len() as u64) {
-                writer.spills.push_back(at);
-                return false;
+                return Gathered::NoRoom;
             }
             batch.record(at, was, held, bytes);
             *tag |= Tag::WRITTEN;
@@ -632,19 +640,37 @@ impl<D: Disk> FileLog<D> {
             sums.wait_no_more(len);
             sums.cached += len;
             wants_sync |= !was.is(Tag::VOLATILE);
-            true
+            Gathered::Taken
         };
         let mut late = Vec::new();
-        let persists = std::mem::take(&mut writer.persists);
-        for at in persists.into_iter().chain(spills) {
-            hot.walk(Offset::new(at), Offset::new(at).next(), &mut |at, tag, held, bytes| {
-                if take(at, tag, held, bytes) {
-                    late.push(at);
-                }
-            });
+        let mut take_late =
+            |at: u64| {
+                let mut has_room = true;
+                hot.walk(Offset::new(at), Offset::new(at).next(), &mut |at, tag, held, bytes| {
+                    match take(at, tag, held, bytes) {
+                        Gathered::Taken => late.push(at),
+                        Gathered::Needless => {}
+                        Gathered::NoRoom => has_room = false,
+                    }
+                });
+                has_room
+            };
+        for at in std::mem::take(&mut writer.persists) {
+            take_late(at);
+        }
+        // Only as far as there is room: there may be very many, and each batch would look at all.
+        while let Some(&at) = writer.spills.front()
+            && take_late(at)
+        {
+            writer.spills.pop_front();
+        }
+        if writer.spills.is_empty() {
+            writer.spills = VecDeque::new();
         }
         hot.walk(first, end, &mut |at, tag, held, bytes| {
-            take(at, tag, held, bytes);
+            if take(at, tag, held, bytes) == Gathered::NoRoom {
+                writer.spills.push_back(at);
+            }
         });
         let Batch { mut index, lens, .. } = batch;
         let bodies_len = lens.iter().map(|&len| u64::from(len)).sum();

@@ -37,6 +37,8 @@ pub(super) fn choose<D: Disk>(disk: &mut D, known: &Known) -> Result<Choice, Ope
     for it in known.there.iter().rev() {
         let There { name, len, beginning, .. } = *it;
         let line = known.line(name);
+        // Of no account is in which order these go, though a later one may have the releases of an earlier one's records: no start
+        // reads a file of which the list says so, and the list says it of each, synced, before the first of them is removed.
         if line.is_some_and(|line| line.stage == Stage::Going) {
             obsolete.push(name);
             continue;
