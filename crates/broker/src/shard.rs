@@ -46,13 +46,14 @@ mod transactions;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use leveret_log::{Log, ReadError, Usage};
+use leveret_log::{Log, Usage};
 use leveret_queue::{Queue, Time};
-use leveret_topology::{GroupId, QueueId, Topology};
+use leveret_topology::{GroupId, QueueId, Topology, VhostId};
 
 use crate::flow::Alarm;
 use crate::held::Bookmark;
 use crate::message::{Outbox, Reply, ToSession, ToShard};
+use aside::Unreadable;
 use confirms::Confirms;
 use exits::Exits;
 use history::Histories;
@@ -90,8 +91,8 @@ pub struct Shard<L> {
     outside: Outside,
     counters: Counters,
     sampling: Sampling,
-    /// Set aside in this turn, and not told yet.
-    unreadable: Vec<(QueueId, ReadError)>,
+    /// Of this turn, and not told yet.
+    unreadable: Vec<Unreadable>,
     /// Messages of queues that are not known are not let go.
     keeps_orphans: bool,
     /// See [`close`](Self::close).
@@ -485,6 +486,11 @@ impl<L: Log> Shard<L> {
 
 /// `queue 'q' in vhost '/'`, as RabbitMQ's texts name it.
 fn describe(queue: &leveret_topology::Queue, topology: &Topology) -> String {
-    let vhost = topology.vhost_by_id(queue.vhost).map_or("", |vhost| &vhost.name);
-    format!("queue '{}' in vhost '{vhost}'", queue.name)
+    describe_name(&queue.name, queue.vhost, topology)
+}
+
+/// The same of a queue that may be deleted.
+fn describe_name(name: &str, vhost: VhostId, topology: &Topology) -> String {
+    let vhost = topology.vhost_by_id(vhost).map_or("", |vhost| &vhost.name);
+    format!("queue '{name}' in vhost '{vhost}'")
 }

@@ -468,13 +468,19 @@ impl Queue {
 
     /// A dead letter that was held is safe in all its targets, or given up. False when none such is held.
     pub fn dead_lettered(&mut self, offset: Offset) -> bool {
+        let was_held = self.let_dead_letter_go(offset);
+        self.totals.dead_letters_confirmed += u64::from(was_held);
+        was_held
+    }
+
+    /// A dead letter that was held goes on without its queue, which is deleted: no target has it yet. False when none such is held.
+    pub fn let_dead_letter_go(&mut self, offset: Offset) -> bool {
         let Some(held) = &mut self.held else { return false };
         let Some(letter) = held.letters.remove(&offset) else { return false };
         held.bytes -= u64::from(letter.size);
         if held.letters.is_empty() {
             self.held = None;
         }
-        self.totals.dead_letters_confirmed += 1;
         true
     }
 

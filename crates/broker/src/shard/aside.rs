@@ -1,14 +1,25 @@
 //! Messages whose records cannot be read.
 //!
 //! Such a message is *set aside*: its queue keeps it and delivers it to nobody, and the log keeps its record. So a start with a
-//! whole file has the message again.
+//! whole file has the message again. A dead letter of a queue that is deleted has no queue that could keep it: it is lost.
 
 use leveret_log::{Log, ReadError};
 use leveret_queue::Offset;
-use leveret_topology::{QueueId, Topology};
+use leveret_topology::{QueueId, Topology, VhostId};
 
 use super::confirms::Way;
-use super::{Shard, describe};
+use super::{Shard, describe, describe_name};
+
+/// A message that could not be read, of which the operator is not told yet.
+#[derive(Debug)]
+pub(super) struct Unreadable {
+    queue: QueueId,
+    error: ReadError,
+    /// It is lost, as its queue is deleted.
+    is_lost: bool,
+    /// That queue, as far as it is known.
+    former: Option<(VhostId, Box<str>)>,
+}
 
 impl<L: Log> Shard<L> {
     /// A message is set aside, once: a publisher who waits for its ack is told, and so is the operator at the end of the turn.
@@ -16,16 +27,39 @@ impl<L: Log> Shard<L> {
     pub(super) fn note_aside(&mut self, queue: QueueId, at: Offset, error: ReadError) {
         self.counters.unreadable += 1;
         self.confirms.left(at.get(), queue, Way::Lost);
-        self.unreadable.push((queue, error));
+        self.unreadable.push(Unreadable { queue, error, is_lost: false, former: None });
     }
 
-    /// Tells the operator what was set aside in this turn: a line for each queue.
+    /// A dead letter is lost, as its queue is deleted: the operator is told at the end of the turn.
+    #[cold]
+    pub(super) fn note_lost(&mut self, queue: QueueId, error: ReadError) {
+        self.counters.unreadable += 1;
+        let former = self.exits.former(queue).map(|it| (it.vhost, it.name.into()));
+        self.unreadable.push(Unreadable { queue, error, is_lost: true, former });
+    }
+
+    /// Tells the operator what could not be read in this turn: a line for each queue.
     #[cold]
     pub(super) fn tell_unreadable(&mut self, topology: &Topology) {
         let mut all = std::mem::take(&mut self.unreadable);
-        all.sort_by_key(|&(queue, _)| queue);
-        for run in all.chunk_by(|(a, _), (b, _)| a == b) {
-            let Some(&(id, error)) = run.first() else { continue };
+        let key = |it: &Unreadable| (it.queue, it.is_lost);
+        all.sort_by_key(key);
+        for run in all.chunk_by(|a, b| key(a) == key(b)) {
+            let Some(&Unreadable { queue: id, error, is_lost, ref former }) = run.first() else {
+                continue;
+            };
+            if is_lost {
+                let queue =
+                    former.as_ref().map(|(vhost, name)| describe_name(name, *vhost, topology));
+                tracing::error!(
+                    queue = queue.unwrap_or_else(|| id.to_string()),
+                    shard = self.group.get(),
+                    messages = run.len(),
+                    first = %error,
+                    "dead letters are lost: their queue is deleted, and their records cannot be read"
+                );
+                continue;
+            }
             let queue = topology.queue_by_id(id).map(|queue| describe(queue, topology));
             tracing::error!(
                 queue = queue.unwrap_or_else(|| id.to_string()),

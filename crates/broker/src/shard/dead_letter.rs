@@ -96,6 +96,16 @@ impl<L: Log> Shard<L> {
         self.exits.letter_gone(id, offset);
     }
 
+    /// As [`letter_gone`](Self::letter_gone), when targets have answered. A queue that is there counts it itself.
+    fn answered_letter_gone(&mut self, id: QueueId, offset: Offset, way: Way) {
+        if way == Way::DeadLettered
+            && let Some(kind) = self.exits.former_kind(id)
+        {
+            self.count_confirmed(kind);
+        }
+        self.letter_gone(id, offset, way);
+    }
+
     /// The dead letter and the queues it goes to; none when there is nowhere to go.
     fn make_dead_letter(
         &self,
@@ -148,19 +158,19 @@ impl<L: Log> Shard<L> {
         self.send_dead_letter(dead, taken, (letter, targets), topology, out);
     }
 
-    /// A dead letter that cannot be read stays in its queue, where nobody gets it.
+    /// A dead letter that cannot be read stays in its queue, where nobody gets it. It is lost if its queue is deleted.
     #[cold]
     fn set_dead_letter_aside(&mut self, dead: Dead, error: ReadError) {
         let Dead { id, offset, held, mark, .. } = dead;
-        self.note_aside(id, offset, error);
-        match self.queues.get_mut(id) {
-            Some(_) if held => {}
-            Some(hosted) => {
-                let (seen, delivery_count) = marked(mark);
-                hosted.queue.hold_dead_letter(offset, seen, delivery_count);
-            }
-            None => self.letter_gone(id, offset, Way::Lost),
+        let Some(hosted) = self.queues.get_mut(id) else {
+            self.note_lost(id, error);
+            return self.letter_gone(id, offset, Way::Lost);
+        };
+        if !held {
+            let (seen, delivery_count) = marked(mark);
+            hosted.queue.hold_dead_letter(offset, seen, delivery_count);
         }
+        self.note_aside(id, offset, error);
     }
 
     /// Whether a crash would find the message in its queue.
@@ -253,7 +263,7 @@ impl<L: Log> Shard<L> {
                 self.exits.try_later(queue, Stuck { offset, reason, taken }, now);
             }
             Whereabouts::Departed { .. } => {
-                self.letter_gone(queue, offset, way_of(&taken));
+                self.answered_letter_gone(queue, offset, way_of(&taken));
             }
             Whereabouts::Held(reason) if is_unstored || is_refused && !self.gives_up(queue) => {
                 self.exits.try_later(queue, Stuck { offset, reason, taken }, now);
@@ -280,7 +290,7 @@ impl<L: Log> Shard<L> {
             self.queues.touch(queue);
             self.exits.went(queue);
         } else if self.exits.holds(queue, offset) {
-            self.letter_gone(queue, offset, way);
+            self.answered_letter_gone(queue, offset, way);
             self.exits.went(queue);
         }
     }

@@ -12,11 +12,11 @@
 
 mod former;
 mod moves;
+mod parked;
 mod stuck;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use hashbrown::hash_map::Entry;
 use leveret_queue::{Left, Offset, Reason, Time, UnackedId};
 use leveret_topology::QueueId;
 
@@ -24,6 +24,7 @@ use super::Map;
 use super::recover::mark_of_left;
 use crate::message::{ConnectionId, PutResult};
 use former::Formers;
+use parked::ParkedLetters;
 use stuck::Retries;
 
 pub(super) use former::LeftQueue;
@@ -70,10 +71,7 @@ pub(super) struct Exits {
     lines: Map<QueueId, VecDeque<Left>>,
     /// How many that are.
     in_lines: u64,
-    /// Dead letters whose records have to be read, in order.
-    parked: VecDeque<(QueueId, Left)>,
-    /// How many that are of each queue.
-    parked_of: Map<QueueId, u64>,
+    parked: ParkedLetters,
     sent: BTreeMap<(QueueId, Offset), Sent>,
     /// Those that found no target, or no room there, and are tried again.
     retries: Retries,
@@ -85,14 +83,12 @@ pub(super) struct Exits {
 impl Exits {
     /// About how many bytes lines take. What is tried again counts in the queue that holds it.
     pub(super) fn bytes(&self) -> u64 {
-        self.in_lines * size_of::<Left>() as u64
-            + (self.parked.len() * size_of::<(QueueId, Left)>()) as u64
-            + self.formers.bytes()
+        self.in_lines * size_of::<Left>() as u64 + self.parked.bytes() + self.formers.bytes()
     }
 
     /// Dead letters that are not sent yet.
     pub(super) fn waiting(&self) -> u64 {
-        self.in_lines + self.parked.len() as u64
+        self.in_lines + self.parked.len()
     }
 
     /// Whether dead letters of the queue wait for a turn.
@@ -124,8 +120,7 @@ impl Exits {
 
     /// A dead letter whose record is to come waits for those before it.
     pub(super) fn park(&mut self, queue: QueueId, left: Left) {
-        self.parked.push_back((queue, left));
-        *self.parked_of.entry(queue).or_default() += 1;
+        self.parked.push(queue, left);
     }
 
     /// Those that wait to be read, the first one first.
@@ -135,13 +130,7 @@ impl Exits {
 
     /// The first one can be read.
     pub(super) fn unpark(&mut self) {
-        let Some((queue, _)) = self.parked.pop_front() else { return };
-        if let Entry::Occupied(mut count) = self.parked_of.entry(queue) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
+        self.parked.pop();
     }
 
     /// A message was sent to so many targets; others have it already.

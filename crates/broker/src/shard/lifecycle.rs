@@ -7,6 +7,7 @@ use leveret_topology::{By, ConfirmOn, ConfirmOptions, Queue as NamedQueue, Queue
 
 use super::consume::names;
 use super::jobs::{Job, JobOrigin, cost};
+use super::numbers::kind_of;
 use super::ports::Consumer;
 use super::settle::Pays;
 use super::store::Waiter;
@@ -215,8 +216,9 @@ impl<L: Log> Shard<L> {
         let ready = hosted.queue.counts().ready;
         // What left it already goes on without it.
         let named = topology.queue_by_id(id);
-        for by in self.exits.queue_gone(named, id, |offset| {
-            hosted.queue.dead_lettered(offset);
+        let kind = kind_of(&hosted);
+        for by in self.exits.queue_gone(named, id, kind, |offset| {
+            hosted.queue.let_dead_letter_go(offset);
         }) {
             if let Some(moving) = self.exits.give_up_move(by) {
                 out.reply(moving.reply, Reply::Gone);

@@ -53,7 +53,7 @@ impl Use {
 }
 
 /// Queues that are told apart when they are gone: by type, and by what their dead letters are worth.
-type Kind = (QueueKind, bool);
+pub(super) type Kind = (QueueKind, bool);
 
 /// A round, and what is remembered of queues that are gone.
 #[derive(Debug, Default)]
@@ -143,11 +143,21 @@ impl<L: Log> Shard<L> {
 
     /// A queue goes: its totals stay.
     pub(super) fn keep_totals(&mut self, hosted: &Hosted) {
-        let kind = (hosted.kind, hosted.queue.options().at_least_once);
+        let kind = kind_of(hosted);
         let totals = *hosted.queue.totals();
         *self.sampling.gone.entry(kind).or_default() += totals;
         if hosted.seen_in == self.sampling.round {
             *self.sampling.seen.entry(kind).or_default() += totals;
         }
     }
+
+    /// A dead letter of a queue that is gone is safe in its targets.
+    pub(super) fn count_confirmed(&mut self, kind: Kind) {
+        self.sampling.gone.entry(kind).or_default().dead_letters_confirmed += 1;
+    }
+}
+
+/// By what the totals of a queue are kept when it goes.
+pub(super) fn kind_of(hosted: &Hosted) -> Kind {
+    (hosted.kind, hosted.queue.options().at_least_once)
 }

@@ -128,3 +128,29 @@ fn a_damaged_one_is_counted() {
         assert_eq!(node.log().holders().len() as u64, MANY - 1);
     }
 }
+
+/// One that cannot be read is lost in that queue alone: its publisher is told when the other queue has answered, too, and once.
+#[test]
+fn a_damaged_one_is_lost_in_its_queue_alone() {
+    for first in [true, false] {
+        let mut node = Node::new("z a:ack,dlx,dla,ttl1000 b:ack");
+        ["c:b", "p1:ab", "+5", "disk", "+200", "disk"].iter().for_each(|word| node.word(word));
+        node.log().cold = [0].into();
+        node.later(2_000);
+        assert_eq!(node.shard.parked(), 1);
+        node.word("del:a");
+        node.log().damaged = [0].into();
+        if first {
+            node.word("ack:b");
+        }
+        ["disk", "+20", "disk"].iter().for_each(|word| node.word(word));
+        assert_eq!(node.shard.counters().unreadable, 1);
+        assert_eq!(node.take_told(), if first { "-1" } else { "" });
+        if !first {
+            node.word("ack:b");
+            assert_eq!(node.take_told(), "-1");
+        }
+        assert_eq!((node.shard.under_way(), node.shard.departing()), (0, 0));
+        assert_eq!(node.log().holders().len(), 0);
+    }
+}

@@ -6,10 +6,12 @@
 
 use std::collections::BTreeSet;
 
+use hashbrown::hash_map::Entry;
 use leveret_queue::{Left, Offset};
 use leveret_topology::{Queue, QueueId, VhostId};
 
-use super::{Exits, Map, Sent, Whereabouts};
+use super::super::numbers::Kind;
+use super::{Exits, Map, Sent, Stuck, Whereabouts};
 use crate::message::ConnectionId;
 
 /// What dead letters need of the queue that they left.
@@ -38,6 +40,8 @@ struct Former {
     exchange: Box<str>,
     key: Option<Box<str>>,
     is_durable: bool,
+    /// By what its totals are kept.
+    kind: Kind,
     /// Dead letters that are on their way.
     letters: u64,
     /// Those of them that found no room on the disk of a target.
@@ -48,6 +52,22 @@ struct Former {
 #[derive(Debug, Default)]
 pub(super) struct Formers {
     all: Map<QueueId, Former>,
+    /// Letters that are held.
+    held: u64,
+    /// About how many bytes queues take, but for their letters.
+    bytes: u64,
+}
+
+/// About how many bytes a letter takes that is held: its place among them, and what waits for the next try.
+const HELD_BYTES: u64 = (size_of::<Offset>() + size_of::<Stuck>()) as u64;
+
+impl Former {
+    /// About how many bytes it takes, but for its letters.
+    fn bytes(&self) -> u64 {
+        let texts =
+            self.name.len() + self.exchange.len() + self.key.as_ref().map_or(0, |it| it.len());
+        (size_of::<(QueueId, Former)>() + texts) as u64
+    }
 }
 
 impl Formers {
@@ -57,13 +77,38 @@ impl Formers {
 
     /// Dead letters that found no room.
     pub(super) fn held(&self) -> u64 {
-        self.all.values().map(|it| it.held.len() as u64).sum()
+        self.held
     }
 
     /// About how many bytes they take.
     pub(super) fn bytes(&self) -> u64 {
-        let each = |it: &Former| (size_of::<Former>() + it.held.len() * size_of::<Offset>()) as u64;
-        self.all.values().map(each).sum()
+        self.bytes + self.held * HELD_BYTES
+    }
+
+    fn add(&mut self, queue: QueueId, former: Former) {
+        self.bytes += former.bytes();
+        self.all.insert(queue, former);
+    }
+
+    /// A letter is held from now on. False if it was, or nothing is known of the queue.
+    fn hold(&mut self, queue: QueueId, offset: Offset) -> bool {
+        let is_new = self.all.get_mut(&queue).is_some_and(|former| former.held.insert(offset));
+        self.held += u64::from(is_new);
+        is_new
+    }
+
+    /// A letter is on its way no more. The queue is forgotten with its last one.
+    fn letter_gone(&mut self, queue: QueueId, offset: Offset) {
+        if self.all.is_empty() {
+            return;
+        }
+        let Entry::Occupied(mut entry) = self.all.entry(queue) else { return };
+        let former = entry.get_mut();
+        self.held -= u64::from(former.held.remove(&offset));
+        former.letters -= 1;
+        if former.letters == 0 {
+            self.bytes -= entry.remove().bytes();
+        }
     }
 }
 
@@ -74,19 +119,17 @@ impl Exits {
         &mut self,
         named: Option<&Queue>,
         queue: QueueId,
+        kind: Kind,
         mut let_go: impl FnMut(Offset),
     ) -> Vec<ConnectionId> {
         self.retries.forget(queue);
-        let mut letters = self.parked_of.get(&queue).copied().unwrap_or_default();
-        if letters > 0 {
-            for (_, left) in self.parked.iter_mut().filter(|(of, _)| *of == queue) {
-                if let Left::DeadLetter { offset, held, .. } = left
-                    && std::mem::take(held)
-                {
-                    let_go(*offset);
-                }
+        let mut letters = self.parked.each_of(queue, |left| {
+            if let Left::DeadLetter { offset, held, .. } = left
+                && std::mem::take(held)
+            {
+                let_go(*offset);
             }
-        }
+        });
         let all = (queue, Offset::new(0))..=(queue, Offset::new(u64::MAX));
         let is_moved = |sent: &Sent| matches!(sent.whereabouts, Whereabouts::Moved { .. });
         let moved = self.sent.extract_if(all.clone(), |_, sent| is_moved(sent));
@@ -112,10 +155,11 @@ impl Exits {
                 exchange: exchange.into(),
                 key: key.map(Into::into),
                 is_durable: named.durable,
+                kind,
                 letters,
                 held: BTreeSet::new(),
             };
-            self.formers.all.insert(queue, former);
+            self.formers.add(queue, former);
         }
         moved_by
     }
@@ -131,10 +175,14 @@ impl Exits {
         self.formers.get(queue).is_some_and(|former| former.is_durable)
     }
 
+    /// By what the totals of a queue that is deleted are kept.
+    pub(in super::super) fn former_kind(&self, queue: QueueId) -> Option<Kind> {
+        self.formers.get(queue).map(|former| former.kind)
+    }
+
     /// A dead letter of a queue that is deleted found no room: it is tried again. False if nothing is known of the queue.
     pub(in super::super) fn hold(&mut self, queue: QueueId, offset: Offset) -> bool {
-        let former = self.formers.all.get_mut(&queue);
-        former.is_some_and(|former| former.held.insert(offset))
+        self.formers.hold(queue, offset)
     }
 
     /// Whether this dead letter of a queue that is deleted is to be tried again.
@@ -144,14 +192,6 @@ impl Exits {
 
     /// A dead letter is where it was to go, or is given up.
     pub(in super::super) fn letter_gone(&mut self, queue: QueueId, offset: Offset) {
-        if !self.formers.all.is_empty()
-            && let Some(former) = self.formers.all.get_mut(&queue)
-        {
-            former.held.remove(&offset);
-            former.letters -= 1;
-            if former.letters == 0 {
-                self.formers.all.remove(&queue);
-            }
-        }
+        self.formers.letter_gone(queue, offset);
     }
 }
