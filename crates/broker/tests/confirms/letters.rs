@@ -109,7 +109,12 @@ fn what_is_on_its_way_is_kept_until_it_is_there() {
     let gone = node.queue('a').get();
     let kept = node.log().holders().values().filter(|holders| holders.contains(&gone)).count();
     assert_eq!(kept as u64, MANY, "none is on the disk of its target");
+    let reply = ReplyTo { connection: PUBLISHER, channel: 1 };
+    node.turn(ToShard::Sample { reply, begins: true });
+    assert_eq!(node.confirmed_letters, 0, "none counts before it is there");
     work_off(&mut node);
+    node.turn(ToShard::Sample { reply, begins: true });
+    assert_eq!(node.confirmed_letters, MANY);
     assert_eq!(ready(&node, 'z'), MANY);
     assert_eq!(node.log().holders().len() as u64, MANY);
 }

@@ -34,6 +34,8 @@ pub(crate) struct Node {
     pub(crate) looked: Vec<Offset>,
     /// Other letters, in short.
     pub(crate) said: Vec<String>,
+    /// Of queues that are deleted: dead letters that are known to be safe in their targets.
+    pub(crate) confirmed_letters: u64,
     pub(crate) failed: Option<String>,
 }
 
@@ -54,6 +56,7 @@ impl Node {
             told: Vec::new(),
             looked: Vec::new(),
             said: Vec::new(),
+            confirmed_letters: 0,
             failed: None,
         };
         for queue in queues.split_whitespace() {
@@ -160,6 +163,10 @@ impl Node {
             }
             ToSession::Reply { reply: Reply::Looked(page), .. } => {
                 self.looked = page.messages.iter().map(|one| one.look.offset).collect();
+            }
+            ToSession::Reply { reply: Reply::Sampled(piece), .. } => {
+                let gone = piece.rest.iter().flat_map(|rest| &rest.gone);
+                self.confirmed_letters = gone.map(|it| it.totals.dead_letters_confirmed).sum();
             }
             ToSession::Stopped => self.said.push("Stopped".to_owned()),
             ToSession::Reply { reply, .. } => {
