@@ -138,7 +138,7 @@ fn a_damaged_one_is_counted() {
 #[test]
 fn a_damaged_one_is_lost_in_its_queue_alone() {
     for first in [true, false] {
-        let mut node = Node::new("z a:ack,dlx,dla,ttl1000 b:ack");
+        let mut node = Node::new("z a:ack,dlx,ttl1000 b:ack");
         ["c:b", "p1:ab", "+5", "disk", "+200", "disk"].iter().for_each(|word| node.word(word));
         node.log().cold = [0].into();
         node.later(2_000);
