@@ -99,7 +99,7 @@ impl<L: Log> Shard<L> {
     /// As [`letter_gone`](Self::letter_gone), when targets have answered. A queue that is there counts it itself.
     fn answered_letter_gone(&mut self, id: QueueId, offset: Offset, way: Way) {
         if way == Way::DeadLettered
-            && let Some(kind) = self.exits.former_kind(id)
+            && let Some(kind @ (_, true)) = self.exits.former_kind(id)
         {
             self.count_confirmed(kind);
         }

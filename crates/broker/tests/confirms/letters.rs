@@ -42,7 +42,7 @@ fn work_off(node: &mut Node) {
 /// the disk takes to give the body back. The name can be used again at once, and keeps nothing of the queue that had it.
 #[test]
 fn dead_letters_outlive_their_queue() {
-    for queues in ["z a:dlx,ttl1000", "z a:dlx,ttl1000,transient"] {
+    for queues in ["z a:dlx,ttl1000", "z a:dlx,ttl1000,transient", "z a:dlx,ttl1000,limit9"] {
         for strategy in ["at-most-once", "at-least-once"] {
             for is_declared_again in [false, true] {
                 let what = format!("{queues}, {strategy}, {is_declared_again}");
@@ -98,7 +98,7 @@ fn dead_letters_without_a_queue_wait_for_room() {
 /// What was on its way when its queue went is let go of only when its target has it: the disk of the target may be full.
 #[test]
 fn what_is_on_its_way_is_kept_until_it_is_there() {
-    let mut node = parked("z a:dlx,ttl1000", "at-least-once");
+    let mut node = parked("z a:dlx,ttl1000,limit9", "at-least-once");
     // Some are read, and were stored where they go, but not on the disk yet.
     node.log().fetching.clear();
     node.log().cold.clear();
@@ -123,7 +123,7 @@ fn what_is_on_its_way_is_kept_until_it_is_there() {
 #[test]
 fn a_damaged_one_is_counted() {
     for strategy in ["at-most-once", "at-least-once"] {
-        let mut node = parked("z a:dlx,ttl1000", strategy);
+        let mut node = parked("z a:dlx,ttl1000,limit9", strategy);
         node.word("del:a");
         node.log().damaged = [MANY - 7].into();
         work_off(&mut node);
