@@ -20,6 +20,8 @@ pub enum Named {
     OperatorPolicy,
     /// A parameter of the whole cluster. RabbitMQ makes it an atom, which has 255 characters at most.
     GlobalParameter,
+    /// A queue that is imported: the broker gives a name to one that is declared without.
+    Queue,
     /// An exchange that topic permissions are for, whether it is there or not. The default one has no name.
     Exchange,
 }
@@ -52,6 +54,7 @@ impl fmt::Display for Named {
             Self::Policy => "policy",
             Self::OperatorPolicy => "operator policy",
             Self::GlobalParameter => "global parameter",
+            Self::Queue => "queue",
             Self::Exchange => "exchange",
         })
     }

@@ -317,12 +317,13 @@ impl Found {
 }
 
 impl Names<'_> {
-    /// Whether what is new may be called so. Queues and exchanges are looked at by [`fits_amqp`].
+    /// Whether what is new may be called so. Exchanges are looked at by [`fits_amqp`].
     fn check_new(&self) -> Result<(), NameError> {
         match self.brings {
             Some(Name::User(name)) => Named::User.check(name)?,
             Some(Name::Vhost(name)) => Named::Vhost.check(name)?,
-            Some(Name::Queue { .. } | Name::Exchange { .. }) | None => {}
+            Some(Name::Queue { name, .. }) => Named::Queue.check(name)?,
+            Some(Name::Exchange { .. }) | None => {}
         }
         match self.sets {
             Some(Setting::Policy { name, operator, .. }) => Named::policy(operator).check(name),

@@ -323,6 +323,8 @@ fn bad_definitions() {
         "vhosts[1]: virtual host name must be at most 255 bytes long, not 256\nNothing was imported");
     refuse(r#"{"vhosts": [{"name": "v"}, {"name": ""}]}"#,
         "vhosts[1]: virtual host name must not be empty\nNothing was imported");
+    refuse(r#"{"vhosts": [{"name": "v"}], "queues": [{"vhost": "v", "name": ""}]}"#,
+        "queues[0]: queue name must not be empty\nNothing was imported");
     refuse(&format!(r#"{{"users": [{{"name": "{long}", "password_hash": ""}}]}}"#),
         "users[0]: user name must be at most 255 bytes long, not 256\nNothing was imported");
     for (what, entry) in [
