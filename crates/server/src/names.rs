@@ -95,23 +95,36 @@ impl<T> Names<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread::{Scope, ScopedJoinHandle};
+
     use super::*;
 
-    /// Who gives the lock back while another thread waits does not go on before that one has it.
+    /// Begins what waits for the names, and goes on when it is counted.
     #[track_caller]
-    fn lets_in<T>(held: T, names: &Names<()>, wait: impl FnOnce() + Send) {
+    fn waiting<'s>(
+        scope: &'s Scope<'s, '_>,
+        names: &Names<()>,
+        wait: impl FnOnce() + Send + 's,
+    ) -> ScopedJoinHandle<'s, ()> {
+        let waiting = scope.spawn(wait);
+        while names.awaited.load(Ordering::Relaxed) == 0 {
+            assert!(!waiting.is_finished(), "it did not wait, or was not counted");
+            std::thread::yield_now();
+        }
+        waiting
+    }
+
+    /// Who gives the lock back while another thread waits, and then wants it `again` and again, does not go on before that one has
+    /// it.
+    #[track_caller]
+    fn lets_in<T>(held: T, names: &Names<()>, wait: impl FnOnce() + Send, mut again: impl FnMut()) {
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(wait);
-            while names.awaited.load(Ordering::Relaxed) == 0 {
-                assert!(!waiting.is_finished(), "it did not wait, or was not counted");
-                std::thread::yield_now();
-            }
+            waiting(scope, names, wait);
             drop(held);
             // Once is enough but on a machine that is very busy; without it there are many thousands.
             let mut turns = 0;
             while names.awaited.load(Ordering::Relaxed) > 0 {
-                drop(names.write());
-                names.let_others_in();
+                again();
                 turns += 1;
             }
             assert!(turns <= 100, "{turns} turns came before");
@@ -134,29 +147,19 @@ mod tests {
     #[test]
     fn who_waits_is_let_in() {
         let names = Names::new(());
-        lets_in(names.read(), &names, || drop(names.write()));
-        lets_in(names.write(), &names, || drop(names.read()));
+        let turn = || {
+            drop(names.write());
+            names.let_others_in();
+        };
+        lets_in(names.read(), &names, || drop(names.write()), turn);
+        lets_in(names.write(), &names, || drop(names.read()), turn);
     }
 
     /// As one who copies page after page: it has no turns to look between.
     #[test]
     fn who_reads_again_and_again_lets_a_change_in() {
         let names = Names::new(());
-        let held = names.read();
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| drop(names.write()));
-            while names.awaited.load(Ordering::Relaxed) == 0 {
-                assert!(!waiting.is_finished(), "it did not wait, or was not counted");
-                std::thread::yield_now();
-            }
-            drop(held);
-            let mut pages = 0;
-            while names.awaited.load(Ordering::Relaxed) > 0 {
-                drop(names.read());
-                pages += 1;
-            }
-            assert!(pages <= 100, "{pages} pages came before");
-        });
+        lets_in(names.read(), &names, || drop(names.write()), || drop(names.read()));
     }
 
     /// While another thread changes them nobody can be let in, and there is nothing to stay back for.
@@ -165,10 +168,7 @@ mod tests {
         let names = Names::new(());
         let held = names.write();
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| drop(names.read()));
-            while names.awaited.load(Ordering::Relaxed) == 0 {
-                std::thread::yield_now();
-            }
+            let waiting = waiting(scope, &names, || drop(names.read()));
             let looks = scope.spawn(|| names.stay_back());
             assert_eq!(looks.join().unwrap(), 0);
             assert!(!waiting.is_finished());

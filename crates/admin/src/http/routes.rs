@@ -38,20 +38,20 @@ macro_rules! routes {
 /// Whether `DELETE` of this path with a slash behind it is about what has no name: imports took empty names once. All other
 /// slashes at the end of a path mean nothing.
 pub(super) fn may_be_nameless(path: &str) -> bool {
-    let parts: Vec<&str> = path.split('/').skip(1).collect();
-    matches!(
-        parts[..],
-        ["api", "users" | "global-parameters"]
-            | ["api", "policies" | "operator-policies", _]
-            | ["api", "parameters", _, _]
-    )
+    let fits = |nameless: &str| {
+        let (mut wanted, mut given) = (nameless.trim_end_matches('/').split('/'), path.split('/'));
+        let is_so = wanted.by_ref().all(|wanted| {
+            given.next().is_some_and(|given| wanted.starts_with('{') || wanted == given)
+        });
+        is_so && given.next().is_none()
+    };
+    NAMELESS.iter().any(|(nameless, _)| fits(nameless))
 }
 
 /// `DELETE` of what has no name: its path, and the route of what has one, whose handler answers.
 macro_rules! nameless {
     ($($path:literal of $named:literal => $handler:path;)*) => {
         /// Paths, and the routes whose rights they have.
-        #[cfg(test)]
         const NAMELESS: &[(&str, &str)] = &[$(($path, $named)),*];
 
         fn with_nameless(routes: Router<Arc<App>>) -> Router<Arc<App>> {

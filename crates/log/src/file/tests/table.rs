@@ -275,6 +275,20 @@ fn what_is_fed_is_what_a_start_finds_in_files_that_were_rewritten() {
     assert!(removed > 100 && rewritten > 30, "{removed} {rewritten}");
 }
 
+/// The log as a start finds it, once what is full has its digests.
+fn opened_again(
+    disk: &SimDisk,
+    mut log: FileLog<SimDisk>,
+    options: Options,
+) -> (FileLog<SimDisk>, Report) {
+    log.reclaim();
+    drive(&mut log);
+    while !disk.is_idle() {
+        log.collect().unwrap();
+    }
+    FileLog::open(disk.copy_whole(1), options, &mut |_| {}).unwrap()
+}
+
 /// A backlog of many queues in turn has batches that are each of all of them: a start adds to the sum of a queue once for
 /// each digest, and not once for each batch.
 #[test]
@@ -296,12 +310,7 @@ fn a_start_counts_what_many_hold_in_turn_by_digests_not_by_batches() {
             drive(&mut log);
         }
     }
-    log.reclaim();
-    drive(&mut log);
-    while !disk.is_idle() {
-        log.collect().unwrap();
-    }
-    let (log, report) = FileLog::open(disk.copy_whole(1), options, &mut |_| {}).unwrap();
+    let (log, report) = opened_again(&disk, log, options);
     assert!(report.digests > 3 && report.files == report.digests + 1, "{report:?}");
     let tail = log.store.segments.all.back().unwrap();
     // The first record of a digest has none before it to be like, and is a row of its own.
@@ -345,12 +354,7 @@ fn the_owners_records_are_told_of_wherever_they_lie() {
     for (at, _) in own.extract_if(.., |(at, _)| at.get() % 80 == 30) {
         log.release(at, Holder::OWNER).unwrap();
     }
-    log.reclaim();
-    drive(&mut log);
-    while !disk.is_idle() {
-        log.collect().unwrap();
-    }
-    let (mut log, report) = FileLog::open(disk.copy_whole(1), options, &mut |_| {}).unwrap();
+    let (mut log, report) = opened_again(&disk, log, options);
     assert!(report.digests > 2, "{report:?}");
     let mut told = Vec::new();
     log.own(&mut |at, head| told.push((at, head.to_vec())));
