@@ -48,7 +48,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_log::{Log, Usage};
 use leveret_queue::{Queue, Time};
-use leveret_topology::{GroupId, QueueId, Topology, VhostId};
+use leveret_topology::{GroupId, QueueId, Topology};
 
 use crate::flow::Alarm;
 use crate::held::Bookmark;
@@ -486,11 +486,6 @@ impl<L: Log> Shard<L> {
 
 /// `queue 'q' in vhost '/'`, as RabbitMQ's texts name it.
 fn describe(queue: &leveret_topology::Queue, topology: &Topology) -> String {
-    describe_name(&queue.name, queue.vhost, topology)
-}
-
-/// The same of a queue that may be deleted.
-fn describe_name(name: &str, vhost: VhostId, topology: &Topology) -> String {
-    let vhost = topology.vhost_by_id(vhost).map_or("", |vhost| &vhost.name);
-    format!("queue '{name}' in vhost '{vhost}'")
+    let vhost = topology.vhost_by_id(queue.vhost).map_or("", |vhost| &vhost.name);
+    format!("queue '{}' in vhost '{vhost}'", queue.name)
 }

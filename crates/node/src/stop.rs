@@ -105,7 +105,13 @@ fn write<N: Stopping>(node: &mut N) -> Result<Next, SyncError> {
         Some(failure) => Err(failure.clone()),
         None => Ok(meta.log().durable() == meta.log().end()),
     })?;
-    Ok(if is_done { Next::Done } else { Next::Waits })
+    if !is_done {
+        return Ok(Next::Waits);
+    }
+    for index in 0..node.shards() {
+        node.shard(index, |shard| shard.tell_given_up());
+    }
+    Ok(Next::Done)
 }
 
 #[cfg(test)]

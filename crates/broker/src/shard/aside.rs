@@ -5,10 +5,10 @@
 
 use leveret_log::{Log, ReadError};
 use leveret_queue::Offset;
-use leveret_topology::{QueueId, Topology, VhostId};
+use leveret_topology::{QueueId, Topology};
 
 use super::confirms::Way;
-use super::{Shard, describe, describe_name};
+use super::{Shard, describe};
 
 /// A message that could not be read, of which the operator is not told yet.
 #[derive(Debug)]
@@ -17,8 +17,8 @@ pub(super) struct Unreadable {
     error: ReadError,
     /// It is lost, as its queue is deleted.
     is_lost: bool,
-    /// That queue, as far as it is known.
-    former: Option<(VhostId, Box<str>)>,
+    /// What the log calls that queue, as far as it is known.
+    former: Option<Box<str>>,
 }
 
 impl<L: Log> Shard<L> {
@@ -34,7 +34,7 @@ impl<L: Log> Shard<L> {
     #[cold]
     pub(super) fn note_lost(&mut self, queue: QueueId, error: ReadError) {
         self.counters.unreadable += 1;
-        let former = self.exits.former(queue).map(|it| (it.vhost, it.name.into()));
+        let former = self.exits.former_description(queue).map(Into::into);
         self.unreadable.push(Unreadable { queue, error, is_lost: true, former });
     }
 
@@ -49,10 +49,8 @@ impl<L: Log> Shard<L> {
                 continue;
             };
             if is_lost {
-                let queue =
-                    former.as_ref().map(|(vhost, name)| describe_name(name, *vhost, topology));
                 tracing::error!(
-                    queue = queue.unwrap_or_else(|| id.to_string()),
+                    queue = former.as_deref().map_or_else(|| id.to_string(), str::to_owned),
                     shard = self.group.get(),
                     messages = run.len(),
                     first = %error,

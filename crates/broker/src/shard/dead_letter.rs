@@ -36,6 +36,12 @@ const LETTERS_ASKED: usize = 64;
 /// Dead letters that may wait for their targets' answers before more are read.
 const LETTERS_UNDER_WAY: usize = 256;
 
+/// Queues that the log names of which dead letters are given up.
+const QUEUES_TOLD: usize = 20;
+
+/// Why they are.
+const GIVEN_UP: &str = "their queue is deleted, and they had not arrived where they were to go";
+
 /// A message that is to be dead-lettered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dead {
@@ -318,6 +324,29 @@ impl<L: Log> Shard<L> {
     pub(super) fn close_dead_letters(&mut self) {
         for (queue, offset, mark) in self.exits.marks().filter(|&(.., mark)| mark != 0) {
             self.store.mark(offset, queue, mark);
+        }
+    }
+
+    /// Dead letters of deleted queues are given up, as the process ends or the log lost its end: the operator is told how many
+    /// of which queues. Those of other queues come back to these.
+    pub fn tell_given_up(&self) {
+        let mut lost: Vec<(u64, &str)> =
+            self.exits.homeless().map(|(queue, letters)| (letters, queue)).collect();
+        lost.sort_unstable_by(|a, b| b.cmp(a));
+        let shard = self.group.get();
+        let (named, others) = lost.split_at(lost.len().min(QUEUES_TOLD));
+        for &(messages, queue) in named {
+            tracing::warn!(queue, shard, messages, "dead letters are lost: {GIVEN_UP}");
+        }
+        if !others.is_empty() {
+            let messages = others.iter().map(|(messages, _)| messages).sum::<u64>();
+            let queues = others.len();
+            tracing::warn!(
+                queues,
+                shard,
+                messages,
+                "dead letters of more queues are lost: {GIVEN_UP}"
+            );
         }
     }
 

@@ -215,7 +215,7 @@ impl<L: Log> Shard<L> {
         let Some(mut hosted) = self.queues.remove(id) else { return };
         let ready = hosted.queue.counts().ready;
         // What left it already goes on without it.
-        let named = topology.queue_by_id(id);
+        let named = topology.queue_by_id(id).map(|queue| (queue, describe(queue, topology)));
         let kind = kind_of(&hosted);
         for by in self.exits.queue_gone(named, id, kind, |offset| {
             hosted.queue.let_dead_letter_go(offset);

@@ -76,6 +76,7 @@ impl<L: Log> Shard<L> {
             self.keep_totals(&hosted);
         }
         self.confirms.forget_all();
+        self.tell_given_up();
         (self.exits, self.ports) = (Exits::default(), Ports::default());
         self.unreadable.clear();
         self.give_up_parts(end, decided, out);

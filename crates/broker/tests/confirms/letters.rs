@@ -1,7 +1,9 @@
 //! Dead letters of a queue that is deleted: what had left it goes where it was to go.
 
 use leveret_broker::message::*;
+use leveret_broker::transaction::Decided;
 
+use crate::lines::logged;
 use crate::node::{Node, PUBLISHER};
 
 const MANY: u64 = 300;
@@ -119,14 +121,18 @@ fn what_is_on_its_way_is_kept_until_it_is_there() {
     assert_eq!(node.log().holders().len() as u64, MANY);
 }
 
-/// One of them cannot be read any more: it is counted, and nothing is kept of it.
+/// One of them cannot be read any more: it is counted and told, and nothing is kept of it.
 #[test]
 fn a_damaged_one_is_counted() {
     for strategy in ["at-most-once", "at-least-once"] {
         let mut node = parked("z a:dlx,ttl1000,limit9", strategy);
         node.word("del:a");
         node.log().damaged = [MANY - 7].into();
-        work_off(&mut node);
+        let said = logged(|| work_off(&mut node));
+        let why = "dead letters are lost: their queue is deleted, and their records cannot be read";
+        let [line] = &said[..] else { panic!("{said:#?}") };
+        let fields = r#" queue="queue 'a' in vhost '/'" shard=0 messages=1 first="#;
+        assert!(line.starts_with(&format!("ERROR {why}{fields}")), "{line}");
         assert_eq!(ready(&node, 'z'), MANY - 1);
         assert_eq!(node.shard.counters().unreadable, 1);
         assert_eq!((node.shard.under_way(), node.shard.departing()), (0, 0));
@@ -157,5 +163,57 @@ fn a_damaged_one_is_lost_in_its_queue_alone() {
         }
         assert_eq!((node.shard.under_way(), node.shard.departing()), (0, 0));
         assert_eq!(node.log().holders().len(), 0);
+    }
+}
+
+/// What is lost is told, if it is not nothing: a line for the queue, with its letters.
+#[track_caller]
+fn told_as_lost(said: &[String], letters: u64) {
+    let why = "their queue is deleted, and they had not arrived where they were to go";
+    let fields = format!("queue=\"queue 'a' in vhost '/'\" shard=0 messages={letters}");
+    let wanted = format!("WARN dead letters are lost: {why} {fields}");
+    assert_eq!(said, if letters > 0 { vec![wanted] } else { vec![] });
+}
+
+/// The process stops before they arrive. Those that arrive while it does are not lost, nor are those of a queue that is there:
+/// they come back to it.
+#[test]
+fn a_stop_tells_of_dead_letters_that_are_lost() {
+    for (is_deleted, arrives) in [(true, false), (true, true), (false, false)] {
+        let mut node = parked("z a:dlx,ttl1000", "at-most-once");
+        // Some are stored where they go, and not on the disk yet; the others are not read.
+        node.disk();
+        let sent = node.shard.under_way() - node.shard.parked();
+        assert!(sent > 0 && node.shard.parked() > 0);
+        if is_deleted {
+            node.word("del:a");
+        }
+        let said = logged(|| {
+            node.shard.close();
+            while arrives && node.shard.under_way() > node.shard.parked() {
+                node.disk();
+            }
+            node.shard.tell_given_up();
+        });
+        let arrived = if arrives { sent } else { 0 };
+        told_as_lost(&said, if is_deleted { MANY - arrived } else { 0 });
+    }
+}
+
+/// The log loses its end, and the shard what it had in memory: who deleted the queue is not there to ask.
+#[test]
+fn dead_letters_that_are_lost_with_the_logs_end_are_told() {
+    for is_deleted in [true, false] {
+        let mut node = parked("z a:dlx,ttl1000", "at-most-once");
+        node.disk();
+        if is_deleted {
+            node.word("del:a");
+        }
+        let log = node.shard.log().crash();
+        let said = logged(|| {
+            let (decided, mut out) = (Decided::default(), Outbox::default());
+            node.shard.lose(log, &[PUBLISHER], &node.topology, &decided, node.now, &mut out);
+        });
+        told_as_lost(&said, if is_deleted { MANY } else { 0 });
     }
 }

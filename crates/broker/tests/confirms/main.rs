@@ -2,6 +2,8 @@
 //! and what a crash or a failing disk leaves.
 
 mod letters;
+#[path = "../hand/lines.rs"]
+mod lines;
 #[path = "../hand/log.rs"]
 mod log;
 mod node;

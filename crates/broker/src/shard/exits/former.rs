@@ -37,6 +37,8 @@ impl<'a> LeftQueue<'a> {
 struct Former {
     vhost: VhostId,
     name: Box<str>,
+    /// For the log, when its vhost may be gone, too.
+    description: Box<str>,
     exchange: Box<str>,
     key: Option<Box<str>>,
     is_durable: bool,
@@ -64,8 +66,8 @@ const HELD_BYTES: u64 = (size_of::<Offset>() + size_of::<Stuck>()) as u64;
 impl Former {
     /// About how many bytes it takes, but for its letters.
     fn bytes(&self) -> u64 {
-        let texts =
-            self.name.len() + self.exchange.len() + self.key.as_ref().map_or(0, |it| it.len());
+        let key = self.key.as_ref().map_or(0, |it| it.len());
+        let texts = self.name.len() + self.description.len() + self.exchange.len() + key;
         (size_of::<(QueueId, Former)>() + texts) as u64
     }
 }
@@ -115,9 +117,10 @@ impl Formers {
 impl Exits {
     /// The queue is deleted: what was to be tried again is not, and what left goes on. `let_go` is told of each letter on its way
     /// that the queue holds, which it is not to hold any more. Returns for whom messages of the queue are moved.
+    /// `named`: the queue, and what the log calls it.
     pub(in super::super) fn queue_gone(
         &mut self,
-        named: Option<&Queue>,
+        named: Option<(&Queue, String)>,
         queue: QueueId,
         kind: Kind,
         mut let_go: impl FnMut(Offset),
@@ -146,12 +149,13 @@ impl Exits {
             letters += 1;
         }
         if letters > 0
-            && let Some(named) = named
+            && let Some((named, description)) = named
             && let Some(LeftQueue { vhost, name, exchange, key }) = LeftQueue::of(named)
         {
             let former = Former {
                 vhost,
                 name: name.into(),
+                description: description.into(),
                 exchange: exchange.into(),
                 key: key.map(Into::into),
                 is_durable: named.durable,
@@ -168,6 +172,17 @@ impl Exits {
     pub(in super::super) fn former(&self, queue: QueueId) -> Option<LeftQueue<'_>> {
         let Former { vhost, name, exchange, key, .. } = self.formers.get(queue)?;
         Some(LeftQueue { vhost: *vhost, name, exchange, key: key.as_deref() })
+    }
+
+    /// What the log calls a queue that is deleted.
+    pub(in super::super) fn former_description(&self, queue: QueueId) -> Option<&str> {
+        self.formers.get(queue).map(|former| &*former.description)
+    }
+
+    /// Dead letters on their way that have no queue to come back to: of each queue that is deleted, what the log calls it and
+    /// how many they are.
+    pub(in super::super) fn homeless(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.formers.all.values().map(|former| (&*former.description, former.letters))
     }
 
     /// Whether a queue that is deleted was durable.
