@@ -1,0 +1,128 @@
+//! Why there is no link, in words for whoever operates the two nodes.
+
+use std::ops::RangeInclusive;
+
+use super::{CLOCK_MS_MAX, ClusterId, HANDSHAKE_MS, RaftId};
+
+/// A handshake that came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoLink {
+    /// This node does not want it. The other side is told the same text.
+    #[error("{own} refuses {}: {why}", .other.as_deref().unwrap_or("a node that has not said its name"))]
+    Refused {
+        /// This node.
+        own: Box<str>,
+        /// The other one, as far as it said who it is.
+        other: Option<Box<str>>,
+        /// Why.
+        why: Refusal,
+    },
+    /// The other side does not want it, and says this. Whoever it is may not have proved that it is a node: control characters are
+    /// escaped.
+    #[error("the other side says: {0}")]
+    Told(Box<str>),
+}
+
+impl NoLink {
+    /// What the other side said.
+    pub(super) fn told(text: &[u8]) -> Self {
+        let mut escaped = String::with_capacity(text.len());
+        for letter in String::from_utf8_lossy(text).chars() {
+            match letter {
+                control if control.is_control() => escaped.extend(control.escape_default()),
+                letter => escaped.push(letter),
+            }
+        }
+        Self::Told(escaped.into())
+    }
+}
+
+/// Why a node refuses another one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The first bytes are not a node's. Nothing is said.
+    #[error("its first bytes are not those of a Leveret node")]
+    NotANode,
+    /// A message of the handshake is not as it should be.
+    #[error("its handshake has an error: {0}")]
+    Malformed(&'static str),
+    /// Nothing for so long.
+    #[error("its handshake is not done after {} s", HANDSHAKE_MS / 1000)]
+    Silent,
+    /// Too far apart in versions.
+    #[error(
+        "no version in common: here are {} to {} of the link, there {} to {}; upgrade one node at a time, by one version",
+        .ours.start(), .ours.end(), .theirs.start(), .theirs.end()
+    )]
+    Versions {
+        /// This node's.
+        ours: RangeInclusive<u16>,
+        /// The other one's.
+        theirs: RangeInclusive<u16>,
+    },
+    /// The proof is wrong.
+    #[error(
+        "wrong secret: cluster.secret is not the same on both{}",
+        if *(.with_tls) { ", or something in between ends the TLS connection" } else { "" }
+    )]
+    Secret {
+        /// Over TLS.
+        with_tls: bool,
+    },
+    /// A node of another cluster.
+    #[error("it is of another cluster: {theirs} there, {ours} here")]
+    Cluster {
+        /// This node's.
+        ours: ClusterId,
+        /// The other one's.
+        theirs: ClusterId,
+    },
+    /// Its number is no member's.
+    #[error("its Raft id {0} is not a member's: it was forgotten, or never was one")]
+    NotAMember(RaftId),
+    /// A member has its name, and another data directory.
+    #[error(
+        "its name belongs to the data directory with Raft id {member}, and it says {said}: \
+         if the old directory is lost, forget_cluster_node first"
+    )]
+    Name {
+        /// Whose the name is.
+        member: RaftId,
+        /// Who has it.
+        said: RaftId,
+    },
+    /// A later start was heard of.
+    #[error(
+        "it is start {said} of its data directory, and start {known} was here: \
+         an older copy of the directory, or a second process on a copy of it"
+    )]
+    OlderStart {
+        /// The latest.
+        known: u64,
+        /// This one.
+        said: u64,
+    },
+    /// Its number is this node's.
+    #[error(
+        "it has this node's own Raft id {0}: this node itself, or a copy of its data directory"
+    )]
+    Itself(RaftId),
+    /// The time of the day.
+    #[error(
+        "the clock differs by {} s: the other's is {}; {} s are allowed",
+        .ahead_ms.unsigned_abs() / 1000,
+        if *(.ahead_ms) > 0 { "ahead" } else { "behind" },
+        CLOCK_MS_MAX / 1000
+    )]
+    Clock {
+        /// How far the other node is ahead, in ms.
+        ahead_ms: i64,
+    },
+}
+
+impl Refusal {
+    /// Whether the other side is told.
+    pub(super) fn is_told(&self) -> bool {
+        !matches!(self, Self::NotANode)
+    }
+}

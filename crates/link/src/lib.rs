@@ -1,0 +1,21 @@
+//! What goes over a link, the connections between two nodes.
+//!
+//! No socket, thread, clock or random source: bytes and the time are arguments. Bytes from another node are as untrusted as a
+//! client's: nothing here panics at them, and no memory is taken by a length that they only claim.
+//!
+//! - [`hello`]: how a connection begins, and who is refused.
+//!
+//! `docs/formats/link.md` has the bytes, `docs/decisions/0061-letters-over-links.md` says why.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic
+    )
+)]
+
+pub mod hello;
