@@ -19,6 +19,7 @@
 //! | reading what is cold | [`fetch`] |
 //! | opening | [`recover`], of damaged files [`salvage`], without reading all of them [`digest`] |
 //! | giving back space | [`space`], [`rewrite`] |
+//! | names of batches among all who have the log | [`terms`] |
 //!
 //! Batches are numbered. A batch with durable records or with notes is synced before the next one is
 //! begun, so there is at most one whose fate is open, and spilled records that came after the last sync.
@@ -37,6 +38,7 @@ mod segments;
 mod sets;
 mod space;
 mod table;
+mod terms;
 mod walk;
 mod write;
 
@@ -313,6 +315,7 @@ impl<D: Disk> FileLog<D> {
             sums.live_bytes += segment.live_bytes;
         }
         let mut writer = Writer::new(end, sequence, found.next_segment, options.seed);
+        writer.go_on_in(found.last_term);
         if let Some(until) = options.until {
             writer.set_agreed(until.sequence);
         }

@@ -108,6 +108,40 @@ impl std::fmt::Display for Offset {
     }
 }
 
+/// The name of a batch among all who have copies of a log: two that have a batch of this name have the same up to it.
+///
+/// Ordered as logs are: whose last batch has the later term is ahead, and of two of one term that with the higher number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct BatchName {
+    /// Of the batch in its log.
+    pub number: u64,
+    /// The term of who made it. 0 if it was made for one log alone.
+    pub term: u64,
+}
+
+impl BatchName {
+    /// Of no batch: the one before the first.
+    pub const NONE: Self = Self { number: 0, term: 0 };
+}
+
+impl PartialOrd for BatchName {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for BatchName {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.term, self.number).cmp(&(other.term, other.number))
+    }
+}
+
+impl std::fmt::Display for BatchName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "batch {} of term {}", self.number, self.term)
+    }
+}
+
 /// How far a log was at some moment. See [`Log::sync_until`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {

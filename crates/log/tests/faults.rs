@@ -450,7 +450,7 @@ fn a_newer_format_is_refused_with_its_writer() {
     assert_eq!(
         error,
         "0000000000000000.0.seg has format 9 and was written by leveret 7.8.9; this version reads \
-         formats up to 3. Start that version or a later one"
+         formats up to 4. Start that version or a later one"
     );
 }
 

@@ -10,6 +10,7 @@ use leveret_log::{FileLog, Holder, Keep, Log, LogNumber, Offset, Shared};
 const FORMAT_1: &[u8] = include_bytes!("golden/format-1.seg");
 const FORMAT_2: &[u8] = include_bytes!("golden/format-2.seg");
 const FORMAT_3: &[u8] = include_bytes!("golden/format-3.seg");
+const FORMAT_4: &[u8] = include_bytes!("golden/format-4.seg");
 /// The third, sealed, the file after it, and its digest: the last file has none.
 const SEALED: &[u8] = include_bytes!("golden/digest-1.seg");
 const AFTER_SEALED: &[u8] = include_bytes!("golden/digest-1.after.seg");
@@ -31,6 +32,20 @@ fn write() -> Vec<u8> {
     let disk = SimDisk::new(0);
     write_with(&mut open(&disk));
     disk.bytes_of(FIRST)
+}
+
+/// The same in a term, with a batch of each other kind: sealed by the next term, which has its own file.
+fn write_with_terms() -> [Vec<u8>; 2] {
+    let disk = SimDisk::new(0);
+    let mut log = open(&disk);
+    log.begin_term(3);
+    drive(&mut log);
+    log.set_agreed(2);
+    log.append_members(b"members");
+    write_with(&mut log);
+    log.begin_term(5);
+    drive(&mut log);
+    [disk.bytes_of(FIRST), disk.bytes_of(SECOND)]
 }
 
 /// The same file, as a start finds it that has digests: sealed, with the next one and with its own.
@@ -90,6 +105,20 @@ fn format_3_is_written_as_it_was() {
 }
 
 #[test]
+fn format_4_is_written_as_it_was() {
+    assert_eq!(write_with_terms().concat(), FORMAT_4);
+}
+
+#[test]
+fn format_4_is_read() {
+    let log_1 = Holder::of_log(LogNumber::new(1)).get();
+    let len = write_with_terms()[0].len();
+    let (first, second) = FORMAT_4.split_at(len);
+    let files = [(FIRST, first), (SECOND, second)];
+    check_files(&files, &[(6, b"head", &[1]), (7, b"head", &[1, 300, log_1])]);
+}
+
+#[test]
 fn format_1_of_digests_is_made_as_it_was() {
     let [file, after, digest] = seal();
     assert_eq!(file, SEALED);
@@ -134,8 +163,13 @@ fn formats_2_and_3_are_read() {
 /// The file has what the first format can say, and `more`: offset, head and holders of each.
 #[track_caller]
 fn check(file: &[u8], more: &[(u64, &[u8], &[u64])]) {
+    check_files(&[(FIRST, file)], more);
+}
+
+#[track_caller]
+fn check_files(files: &[(FileName, &[u8])], more: &[(u64, &[u8], &[u64])]) {
     let disk = SimDisk::new(0);
-    disk.put(FIRST, file.to_vec());
+    files.iter().for_each(|(name, file)| disk.put(*name, file.to_vec()));
     let mut log = open(&disk);
     let mut found = Vec::new();
     log.recover(&mut |it| {

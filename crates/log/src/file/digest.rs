@@ -241,18 +241,7 @@ impl<'a> Rows<'a> {
         self.end = end;
         (self.at, self.last) = (first.wrapping_sub(1), first);
         (self.records, self.notes) = (records, notes);
-        let header = BatchHeader {
-            is_sealed: false,
-            index_len: 0,
-            bodies_len: 0,
-            sequence,
-            synced: 0,
-            first,
-            end,
-            records,
-            notes,
-            index_crc: 0,
-        };
+        let header = BatchHeader { sequence, first, end, records, notes, ..BatchHeader::default() };
         Some((header, len))
     }
 

@@ -298,8 +298,8 @@ impl Fetch {
             self.read(spread, submit);
         }
         for (stretch, len) in plan.loads {
-            let Stretch { position, end, mark, .. } = stretch;
-            let walk = Walk::new(position, end, mark);
+            let Stretch { position, end, framing, .. } = stretch;
+            let walk = Walk::new(position, end, framing);
             self.load(
                 Load { stretch, walk, position, places: Vec::new(), batches: 0 },
                 len,

@@ -12,11 +12,12 @@
 //!   72   8  first offset
 //!   80   8  as of this batch: earlier notes on its records are already in it
 //!   88   8  the mark that its batches begin with
-//!   96  28  0
+//!   96   8  since format 4: the term of its batches, 0 in a rewritten one
+//!  104  20  0
 //!  124   4  crc32c of the bytes before
-//! batch header  88
+//! batch header  88, or 112 since format 4
 //!    0   8  mark
-//!    8   4  kind: 1 records and notes, 2 sealed
+//!    8   4  kind: 1 records and notes, 2 sealed, 3 first of a term, 4 change of members
 //!   12   4  0
 //!   16   8  bytes of the index
 //!   24   8  bytes of the bodies
@@ -29,7 +30,13 @@
 //!   72   4  crc32c of the index
 //!   76   8  0
 //!   84   4  crc32c of the header before
-//! index: records, then notes
+//! since format 4 instead of the last two
+//!   76   8  term
+//!   84   8  term of the batch before
+//!   92   8  first batch that was not known to be agreed to
+//!  100   8  0
+//!  108   4  crc32c of the header before
+//! index: records, then notes; of kind 4 bytes that are not the log's
 //!   record  varint zigzag(offset - offset before) | varint length | u32 crc32c | u8 flags |
 //!           u8 bytes of head | head | [varint log, varint offset] | varint holders | each: varint name [u8 mark]
 //!   note    varint zigzag(offset - offset before) * 4 + kind |
@@ -43,23 +50,27 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
 
+use smallvec::SmallVec;
+
 use crate::disk::Heading;
 use crate::shared::{LogNumber, Original};
 use crate::{HEAD_MAX, Holder, Offset};
 
-/// Files of 3 are in the disk's list of files: nothing else is new.
+/// What a log without terms writes. Files of 3 are in the disk's list of files: nothing else is new.
 pub(super) const FORMAT: u32 = 3;
+/// What a log with terms writes: headers of batches have them.
+pub(super) const FORMAT_WITH_TERMS: u32 = 4;
 /// The first format whose files are in a list.
 pub(super) const LISTED_SINCE: u32 = 3;
 pub(super) const FILE_HEADER: usize = 128;
+/// Bytes of a batch header without terms.
 pub(super) const BATCH_HEADER: usize = 88;
+/// Bytes of one with terms.
+pub(super) const TERM_HEADER: usize = 112;
 const MAGIC: &[u8; 8] = b"LVRTSEG\n";
 
 /// Offsets, batches, segments and generations are below it: no log gets as far, and one more is always a number.
 pub(super) const NUMBER_MAX: u64 = 1 << 60;
-
-const KIND_DATA: u32 = 1;
-const KIND_SEALED: u32 = 2;
 
 /// The record is lost with the process unless a note says otherwise.
 const FLAG_VOLATILE: u8 = 1;
@@ -78,6 +89,29 @@ pub(super) struct FileHeader {
     pub(super) first: u64,
     pub(super) as_of: u64,
     pub(super) mark: u64,
+    /// Of its batches. 0 in formats without terms, and if the file was rewritten.
+    pub(super) term: u64,
+}
+
+/// How the batches of a file stand in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Framing {
+    /// What each of them begins with.
+    pub(super) mark: u64,
+    /// Whether their headers have terms.
+    pub(super) has_terms: bool,
+}
+
+impl Framing {
+    /// Bytes of the header of a batch.
+    pub(super) const fn header_len(self) -> usize {
+        if self.has_terms { TERM_HEADER } else { BATCH_HEADER }
+    }
+
+    /// The format of a file like this.
+    pub(super) const fn format(self) -> u32 {
+        if self.has_terms { FORMAT_WITH_TERMS } else { FORMAT }
+    }
 }
 
 /// Why the beginning of a file is not the header of a segment.
@@ -89,9 +123,50 @@ pub(super) enum HeaderError {
     Newer { format: u32, writer: String },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a batch has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Records and notes.
+    #[default]
+    Data,
+    /// Nothing: the segment is sealed, and no batch follows in its file.
+    Sealed,
+    /// Nothing: it is the first of a term.
+    Term,
+    /// Bytes that are not the log's.
+    Members,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Data, Self::Sealed, Self::Term, Self::Members];
+
+    fn number(self) -> u32 {
+        match self {
+            Self::Data => 1,
+            Self::Sealed => 2,
+            Self::Term => 3,
+            Self::Members => 4,
+        }
+    }
+
+    fn of(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.number() == number)
+    }
+}
+
+/// What a batch header of format 4 has besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Terms {
+    pub(super) term: u64,
+    /// Of the batch before.
+    pub(super) before: u64,
+    /// The first batch that others were not known to have agreed to.
+    pub(super) committed: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct BatchHeader {
-    pub(super) is_sealed: bool,
+    pub(super) kind: Kind,
     pub(super) index_len: u64,
     pub(super) bodies_len: u64,
     pub(super) sequence: u64,
@@ -101,6 +176,8 @@ pub(super) struct BatchHeader {
     pub(super) records: u32,
     pub(super) notes: u32,
     pub(super) index_crc: u32,
+    /// None in formats without.
+    pub(super) terms: Option<Terms>,
 }
 
 /// The bytes do not follow the format, although their checksum is right or was not looked at.
@@ -135,7 +212,8 @@ impl FileHeader {
         for number in numbers {
             out.extend_from_slice(&number.to_le_bytes());
         }
-        out.extend_from_slice(&[0; 28]);
+        out.extend_from_slice(&self.term.to_le_bytes());
+        out.extend_from_slice(&[0; 20]);
         let crc = crc32c::crc32c(out.get(start..).unwrap_or_default());
         out.extend_from_slice(&crc.to_le_bytes());
     }
@@ -152,7 +230,7 @@ impl FileHeader {
         let writer = writer.split(|&byte| byte == 0).next().unwrap_or_default();
         let writer = String::from_utf8_lossy(writer).into_owned();
         let format = u32_at(covered, 8).ok_or(HeaderError::Damaged)?;
-        if format > FORMAT {
+        if format > FORMAT_WITH_TERMS {
             return Err(HeaderError::Newer { format, writer });
         }
         let word = |at| u64_at(covered, at).ok_or(HeaderError::Damaged);
@@ -173,7 +251,12 @@ impl FileHeader {
             first: number(72)?,
             as_of: number(80)?,
             mark: word(88)?,
+            term: number(96)?,
         })
+    }
+
+    pub(super) fn framing(&self) -> Framing {
+        Framing { mark: self.mark, has_terms: self.format >= FORMAT_WITH_TERMS }
     }
 }
 
@@ -184,11 +267,10 @@ pub(crate) fn heading(bytes: &[u8]) -> Option<Heading> {
 }
 
 impl BatchHeader {
-    pub(super) fn encode(&self, mark: u64) -> [u8; BATCH_HEADER] {
-        let kind = if self.is_sealed { KIND_SEALED } else { KIND_DATA };
-        let mut out = Vec::with_capacity(BATCH_HEADER);
+    pub(super) fn encode(&self, mark: u64) -> SmallVec<[u8; TERM_HEADER]> {
+        let mut out = SmallVec::new();
         out.extend_from_slice(&mark.to_le_bytes());
-        out.extend_from_slice(&kind.to_le_bytes());
+        out.extend_from_slice(&self.kind.number().to_le_bytes());
         out.extend_from_slice(&[0; 4]);
         let numbers =
             [self.index_len, self.bodies_len, self.sequence, self.synced, self.first, self.end];
@@ -198,42 +280,44 @@ impl BatchHeader {
         for number in [self.records, self.notes, self.index_crc] {
             out.extend_from_slice(&number.to_le_bytes());
         }
+        if let Some(Terms { term, before, committed }) = self.terms {
+            for number in [term, before, committed] {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+        }
         out.extend_from_slice(&[0; 8]);
         let crc = crc32c::crc32c(&out);
         out.extend_from_slice(&crc.to_le_bytes());
-        out.first_chunk().copied().unwrap_or([0; BATCH_HEADER])
+        out
     }
 
     /// The header at the beginning of `bytes`, if it is whole.
-    pub(super) fn decode(bytes: &[u8], mark: u64) -> Result<Self, Malformed> {
-        let bytes: &[u8; BATCH_HEADER] = bytes.first_chunk().ok_or(Malformed)?;
-        let (covered, crc) = bytes.split_at(84);
-        if u64_at(covered, 0) != Some(mark) || u32_at(crc, 0) != Some(crc32c::crc32c(covered)) {
+    pub(super) fn decode(bytes: &[u8], framing: Framing) -> Result<Self, Malformed> {
+        let bytes = bytes.get(..framing.header_len()).ok_or(Malformed)?;
+        let (covered, crc) = bytes.split_last_chunk::<4>().ok_or(Malformed)?;
+        let is_whole = u64_at(covered, 0) == Some(framing.mark)
+            && u32::from_le_bytes(*crc) == crc32c::crc32c(covered);
+        if !is_whole {
             return Err(Malformed);
         }
-        let is_sealed = match u32_at(covered, 8) {
-            Some(KIND_DATA) => false,
-            Some(KIND_SEALED) => true,
-            _ => return Err(Malformed),
-        };
-        let header = Self::fields(covered, is_sealed).ok_or(Malformed)?;
-        let has_entries = header.records > 0 || header.notes > 0;
-        let is_seal = is_sealed && !has_entries && header.len() == Some(BATCH_HEADER as u64);
-        let can_be = (is_seal || !is_sealed)
-            && header.sequence < NUMBER_MAX
-            && (header.first..NUMBER_MAX).contains(&header.end);
-        if can_be { Ok(header) } else { Err(Malformed) }
+        let header = Self::fields(covered, framing.has_terms).ok_or(Malformed)?;
+        if header.can_be() { Ok(header) } else { Err(Malformed) }
     }
 
     /// What a header that is not whole seems to say.
-    pub(super) fn guess(bytes: &[u8]) -> Option<Self> {
-        let covered = bytes.get(..BATCH_HEADER)?;
-        Self::fields(covered, u32_at(covered, 8) == Some(KIND_SEALED))
+    pub(super) fn guess(bytes: &[u8], has_terms: bool) -> Option<Self> {
+        let len = Framing { mark: 0, has_terms }.header_len();
+        Self::fields(bytes.get(..len)?, has_terms)
     }
 
-    fn fields(covered: &[u8], is_sealed: bool) -> Option<Self> {
+    fn fields(covered: &[u8], has_terms: bool) -> Option<Self> {
+        let terms = Terms {
+            term: u64_at(covered, 76)?,
+            before: if has_terms { u64_at(covered, 84)? } else { 0 },
+            committed: if has_terms { u64_at(covered, 92)? } else { 0 },
+        };
         Some(Self {
-            is_sealed,
+            kind: Kind::of(u32_at(covered, 8)?)?,
             index_len: u64_at(covered, 16)?,
             bodies_len: u64_at(covered, 24)?,
             sequence: u64_at(covered, 32)?,
@@ -243,12 +327,58 @@ impl BatchHeader {
             records: u32_at(covered, 64)?,
             notes: u32_at(covered, 68)?,
             index_crc: u32_at(covered, 72)?,
+            terms: has_terms.then_some(terms),
         })
+    }
+
+    /// Whether a log writes such a header.
+    fn can_be(&self) -> bool {
+        let has_entries = self.records > 0 || self.notes > 0;
+        let is_of_kind = match self.kind {
+            Kind::Data => true,
+            Kind::Sealed => !has_entries && (self.index_len, self.bodies_len) == (0, 0),
+            Kind::Term | Kind::Members => {
+                !has_entries
+                    && self.terms.is_some()
+                    && self.bodies_len == 0
+                    && (self.kind == Kind::Members || self.index_len == 0)
+            }
+        };
+        let are_terms = self.terms.is_none_or(|it| it.before <= it.term && it.term < NUMBER_MAX);
+        is_of_kind
+            && are_terms
+            && self.sequence < NUMBER_MAX
+            && (self.first..NUMBER_MAX).contains(&self.end)
+    }
+
+    /// Says that the segment ends before the batch with this header, which is in another file.
+    ///
+    /// Everything before is synced already, or by the sync of the seal. So replicas make the same one.
+    pub(super) fn seal_before(next: &Self, has_terms: bool) -> Self {
+        Self {
+            kind: Kind::Sealed,
+            sequence: next.sequence,
+            synced: next.synced,
+            first: next.first,
+            end: next.first,
+            terms: has_terms.then(|| next.terms.unwrap_or_default()),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn is_seal(&self) -> bool {
+        self.kind == Kind::Sealed
+    }
+
+    /// Bytes of the header itself.
+    pub(super) fn header_len(&self) -> usize {
+        Framing { mark: 0, has_terms: self.terms.is_some() }.header_len()
     }
 
     /// Bytes of the whole batch, `None` if no file can be so long.
     pub(super) fn len(&self) -> Option<u64> {
-        (BATCH_HEADER as u64).checked_add(self.index_len)?.checked_add(self.bodies_len)
+        let header_len = self.header_len() as u64;
+        header_len.checked_add(self.index_len)?.checked_add(self.bodies_len)
     }
 }
 

@@ -34,6 +34,7 @@ mod tell;
 mod window;
 
 use std::collections::BTreeSet;
+use std::iter::once;
 
 use super::digest::Digest;
 use super::format::{FileHeader, LISTED_SINCE};
@@ -109,7 +110,7 @@ pub enum OpenError {
     },
     /// A later version wrote the file.
     #[error(
-        "{file} has format {format} and was written by {writer}; this version reads formats up to 3. \
+        "{file} has format {format} and was written by {writer}; this version reads formats up to 4. \
          Start that version or a later one"
     )]
     Newer {
@@ -172,6 +173,8 @@ pub enum OpenError {
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) reached: Reached,
+    /// Of the last batch; 0 if it has none.
+    pub(super) last_term: u64,
     pub(super) next_segment: u64,
     /// Segments of which files are kept aside, or word.
     pub(super) kept: BTreeSet<u64>,
@@ -341,6 +344,7 @@ fn read_all<D: Disk>(
     let mut recovery = Recovery {
         table: Table::new(options.weigh),
         report: Report::default(),
+        last_term: 0,
         until,
         cut: None,
         progress,
@@ -350,11 +354,10 @@ fn read_all<D: Disk>(
     // The last one goes first: whatever a crash leaves is a log.
     let mut unagreed = Vec::new();
     while let Some(file) = files.pop_back_if(|file| is_behind(file, until)) {
-        let report = &mut recovery.report;
-        report.unagreed_bytes = report.unagreed_bytes.saturating_add(file.len);
+        recovery.goes(&file);
         unagreed.push(file.name);
     }
-    for file in obsolete.iter().chain(&unagreed) {
+    for file in &obsolete {
         recovery.table.next_segment = recovery.table.next_segment.max(next(file.segment));
     }
     recovery.passed.total = files.iter().map(|it| it.len).fold(0, u64::saturating_add);
@@ -362,7 +365,23 @@ fn read_all<D: Disk>(
     let mut ends = unsafe_files;
     let mut enlisted = Vec::with_capacity(count);
     let is_list_needed = files.iter().any(|file| file.header.format >= LISTED_SINCE);
-    for (index, file) in files.into_iter().enumerate() {
+    let mut files = files.into_iter().enumerate();
+    while let Some((index, file)) = files.next() {
+        let terms = match file.header.framing().has_terms && file.name.generation == 0 {
+            true => match recovery.terms(disk, &file)? {
+                None => {
+                    // What was cut off once, or was to be.
+                    let behind: Vec<_> = once(file).chain(files.map(|(_, it)| it)).collect();
+                    for file in behind.iter().rev() {
+                        recovery.goes(file);
+                        unagreed.push(file.name);
+                    }
+                    break;
+                }
+                terms => terms,
+            },
+            false => None,
+        };
         let is_tail = next(index as u64) == count as u64 && file.name.generation == 0;
         let end = recovery.passed.done.saturating_add(file.len);
         match digest_of(disk, &file, uses_digests && !is_tail)? {
@@ -370,6 +389,7 @@ fn read_all<D: Disk>(
             None => ends.extend(recovery.file(disk, &file, is_tail)?),
         }
         recovery.pass_to(end);
+        terms.into_iter().for_each(|terms| recovery.set_terms(terms));
         let Some(segment) = recovery.table.store.segments.all.back() else { continue };
         let FileHeader { through, first, as_of, mark, .. } = file.header;
         enlisted.push(Listed {
@@ -385,7 +405,7 @@ fn read_all<D: Disk>(
         let len = known.there.iter().find(|it| it.name == file).map_or(0, |it| it.len);
         return Err(damaged(file, len, "this is a copy of an earlier time, which ends too soon"));
     }
-    let Recovery { table, mut report, cut, .. } = recovery;
+    let Recovery { table, mut report, cut, last_term, .. } = recovery;
     let Table { mut store, reached: found, next_segment, .. } = table;
     let Store { segments, cold, .. } = &mut store;
     segments.stragglers.retain(|at, _| cold.get(*at).is_some());
@@ -398,7 +418,9 @@ fn read_all<D: Disk>(
             return Err(OpenError::Short { end, until });
         }
     }
-    let reached = found.max(until.unwrap_or(floor));
+    // And where batches have terms each follows on the one that is there, whatever became of others.
+    let used = if last_term > 0 { found } else { floor };
+    let reached = found.max(until.unwrap_or(used));
     let next_segment = next_segment.max(segment);
     let floor = Floor { reached, segment: next_segment };
     let kept = disk.kept().map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
@@ -420,7 +442,7 @@ fn read_all<D: Disk>(
     let lines = RosterLines { files: enlisted, floor };
     let has_list = is_list_needed || known.roster != Roster::None;
     let changes = Changes { ends, cut, obsolete, lines, is_list_needed, has_list, digested: None };
-    Ok((store, Found { reached, next_segment, kept, report }, changes))
+    Ok((store, Found { reached, last_term, next_segment, kept, report }, changes))
 }
 
 /// Whether a file has nothing that others agreed to. What was rewritten has nothing else.

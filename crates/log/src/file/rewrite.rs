@@ -23,8 +23,8 @@
 use bytes::Bytes;
 
 use super::format::{
-    BATCH_HEADER, BatchEntry, BatchHeader, FILE_HEADER, FORMAT, FileHeader, IndexWriter, NoteKind,
-    RecordEntry, RecordFacts,
+    BatchEntry, BatchHeader, FILE_HEADER, FileHeader, Framing, IndexWriter, NoteKind, RecordEntry,
+    RecordFacts,
 };
 use super::segments::{Epoch, Segment};
 use super::sets::SetId;
@@ -120,11 +120,14 @@ impl Rewrite {
     /// Writes what is left of a batch: header and index at once; the bodies follow.
     fn take_batch(&mut self, batch: &Batch<'_>, hot: &MemoryLog, store: &Store) -> Result<(), ()> {
         let header = batch.header;
-        if header.is_sealed {
+        if header.is_seal() {
             return Ok(());
         }
         let start = self.out.len();
-        self.out.resize(start + BATCH_HEADER, 0);
+        let Framing { mark, has_terms } = self.target.framing;
+        let terms = has_terms.then(|| header.terms.unwrap_or_default());
+        let header_len = self.target.framing.header_len();
+        self.out.resize(start + header_len, 0);
         let mut about = Vec::new();
         let mut index = IndexWriter::new(&mut self.out, header.first);
         let mut bodies_len = 0;
@@ -171,12 +174,13 @@ impl Rewrite {
             self.out.truncate(start);
             return Ok(());
         }
-        let index = &self.out[start + BATCH_HEADER..];
+        let index = &self.out[start + header_len..];
         let (index_len, index_crc) = (index.len() as u64, crc32c::crc32c(index));
-        let header = BatchHeader { index_len, bodies_len, records, notes, index_crc, ..header };
-        self.out[start..start + BATCH_HEADER].copy_from_slice(&header.encode(self.target.mark));
+        let header =
+            BatchHeader { index_len, bodies_len, records, notes, index_crc, terms, ..header };
+        self.out[start..start + header_len].copy_from_slice(&header.encode(mark));
         let position = self.target.len;
-        let len = BATCH_HEADER as u64 + index_len + bodies_len;
+        let len = header_len as u64 + index_len + bodies_len;
         self.target.add_batch(position, len, header.first, header.end);
         self.stragglers.extend(stragglers.into_iter().map(|at| (at, position)));
         self.records += u64::from(records);
@@ -242,21 +246,24 @@ impl<D: Disk> FileLog<D> {
         let (first, last) = (&segments.all[*range.start()], &segments.all[*range.end()]);
         let generation = generation.max(self.space.given_up) + 1;
         let file = FileName { segment: first.file.segment, generation };
-        let mut target =
-            Segment::new(file, writer.new_mark(file), first.first, writer.sequence(), epochs[0]);
+        // Older programs refuse what was made of files that they refuse.
+        let has_terms = segments.all.range(range).any(|it| it.framing.has_terms);
+        let framing = Framing { mark: writer.new_mark(file), has_terms };
+        let mut target = Segment::new(file, framing, first.first, writer.sequence(), epochs[0]);
         target.epochs = epochs;
         target.through = last.through;
         target.end = last.end;
         let mut out = Vec::with_capacity(PIECE);
         let header = FileHeader {
-            format: FORMAT,
+            format: framing.format(),
             writer: self.options.writer.clone(),
             segment: file.segment,
             through: target.through,
             generation: file.generation,
             first: target.first,
             as_of: target.as_of,
-            mark: target.mark,
+            mark: framing.mark,
+            term: 0,
         };
         header.encode(&mut out);
         target.len = FILE_HEADER as u64;
@@ -330,20 +337,13 @@ impl<D: Disk> FileLog<D> {
                     Some(Lack::Passes) => return Next::Wait,
                     None => {}
                 }
-                let footer = BatchHeader {
-                    is_sealed: true,
-                    index_len: 0,
-                    bodies_len: 0,
-                    sequence: work.target.as_of,
-                    synced: work.target.as_of,
-                    first: work.target.end,
-                    end: work.target.end,
-                    records: 0,
-                    notes: 0,
-                    index_crc: 0,
-                };
-                work.out.extend_from_slice(&footer.encode(work.target.mark));
-                work.target.len += BATCH_HEADER as u64;
+                let Framing { mark, has_terms } = work.target.framing;
+                let (sequence, first) = (work.target.as_of, work.target.end);
+                let next =
+                    BatchHeader { sequence, synced: sequence, first, ..BatchHeader::default() };
+                let footer = BatchHeader::seal_before(&next, has_terms).encode(mark);
+                work.out.extend_from_slice(&footer);
+                work.target.len += footer.len() as u64;
                 work.phase = Phase::Finish;
                 self.write_out(work)
             }
@@ -561,5 +561,5 @@ impl<D: Disk> FileLog<D> {
 }
 
 fn walk_of(segment: &Segment) -> Walk {
-    Walk::new(FILE_HEADER as u64, segment.written, segment.mark)
+    Walk::new(FILE_HEADER as u64, segment.written, segment.framing)
 }

@@ -20,8 +20,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::format::{
-    BATCH_HEADER, BatchEntry, BatchHeader, FILE_HEADER, FORMAT, FileHeader, IndexReader,
-    LISTED_SINCE,
+    BatchEntry, BatchHeader, FILE_HEADER, FileHeader, Framing, IndexReader, LISTED_SINCE,
 };
 use super::recover::{OpenError, Window, crcs, have_crcs, on};
 use super::walk::{Step, Walk};
@@ -135,7 +134,7 @@ pub(super) fn each_named<D: Disk>(
     let whole = scanned(disk, name, &known)?.whole;
     let mut window = Window::new(disk, name, len);
     for Range { start, end } in whole {
-        let mut walk = Walk::new(start, end, known.header.mark);
+        let mut walk = Walk::new(start, end, known.header.framing());
         let mut need = 0;
         while walk.position() < end {
             match walk.step(on(name, window.show(walk.position(), need))?) {
@@ -174,7 +173,8 @@ fn known<D: Disk>(
         Ok(_) => None,
         Err(_) => match was.and_then(|was| was.heading) {
             Some(heading) => Some(FileHeader {
-                format: FORMAT,
+                format: framing_of(shown, heading.mark).format(),
+                term: first_of(shown, heading.mark).and_then(|it| it.terms).map_or(0, |it| it.term),
                 writer: String::new(),
                 segment: name.segment,
                 through: heading.through,
@@ -205,7 +205,7 @@ fn known<D: Disk>(
 fn guessed(name: FileName, shown: &[u8], listed: &[(FileName, u64)]) -> Option<FileHeader> {
     let first = shown.get(FILE_HEADER..)?;
     let mark = first.first_chunk().copied().map(u64::from_le_bytes)?;
-    let header = BatchHeader::decode(first, mark).ok()?;
+    let header = first_of(shown, mark)?;
     let next = listed.iter().map(|(it, _)| it.segment).filter(|it| *it > name.segment).min();
     let through = match next {
         Some(next) if name.generation > 0 => next.saturating_sub(1),
@@ -213,7 +213,11 @@ fn guessed(name: FileName, shown: &[u8], listed: &[(FileName, u64)]) -> Option<F
     };
     Some(FileHeader {
         // So that the list is not missed if there is none.
-        format: LISTED_SINCE.saturating_sub(1),
+        format: match header.terms {
+            None => LISTED_SINCE.saturating_sub(1),
+            Some(_) => framing_of(shown, mark).format(),
+        },
+        term: header.terms.map_or(0, |it| it.term),
         writer: String::new(),
         segment: name.segment,
         through,
@@ -223,6 +227,19 @@ fn guessed(name: FileName, shown: &[u8], listed: &[(FileName, u64)]) -> Option<F
         as_of: 0,
         mark,
     })
+}
+
+/// How the batches of a file stand in it whose header is not known, as far as its first batch tells.
+fn framing_of(shown: &[u8], mark: u64) -> Framing {
+    let has_terms = first_of(shown, mark).is_some_and(|first| first.terms.is_some());
+    Framing { mark, has_terms }
+}
+
+/// The header of the first batch of a file, if that is whole.
+fn first_of(shown: &[u8], mark: u64) -> Option<BatchHeader> {
+    let bytes = shown.get(FILE_HEADER..)?;
+    let read = |has_terms| BatchHeader::decode(bytes, Framing { mark, has_terms }).ok();
+    read(false).or_else(|| read(true))
 }
 
 /// Finds every whole batch.
@@ -237,16 +254,16 @@ fn scanned<D: Disk>(disk: &mut D, name: FileName, known: &Known) -> Result<Scan,
     let mut torn: Option<(usize, u64)> = None;
     while position < *len {
         let shown = on(name, window.show(position, need))?;
-        let mut walk = Walk::new(position, *len, header.mark);
+        let mut walk = Walk::new(position, *len, header.framing());
         match walk.step(shown) {
             Step::Need(bytes) => {
                 need = bytes;
                 continue;
             }
-            Step::Batch(batch) if batch.header.is_sealed => {
+            Step::Batch(batch) if batch.header.is_seal() => {
                 let missing = batch.header.first.saturating_sub(end);
                 gap = gap.map(|gap| gap.saturating_add(missing));
-                scan.lose(&mut window, lost_from.take(), position, header.mark);
+                scan.lose(&mut window, lost_from.take(), position, header.framing());
                 (position, has_end) = (*len, true);
             }
             Step::Batch(batch) if batch.header.sequence >= sequence && batch.check(end).is_ok() => {
@@ -264,7 +281,7 @@ fn scanned<D: Disk>(disk: &mut D, name: FileName, known: &Known) -> Result<Scan,
                 if may_be_torn && !on(name, have_crcs(&mut window, &checksums))? {
                     torn = Some((scan.whole.len(), sequence.saturating_sub(1)));
                 }
-                scan.lose(&mut window, lost_from.take(), range.start, header.mark);
+                scan.lose(&mut window, lost_from.take(), range.start, header.framing());
                 scan.whole.push(range);
             }
             _ => {
@@ -278,9 +295,9 @@ fn scanned<D: Disk>(disk: &mut D, name: FileName, known: &Known) -> Result<Scan,
     let is_lost = !is_tail
         || is_short
         || lost_from.is_some_and(|from| from < *safe)
-        || was_safe(&mut window, name, lost_from, (header.mark, sequence))?;
+        || was_safe(&mut window, name, lost_from, (header.framing(), sequence))?;
     if is_lost {
-        scan.lose(&mut window, lost_from, *len, header.mark);
+        scan.lose(&mut window, lost_from, *len, header.framing());
         scan.lost_bytes = scan.lost_bytes.saturating_add(safe.saturating_sub(*len));
         scan.are_all_holders &= !is_short;
     }
@@ -303,10 +320,10 @@ fn was_safe<D: Disk>(
     window: &mut Window<'_, D>,
     name: FileName,
     from: Option<u64>,
-    (mark, sequence): (u64, u64),
+    (framing, sequence): (Framing, u64),
 ) -> Result<bool, OpenError> {
     let Some(from) = from else { return Ok(false) };
-    Ok(on(name, window.synced_before(from, mark))? > sequence)
+    Ok(on(name, window.synced_before(from, framing))? > sequence)
 }
 
 impl Scan {
@@ -316,7 +333,7 @@ impl Scan {
         window: &mut Window<'_, D>,
         from: Option<u64>,
         end: u64,
-        mark: u64,
+        framing: Framing,
     ) {
         let Some(from) = from else { return };
         let len = end.saturating_sub(from);
@@ -328,12 +345,12 @@ impl Scan {
         };
         let lost = shown.get(..len).unwrap_or(shown);
         // A batch begins where the damage does; others begin with the mark, if that is whole.
-        let needle = mark.to_le_bytes();
+        let needle = framing.mark.to_le_bytes();
         let others = memchr::memmem::find_iter(lost, &needle).filter(|at| *at > 0);
         let mut covered = 0;
         for at in std::iter::once(0).chain(others) {
             let Some(bytes) = lost.get(at..) else { continue };
-            let (is_sure, len) = self.guess_holders(bytes);
+            let (is_sure, len) = self.guess_holders(bytes, framing.has_terms);
             let is_next = at == covered;
             covered = at.saturating_add(len);
             self.are_all_holders &= is_sure && is_next;
@@ -343,9 +360,9 @@ impl Scan {
 
     /// Reads the index of a batch that is not whole. Tells whether it is what was written, and how
     /// long the batch is then.
-    fn guess_holders(&mut self, bytes: &[u8]) -> (bool, usize) {
-        let Some(header) = BatchHeader::guess(bytes) else { return (false, 0) };
-        let rest = bytes.get(BATCH_HEADER..).unwrap_or_default();
+    fn guess_holders(&mut self, bytes: &[u8], has_terms: bool) -> (bool, usize) {
+        let Some(header) = BatchHeader::guess(bytes, has_terms) else { return (false, 0) };
+        let rest = bytes.get(header.header_len()..).unwrap_or_default();
         let index_len = usize::try_from(header.index_len).unwrap_or(usize::MAX);
         let index = rest.get(..index_len).unwrap_or(rest);
         let is_index = index.len() == index_len && crc32c::crc32c(index) == header.index_crc;
@@ -407,7 +424,7 @@ fn copy<D: Disk>(
             let piece = bytes.get_mut(start..).unwrap_or_default();
             on(name, disk.read_now(name, position, piece))?;
             if position == range.start {
-                last = BatchHeader::decode(piece, header.mark).ok();
+                last = BatchHeader::decode(piece, header.framing()).ok();
             }
             position = position.saturating_add(piece.len() as u64);
             if bytes.len() >= PIECE {
@@ -419,18 +436,9 @@ fn copy<D: Disk>(
     }
     let (sequence, end) =
         last.map_or((0, header.first), |last| (last.sequence.saturating_add(1), last.end));
-    let seal = BatchHeader {
-        is_sealed: true,
-        index_len: 0,
-        bodies_len: 0,
-        sequence,
-        synced: sequence,
-        first: end,
-        end,
-        records: 0,
-        notes: 0,
-        index_crc: 0,
-    };
+    let terms = last.and_then(|last| last.terms);
+    let next = BatchHeader { sequence, synced: sequence, first: end, terms, ..Default::default() };
+    let seal = BatchHeader::seal_before(&next, header.framing().has_terms);
     bytes.extend_from_slice(&seal.encode(header.mark));
     on(new, disk.write_now(new, written, &bytes))?;
     written = written.saturating_add(bytes.len() as u64);

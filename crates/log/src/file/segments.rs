@@ -10,6 +10,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use super::digest::Digest;
+use super::format::Framing;
 use crate::disk::FileName;
 
 /// Bytes of a file between two places of which it is remembered which offset is where.
@@ -35,11 +36,19 @@ struct Waypoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stretch {
     pub(super) file: FileName,
-    pub(super) mark: u64,
+    pub(super) framing: Framing,
     pub(super) position: u64,
     pub(super) end: u64,
     /// None of its records that are in order has this offset or a higher one.
     pub(super) next: u64,
+}
+
+/// The terms of a segment's batches. A term's first batch begins a segment, so all of a segment have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SegmentTerms {
+    pub(super) term: u64,
+    /// Of the batch before the first one.
+    pub(super) before: u64,
 }
 
 #[derive(Debug)]
@@ -47,7 +56,9 @@ pub(super) struct Segment {
     pub(super) file: FileName,
     /// The last segment that this file stands for.
     pub(super) through: u64,
-    pub(super) mark: u64,
+    pub(super) framing: Framing,
+    /// Of its batches, and of the batch before its first one: of a file that has them as they were written, with terms.
+    pub(super) terms: Option<SegmentTerms>,
     /// Offsets of records that are in order are in `first..end`.
     pub(super) first: u64,
     pub(super) end: u64,
@@ -112,11 +123,18 @@ pub(super) struct Segments {
 }
 
 impl Segment {
-    pub(super) fn new(file: FileName, mark: u64, first: u64, as_of: u64, epoch: Epoch) -> Self {
+    pub(super) fn new(
+        file: FileName,
+        framing: Framing,
+        first: u64,
+        as_of: u64,
+        epoch: Epoch,
+    ) -> Self {
         Self {
             file,
             through: file.segment,
-            mark,
+            framing,
+            terms: None,
             first,
             end: first,
             len: 0,
@@ -135,6 +153,11 @@ impl Segment {
             waypoints: Vec::new(),
             digest: Digested::Not,
         }
+    }
+
+    /// The term of its batches: 0 if they have none.
+    pub(super) fn term(&self) -> u64 {
+        self.terms.map_or(0, |it| it.term)
     }
 
     /// Takes note of a batch at `position` with the offsets `first..end`.
@@ -217,7 +240,7 @@ impl Segment {
             Some(waypoint) => (waypoint.position.min(self.written), waypoint.first),
             None => (self.written, self.end),
         };
-        Some(Stretch { file: self.file, mark: self.mark, position, end, next })
+        Some(Stretch { file: self.file, framing: self.framing, position, end, next })
     }
 
     fn held_bytes(&self) -> usize {

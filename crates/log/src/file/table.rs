@@ -15,8 +15,8 @@ use super::Store;
 use super::cold::Held;
 use super::digest::{Alike, Digest, MIXED, Mixed};
 use super::format::{
-    BATCH_HEADER, BatchEntry, BatchHeader, FILE_HEADER, FileHeader, IndexReader, LISTED_SINCE,
-    Malformed, NoteEntry, NoteKind, RecordEntry,
+    BatchEntry, BatchHeader, FILE_HEADER, FileHeader, IndexReader, LISTED_SINCE, Malformed,
+    NoteEntry, NoteKind, RecordEntry,
 };
 use super::segments::{Digested, Epoch, Segment};
 use super::sets::{SetId, Sets};
@@ -174,7 +174,7 @@ impl Table {
             return Err(Malformed);
         }
         let epoch = self.store.segments.new_epoch();
-        let mut segment = Segment::new(name, header.mark, header.first, header.as_of, epoch);
+        let mut segment = Segment::new(name, header.framing(), header.first, header.as_of, epoch);
         segment.through = header.through;
         segment.is_old = header.format < LISTED_SINCE;
         (segment.len, segment.written) = (FILE_HEADER as u64, FILE_HEADER as u64);
@@ -187,7 +187,7 @@ impl Table {
     /// The next batch of the file, or the one that seals it.
     pub(super) fn batch(&mut self, batch: &Batch<'_>) -> Result<(), Malformed> {
         let header = &batch.header;
-        if header.is_sealed {
+        if header.is_seal() {
             self.seal(header.end, batch.end());
             return Ok(());
         }
@@ -263,12 +263,14 @@ impl Table {
         }
         tally.tell(&mut self.store, &digest)?;
         self.store.paged.found_all();
-        if position.checked_add(BATCH_HEADER as u64) != Some(len) {
+        let index = self.last();
+        let last = self.store.segments.all.get(index).ok_or(Malformed)?;
+        if position.checked_add(last.framing.header_len() as u64) != Some(len) {
             return Err(Malformed);
         }
         self.seal(digest.end, len);
         let keep = |segment: &mut Segment| segment.digest = Digested::Read(Box::new(digest));
-        self.store.segments.change(self.last(), keep);
+        self.store.segments.change(index, keep);
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
 
-use super::format::{BATCH_HEADER, BatchEntry, BatchHeader, IndexReader, Malformed, RecordEntry};
+use super::format::{BatchEntry, BatchHeader, Framing, IndexReader, Kind, Malformed, RecordEntry};
 
 /// Where in a file the next batch begins.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub(super) struct Walk {
     position: u64,
     /// Where the part of the file that is walked ends.
     end: u64,
-    mark: u64,
+    framing: Framing,
 }
 
 /// A batch whose header and index are whole.
@@ -36,8 +36,8 @@ pub(super) enum Step<'a> {
 }
 
 impl Walk {
-    pub(super) fn new(position: u64, end: u64, mark: u64) -> Self {
-        Self { position, end, mark }
+    pub(super) fn new(position: u64, end: u64, framing: Framing) -> Self {
+        Self { position, end, framing }
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -54,19 +54,20 @@ impl Walk {
         if left == 0 {
             return Step::End;
         }
-        if left < BATCH_HEADER as u64 {
+        let header_len = self.framing.header_len();
+        if left < header_len as u64 {
             return Step::Bad;
         }
-        if window.len() < BATCH_HEADER {
-            return Step::Need(BATCH_HEADER);
+        if window.len() < header_len {
+            return Step::Need(header_len);
         }
-        let Ok(header) = BatchHeader::decode(window, self.mark) else { return Step::Bad };
+        let Ok(header) = BatchHeader::decode(window, self.framing) else { return Step::Bad };
         let Some(len) = header.len().filter(|&len| len <= left) else { return Step::Bad };
         // Not above `len`, which was just found to be in the file.
         let Ok(before_bodies) = usize::try_from(len.saturating_sub(header.bodies_len)) else {
             return Step::Bad;
         };
-        let Some(index) = window.get(BATCH_HEADER..before_bodies) else {
+        let Some(index) = window.get(header_len..before_bodies) else {
             return Step::Need(before_bodies);
         };
         if crc32c::crc32c(index) != header.index_crc {
@@ -80,7 +81,8 @@ impl Walk {
 
 impl<'a> Batch<'a> {
     pub(super) fn entries(&self) -> IndexReader<'a> {
-        IndexReader::new(&self.header, self.index)
+        let is_its = self.header.kind == Kind::Data;
+        IndexReader::new(&self.header, if is_its { self.index } else { &[] })
     }
 
     /// Calls `each` with every record and the place of its bytes in the file, if they are in it.
@@ -121,7 +123,7 @@ impl<'a> Batch<'a> {
 
     /// Where the bodies begin in the file.
     pub(super) fn bodies(&self) -> u64 {
-        let before = (BATCH_HEADER as u64).saturating_add(self.header.index_len);
+        let before = (self.header.header_len() as u64).saturating_add(self.header.index_len);
         self.position.saturating_add(before)
     }
 
@@ -138,10 +140,10 @@ impl<'a> Batch<'a> {
 
 /// Looks for headers of batches in bytes that are no batch, and tells before which batch all were synced as
 /// far as these know: if one before it is not whole, it is damaged, not torn.
-pub(super) fn synced_before(bytes: &[u8], mark: u64) -> u64 {
-    let needle = mark.to_le_bytes();
+pub(super) fn synced_before(bytes: &[u8], framing: Framing) -> u64 {
+    let needle = framing.mark.to_le_bytes();
     let headers = memchr::memmem::find_iter(bytes, &needle)
-        .filter_map(|at| BatchHeader::decode(bytes.get(at..)?, mark).ok());
+        .filter_map(|at| BatchHeader::decode(bytes.get(at..)?, framing).ok());
     headers.map(|header| header.synced).max().unwrap_or(0)
 }
 

@@ -4,21 +4,24 @@
 //! slower the disk the larger the batches. A batch has copies of small records. Large records are written from where they are:
 //! a turn that copied hundreds of megabytes would keep all others waiting.
 
+mod bare;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::elsewhere::Elsewhere;
 use super::format::{
-    BATCH_HEADER, BatchHeader, FILE_HEADER, FORMAT, FileHeader, IndexWriter, RecordFacts,
+    BatchHeader, FILE_HEADER, FileHeader, Framing, IndexWriter, Kind, RecordFacts, Terms,
 };
 use super::lend::SharedOfBatch;
-use super::segments::{Segment, Segments};
+use super::segments::{Segment, SegmentTerms, Segments};
 use super::sets::{SetId, Sets};
 use super::{FileLog, Marks, Store, Tag, submit};
 use crate::disk::{Body, Disk, DiskError, FileName, Op, Reached, Token};
 use crate::memory::{LARGE, MemoryLog, Stored};
 use crate::shared::{Original, Progress};
 use crate::{AppendError, HoldError, Holder, Log as _, Moment, Offset, SyncError};
+use bare::BareBatch;
 
 /// Memory for a batch that is kept for the next one, unless that one is far smaller.
 const KEPT_BUFFER: usize = 1 << 20;
@@ -144,6 +147,12 @@ pub(super) struct Writer {
     unsynced_bytes: u64,
     /// The first batch that may be cut off: others have to agree to it.
     agreed: u64,
+    /// The term of the batches that are gathered: 0 if the log has no terms.
+    term: u64,
+    /// That of the last batch.
+    last_term: u64,
+    /// Batches without records that are to be written.
+    bare: VecDeque<BareBatch>,
     next_segment: u64,
     seed: u64,
     /// The disk had no room for the flight.
@@ -171,6 +180,9 @@ impl Writer {
             synced: sequence,
             unsynced_bytes: 0,
             agreed: u64::MAX,
+            term: 0,
+            last_term: 0,
+            bare: VecDeque::new(),
             next_segment,
             seed,
             is_full: false,
@@ -230,7 +242,7 @@ impl Writer {
 
     /// How many notes wait for a batch. All notes in a batch that found no room count as one.
     pub(super) fn notes(&self) -> usize {
-        self.notes.len() + usize::from(self.is_full)
+        self.notes.len() + usize::from(self.is_full) + self.bare.len()
     }
 
     /// Records that were volatile when a batch passed them, and are to become durable.
@@ -390,7 +402,9 @@ impl Writer {
     /// The number that begins each batch of a file. As hard to guess as the seed.
     pub(super) fn new_mark(&self, file: FileName) -> u64 {
         let numbers = [file.segment, file.generation, self.sequence];
-        numbers.iter().fold(mix(self.seed), |mark, number| mix(mark ^ mix(*number)))
+        let mark = numbers.iter().fold(mix(self.seed), |mark, number| mix(mark ^ mix(*number)));
+        // In another term the same numbers may be another file's.
+        if self.term > 0 { mix(mark ^ mix(self.term)) } else { mark }
     }
 }
 
@@ -561,6 +575,10 @@ impl<D: Disk> FileLog<D> {
             self.retry();
             return;
         }
+        if let Some(bare) = self.writer.bare.pop_front() {
+            self.gather_bare(bare);
+            return;
+        }
         if self.sums.waiting == 0 && self.writer.notes.is_empty() {
             self.pass_all();
             return;
@@ -596,6 +614,8 @@ impl<D: Disk> FileLog<D> {
         let mut shares = self.share_out(first, end);
         let Self { hot, store, writer, sums, options, .. } = self;
         let mut notes = writer.take_notes(until, &mut store.segments);
+        let terms = writer.terms();
+        let header_len = BatchHeader { terms, ..BatchHeader::default() }.header_len();
         shares.freed = writer.take_freed();
         let Store { segments, sets, marks, cold, elsewhere, .. } = store;
         let (mut head, mut bodies) = std::mem::take(&mut writer.spare);
@@ -603,8 +623,8 @@ impl<D: Disk> FileLog<D> {
         let (part, whole) = (end.get() - first.get(), (hot.end().get() - first.get()).max(1));
         let of_part = |sum: u64| (u128::from(sum) * u128::from(part) / u128::from(whole)) as usize;
         fit(bodies.copies(), of_part(sums.unwritten + sums.spilled - sums.large));
-        fit(&mut head, BATCH_HEADER + INDEX_LINE * (of_part(sums.waiting) + notes.len()));
-        head.resize(BATCH_HEADER, 0);
+        fit(&mut head, header_len + INDEX_LINE * (of_part(sums.waiting) + notes.len()));
+        head.resize(header_len, 0);
         let mut batch = Batch {
             index: IndexWriter::new(&mut head, first.get()),
             bodies: &mut bodies,
@@ -728,7 +748,7 @@ impl<D: Disk> FileLog<D> {
             writer.notes = notes;
         }
         let header = BatchHeader {
-            is_sealed: false,
+            kind: Kind::Data,
             index_len: 0,
             bodies_len,
             sequence: writer.sequence,
@@ -738,8 +758,10 @@ impl<D: Disk> FileLog<D> {
             records: index.records,
             notes: index.notes,
             index_crc: 0,
+            terms,
         };
         (writer.gathered, writer.sequence) = (end, writer.sequence + 1);
+        writer.last_term = writer.term;
         self.submit_batch(header, (head, bodies), wants_sync, shares);
         let segments = &mut self.store.segments;
         let last = segments.all.len().saturating_sub(1);
@@ -775,12 +797,14 @@ impl<D: Disk> FileLog<D> {
             writes.push(Write { file, position, reached, sync, is_last, state });
         };
         let segments = &mut store.segments;
-        let is_full =
-            |&last: &usize| segments.all[last].len >= segment_len || segments.all[last].is_old;
+        let is_full = |&last: &usize| {
+            let segment = &segments.all[last];
+            segment.len >= segment_len || segment.is_old || segment.term() != writer.term
+        };
         if let Some(last) = segments.active().filter(is_full) {
             let footer = segments.change(last, |old| seal(old, &header)).unwrap_or_default();
             let old = &segments.all[last];
-            let position = old.len - BATCH_HEADER as u64;
+            let position = old.len - footer.len() as u64;
             send(old.file, position, (footer, Body::default()), before, true, true);
             writer.unsynced_bytes = 0;
             self.space.look();
@@ -792,13 +816,15 @@ impl<D: Disk> FileLog<D> {
         }
         let Some(active) = segments.active() else { return };
         let segment = &segments.all[active];
-        header.index_len = (head.len() - BATCH_HEADER) as u64;
-        header.index_crc = crc32c::crc32c(&head[BATCH_HEADER..]);
-        head[..BATCH_HEADER].copy_from_slice(&header.encode(segment.mark));
+        let header_len = header.header_len();
+        header.index_len = (head.len() - header_len) as u64;
+        header.index_crc = crc32c::crc32c(&head[header_len..]);
+        head[..header_len].copy_from_slice(&header.encode(segment.framing.mark));
         let (bytes, position) = ((head.len() + body.len()) as u64, segment.len);
         let shared_bytes = body.large_len() as u64;
         let is_awaited = sync;
-        let sync = is_awaited || writer.unsynced_bytes + bytes > UNSYNCED_MAX;
+        // Of a log with terms others count each batch that is here.
+        let sync = is_awaited || writer.unsynced_bytes + bytes > UNSYNCED_MAX || writer.term > 0;
         writer.unsynced_bytes = if sync { 0 } else { writer.unsynced_bytes + bytes };
         let file = segment.file;
         segments.change(active, |it| it.add_batch(position, bytes, header.first, header.end));
@@ -931,22 +957,11 @@ fn fit(buffer: &mut Vec<u8>, expected: usize) {
 
 /// Seals a full segment and returns its footer.
 fn seal(segment: &mut Segment, next: &BatchHeader) -> Vec<u8> {
-    let footer = BatchHeader {
-        is_sealed: true,
-        index_len: 0,
-        bodies_len: 0,
-        // Everything before the footer is synced already or by the footer's own sync. The footer has the number of the
-        // next batch, which is in another file.
-        first: next.first,
-        end: next.first,
-        records: 0,
-        notes: 0,
-        index_crc: 0,
-        ..*next
-    };
-    segment.len += BATCH_HEADER as u64;
+    let Framing { mark, has_terms } = segment.framing;
+    let footer = BatchHeader::seal_before(next, has_terms).encode(mark).to_vec();
+    segment.len += footer.len() as u64;
     segment.is_sealed = true;
-    footer.encode(segment.mark).to_vec()
+    footer
 }
 
 /// Adds the next segment and returns the first bytes of its file.
@@ -958,20 +973,23 @@ fn begin(
 ) -> (FileName, Vec<u8>) {
     let file = FileName { segment: writer.next_segment, generation: 0 };
     writer.next_segment += 1;
-    let mark = writer.new_mark(file);
+    let framing = Framing { mark: writer.new_mark(file), has_terms: header.terms.is_some() };
     let epoch = segments.new_epoch();
-    let mut segment = Segment::new(file, mark, header.first, header.sequence, epoch);
+    let mut segment = Segment::new(file, framing, header.first, header.sequence, epoch);
+    let terms = header.terms.map(|Terms { term, before, .. }| SegmentTerms { term, before });
+    segment.terms = terms;
     segment.len = FILE_HEADER as u64;
     let mut bytes = Vec::with_capacity(FILE_HEADER);
     let file_header = FileHeader {
-        format: FORMAT,
+        format: framing.format(),
         writer: options.writer.clone(),
         segment: file.segment,
         through: file.segment,
         generation: 0,
         first: header.first,
         as_of: header.sequence,
-        mark,
+        mark: framing.mark,
+        term: terms.map_or(0, |it| it.term),
     };
     file_header.encode(&mut bytes);
     segments.push(segment);

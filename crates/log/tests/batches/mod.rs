@@ -1,5 +1,7 @@
 //! A log in small files of batches of one record each, on a simulated disk.
 
+#![allow(unused_imports, reason = "not every test needs all")]
+
 use leveret_log::disk::{FileName, SimDisk};
 use leveret_log::file::{OpenError, Options, Report};
 pub(crate) use leveret_log::suite::{drive, read_cold as read};

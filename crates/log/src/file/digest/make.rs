@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 use super::{FORMAT, HEADER, MAGIC, row};
 use crate::disk::{DiskError, FileName};
 use crate::file::format::{
-    BatchEntry, BatchHeader, FILE_HEADER, FileHeader, Malformed, RecordEntry, put_varint, zigzag,
+    BatchEntry, BatchHeader, FILE_HEADER, FileHeader, Framing, Malformed, RecordEntry, put_varint,
+    zigzag,
 };
 use crate::file::walk::{Batch, Step, Walk};
 use crate::{HEAD_MAX, Holder};
@@ -80,7 +81,7 @@ impl Digester {
             file,
             len,
             header: None,
-            walk: Walk::new(0, 0, 0),
+            walk: Walk::new(0, 0, Framing::default()),
             need: 0,
             window: Vec::new(),
             window_start: 0,
@@ -99,7 +100,7 @@ impl Digester {
         let shown = self.window.get(skip..).unwrap_or_default();
         match self.walk.step(shown) {
             Step::Need(bytes) => self.need = bytes,
-            Step::Batch(batch) if batch.header.is_sealed => {
+            Step::Batch(batch) if batch.header.is_seal() => {
                 if batch.end() != self.len {
                     return Err(Undigested::Damaged(batch.end()));
                 }
@@ -129,7 +130,7 @@ impl Digester {
         if (header.segment, header.generation) != (self.file.segment, self.file.generation) {
             return Err(Undigested::Damaged(0));
         }
-        self.walk = Walk::new(FILE_HEADER as u64, self.len, header.mark);
+        self.walk = Walk::new(FILE_HEADER as u64, self.len, header.framing());
         (self.made.expected, self.made.end) = (header.as_of, header.first);
         self.header = Some(header);
         Ok(())

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::known::{Known, There};
 use super::{ANOTHER, OpenError, TOO_LATE, damaged, on};
 use crate::disk::{Disk, FileName, Stage};
-use crate::file::format::{BATCH_HEADER, BatchHeader, FILE_HEADER, FileHeader};
+use crate::file::format::{BatchHeader, FILE_HEADER, FileHeader, TERM_HEADER};
 
 /// A file and its header.
 #[derive(Clone, Debug)]
@@ -158,9 +158,11 @@ fn has_earlier(files: &VecDeque<File>, name: FileName) -> bool {
 
 /// Whether a rewritten file was written to its end.
 pub(super) fn is_finished<D: Disk>(disk: &mut D, file: &File) -> Result<bool, OpenError> {
-    let mut footer = [0; BATCH_HEADER];
-    let Some(position) = file.len.checked_sub(BATCH_HEADER as u64) else { return Ok(false) };
-    on(file.name, disk.read_now(file.name, position, &mut footer))?;
-    let footer = BatchHeader::decode(&footer, file.header.mark);
-    Ok(footer.is_ok_and(|footer| footer.is_sealed))
+    let framing = file.header.framing();
+    let mut footer = [0; TERM_HEADER];
+    let footer = footer.get_mut(..framing.header_len()).unwrap_or_default();
+    let Some(position) = file.len.checked_sub(footer.len() as u64) else { return Ok(false) };
+    on(file.name, disk.read_now(file.name, position, footer))?;
+    let footer = BatchHeader::decode(footer, framing);
+    Ok(footer.is_ok_and(|footer| footer.is_seal()))
 }

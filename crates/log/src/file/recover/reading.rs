@@ -5,13 +5,16 @@ use super::window::{Window, crcs, have_crcs};
 use super::{OpenError, Progress, Report, damaged, next, on};
 use crate::disk::{Disk, DiskError, FileName, Reached};
 use crate::file::digest::Digest;
-use crate::file::format::{BATCH_HEADER, BatchHeader, FILE_HEADER, Malformed};
+use crate::file::format::{BatchHeader, FILE_HEADER, FileHeader, Framing, Malformed, TERM_HEADER};
+use crate::file::segments::SegmentTerms;
 use crate::file::table::Table;
 use crate::file::walk::{Batch, Step, Walk, is_begun};
 
 pub(super) struct Recovery<'a> {
     pub(super) table: Table,
     pub(super) report: Report,
+    /// Of the last batch; 0 if it has none.
+    pub(super) last_term: u64,
     /// Where the log is to end.
     pub(super) until: Option<Reached>,
     /// The file that has a batch behind that, and where that begins.
@@ -35,7 +38,7 @@ impl Recovery<'_> {
         let is_first_generation = name.generation == 0;
         let (len, is_interrupted) = if is_tail { tail(disk, file)? } else { (len, false) };
         let mut window = Window::new(disk, name, len);
-        let mut walk = Walk::new(FILE_HEADER as u64, len, header.mark);
+        let mut walk = Walk::new(FILE_HEADER as u64, len, header.framing());
         let (mut expected, mut need) = (header.as_of, 0);
         loop {
             let position = walk.position();
@@ -49,7 +52,7 @@ impl Recovery<'_> {
                     report.unagreed_bytes = report.unagreed_bytes.saturating_add(behind);
                     return Ok(Some((name, len)));
                 }
-                Step::Batch(batch) if batch.header.is_sealed => {
+                Step::Batch(batch) if batch.header.is_seal() => {
                     let end = batch.end();
                     if end != len {
                         return Err(damaged(name, end, "bytes follow the end of the segment"));
@@ -57,11 +60,14 @@ impl Recovery<'_> {
                     on_batch(name, position, self.table.batch(&batch))?;
                     return Ok(is_tail.then_some((name, end)));
                 }
-                Step::Batch(batch) if is_first_generation && batch.header.sequence < expected => {
+                Step::Batch(batch)
+                    if is_first_generation && !follows(&batch.header, header, expected) =>
+                {
                     return Err(damaged(name, position, "a batch is out of its order"));
                 }
                 Step::Batch(batch) => {
                     need = 0;
+                    self.last_term = batch.header.terms.map_or(0, |it| it.term);
                     expected = next(batch.header.sequence);
                     on_batch(name, position, self.table.batch(&batch))?;
                     self.pass_to(self.passed.done.saturating_add(batch.len()));
@@ -81,12 +87,56 @@ impl Recovery<'_> {
         }
     }
 
+    /// A file goes: others have not agreed to what it has.
+    pub(super) fn goes(&mut self, file: &File) {
+        let report = &mut self.report;
+        report.unagreed_bytes = report.unagreed_bytes.saturating_add(file.len);
+        self.table.next_segment = self.table.next_segment.max(next(file.name.segment));
+    }
+
     /// Whether others have not agreed to a batch, or to the one whose beginning the end of a segment tells.
     fn is_unagreed(&self, header: &BatchHeader) -> bool {
-        self.until.is_some_and(|until| match header.is_sealed {
-            true => header.end > until.end,
+        self.until.is_some_and(|until| match header.is_seal() {
+            // With terms the next batch may have its place.
+            true => {
+                let is_at = header.terms.is_some() && header.sequence >= until.sequence;
+                is_at || header.end > until.end
+            }
             false => header.sequence >= until.sequence,
         })
+    }
+
+    /// Reads of a file of a log with terms the term of the batch before its first one. None if that is not the one which was
+    /// read last: the log ends before the file.
+    ///
+    /// What was rewritten or removed before the file tells nothing.
+    pub(super) fn terms<D: Disk>(
+        &mut self,
+        disk: &mut D,
+        file: &File,
+    ) -> Result<Option<SegmentTerms>, OpenError> {
+        let (name, header) = (file.name, &file.header);
+        let mut bytes = [0; TERM_HEADER];
+        if file.len >= (FILE_HEADER.saturating_add(TERM_HEADER)) as u64 {
+            on(name, disk.read_now(name, FILE_HEADER as u64, &mut bytes))?;
+        }
+        let first = BatchHeader::decode(&bytes, header.framing()).ok();
+        let before = first.and_then(|it| it.terms).map_or(self.last_term, |it| it.before);
+        let last = self.table.store.segments.all.back();
+        let last = last.filter(|it| it.file.generation == 0 && next(it.through) == name.segment);
+        let is_next = last.is_none_or(|last| {
+            let number = self.table.reached.sequence;
+            let is_its = last.terms.is_none() || header.as_of == number;
+            is_its && before == self.last_term
+        });
+        Ok(is_next.then_some(SegmentTerms { term: header.term, before }))
+    }
+
+    /// These are the terms of the file that was read last.
+    pub(super) fn set_terms(&mut self, terms: SegmentTerms) {
+        if let Some(segment) = self.table.store.segments.all.back_mut() {
+            segment.terms = Some(terms);
+        }
     }
 
     fn begin(&mut self, file: &File) -> Result<(), OpenError> {
@@ -100,6 +150,7 @@ impl Recovery<'_> {
         self.begin(file)?;
         let taken = self.table.digest(digest, file.len);
         taken.map_err(|Malformed| damaged(file.name, 0, "its digest is not readable"))?;
+        self.last_term = if file.header.term > 0 { file.header.term } else { self.last_term };
         self.report.digests = next(self.report.digests);
         Ok(())
     }
@@ -115,13 +166,24 @@ fn on_batch(file: FileName, position: u64, result: Result<(), Malformed>) -> Res
     result.map_err(|Malformed| damaged(file, position, "the index of a batch is not readable"))
 }
 
+/// Whether a batch, or what seals a file, is the next one of a file, whose header is given, behind those before number
+/// `expected`. With terms each follows on the one before: what was cut off does not come back behind others.
+fn follows(batch: &BatchHeader, file: &FileHeader, expected: u64) -> bool {
+    let Some(terms) = batch.terms else { return batch.sequence >= expected };
+    let is_first = expected == file.as_of;
+    batch.sequence == expected
+        && (is_first || terms.before == file.term)
+        && (batch.is_seal() || terms.term == file.term)
+}
+
 /// How much of the last file is whole, and whether the rest was being written when a crash came. Else the
 /// rest is of the file that this one was made of.
 fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, bool), OpenError> {
     let File { name, len, header, safe, .. } = file;
     let (name, len, safe) = (*name, *len, *safe);
     let mut window = Window::new(disk, name, len);
-    let mut walk = Walk::new(FILE_HEADER as u64, len, header.mark);
+    let framing = header.framing();
+    let mut walk = Walk::new(FILE_HEADER as u64, len, framing);
     let (mut expected, mut need) = (header.as_of, 0);
     let mut unsynced = Unsynced { safe, before: 0, places: Vec::new() };
     let (whole, is_begun) = loop {
@@ -129,10 +191,18 @@ fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, bool), OpenError> {
         let shown = on(name, window.show(position, need))?;
         match walk.step(shown) {
             Step::Need(bytes) => need = bytes,
+            // It was cut off before those that are before it were written.
+            Step::Batch(batch)
+                if batch.header.terms.is_some()
+                    && name.generation == 0
+                    && !follows(&batch.header, header, expected) =>
+            {
+                break (position, true);
+            }
             Step::Batch(batch) => {
                 need = 0;
                 let sequence = batch.header.sequence;
-                expected = if batch.header.is_sealed { sequence } else { next(sequence) };
+                expected = if batch.header.is_seal() { sequence } else { next(sequence) };
                 unsynced.pass(&batch);
             }
             Step::End if len < safe => {
@@ -140,9 +210,9 @@ fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, bool), OpenError> {
             }
             Step::End => break (len, false),
             Step::Bad => {
-                let shown = on(name, window.show_most(position, BATCH_HEADER))?;
+                let shown = on(name, window.show_most(position, framing.header_len()))?;
                 let is_begun = is_begun(shown, header.mark, expected);
-                let synced = on(name, window.synced_before(position, header.mark))?;
+                let synced = on(name, window.synced_before(position, framing))?;
                 if synced > expected || position < safe {
                     return Err(damaged(name, position, "a batch that was safe is not whole"));
                 }
@@ -151,7 +221,7 @@ fn tail<D: Disk>(disk: &mut D, file: &File) -> Result<(u64, bool), OpenError> {
             }
         }
     };
-    let torn = on(name, unsynced.torn(&mut window, header.mark, whole))?;
+    let torn = on(name, unsynced.torn(&mut window, framing, whole))?;
     Ok((torn.unwrap_or(whole), is_begun || torn.is_some()))
 }
 
@@ -181,13 +251,13 @@ impl Unsynced {
     fn torn<D: Disk>(
         &self,
         window: &mut Window<'_, D>,
-        mark: u64,
+        framing: Framing,
         end: u64,
     ) -> Result<Option<u64>, DiskError> {
         let after = self.places.partition_point(|(sequence, _)| *sequence <= self.before);
         let place = self.places.get(after.saturating_sub(1)).copied();
         let Some((_, position)) = place else { return Ok(None) };
-        let (mut walk, mut need) = (Walk::new(position, end, mark), 0);
+        let (mut walk, mut need) = (Walk::new(position, end, framing), 0);
         loop {
             let position = walk.position();
             let shown = window.show(position, need)?;

@@ -135,7 +135,7 @@ fn walk_all<D: Disk>(
     let name = segment.file;
     let len = segment.written;
     let mut window = Window::new(disk, name, len);
-    let mut walk = Walk::new(FILE_HEADER as u64, len, segment.mark);
+    let mut walk = Walk::new(FILE_HEADER as u64, len, segment.framing);
     let mut need = 0;
     loop {
         let position = walk.position();

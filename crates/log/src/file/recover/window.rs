@@ -1,7 +1,7 @@
 //! A file, read a piece at a time; what of it is whole.
 
 use crate::disk::{Disk, DiskError, FileName};
-use crate::file::format::BATCH_HEADER;
+use crate::file::format::Framing;
 use crate::file::walk::{Batch, synced_before};
 
 /// Bytes that are read at once when nothing asks for more.
@@ -58,14 +58,14 @@ impl<'a, D: Disk> Window<'a, D> {
     pub(in crate::file) fn synced_before(
         &mut self,
         mut position: u64,
-        mark: u64,
+        framing: Framing,
     ) -> Result<u64, DiskError> {
         let mut synced = 0;
         while position < self.len {
             let shown = self.show_most(position, READ)?;
-            synced = synced.max(synced_before(shown, mark));
+            synced = synced.max(synced_before(shown, framing));
             // A header may lie across the end of what is shown.
-            let step = shown.len().saturating_sub(BATCH_HEADER) as u64;
+            let step = shown.len().saturating_sub(framing.header_len()) as u64;
             let is_end = position.saturating_add(shown.len() as u64) >= self.len;
             position = if is_end { self.len } else { position.saturating_add(step.max(1)) };
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::super::format::{
-    BatchEntry, BatchHeader, FILE_HEADER, FileHeader, IndexReader, IndexWriter, NoteKind,
+    BatchEntry, BatchHeader, FILE_HEADER, FileHeader, IndexReader, IndexWriter, Kind, NoteKind,
     RecordFacts,
 };
 use super::super::walk::{Step, Walk};
@@ -45,7 +45,7 @@ struct Parts {
 impl Parts {
     fn of(bytes: &[u8]) -> Option<Self> {
         let header = FileHeader::decode(bytes).ok()?;
-        let mut walk = Walk::new(FILE_HEADER as u64, bytes.len() as u64, header.mark);
+        let mut walk = Walk::new(FILE_HEADER as u64, bytes.len() as u64, header.framing());
         let mut batches = Vec::new();
         while let Step::Batch(batch) = walk.step(bytes.get(walk.position() as usize..)?) {
             let bodies = bytes[batch.bodies() as usize..batch.end() as usize].to_vec();
@@ -179,7 +179,10 @@ fn craft(disk: &SimDisk, below: Numbers<'_>) {
                 3 => header.end = some_number(header.end, below),
                 4 => header.records = some_number(header.records.into(), below) as u32,
                 5 => header.notes = some_number(header.notes.into(), below) as u32,
-                _ => header.is_sealed = !header.is_sealed,
+                _ => {
+                    let is_seal = header.is_seal();
+                    header.kind = if is_seal { Kind::Data } else { Kind::Sealed };
+                }
             }
         }
         3 => {

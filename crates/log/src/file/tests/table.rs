@@ -34,7 +34,7 @@ impl Follower {
                 self.table.begin(file, &header).unwrap();
                 (self.segment, self.position) = (file.segment, FILE_HEADER as u64);
             }
-            let mut walk = Walk::new(self.position, bytes.len() as u64, header.mark);
+            let mut walk = Walk::new(self.position, bytes.len() as u64, header.framing());
             while let Step::Batch(batch) = walk.step(&bytes[walk.position() as usize..]) {
                 self.table.batch(&batch).unwrap();
             }
@@ -84,7 +84,7 @@ fn files(store: &Store) -> Vec<impl PartialEq + std::fmt::Debug> {
         let notes: Vec<bool> = about(it);
         let offsets = (it.first, it.end, it.as_of, it.last_noted);
         let bytes = (it.len, it.written, it.live_bytes, it.useful_bytes());
-        (it.file, it.mark, it.is_sealed, it.live, offsets, bytes, notes)
+        (it.file, it.framing, it.is_sealed, it.live, offsets, bytes, notes)
     };
     all.iter().map(file).collect()
 }

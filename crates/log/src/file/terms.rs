@@ -1,0 +1,91 @@
+//! Terms: the names of batches that others have, too ([decision 0056](../../../../docs/decisions/0056-the-replicated-log.md)).
+//!
+//! A group of several members agrees on batches. The number of a batch and its term name it among all members. A term's first
+//! batch begins a segment, so all batches of a segment have one term, and nothing is kept for each.
+
+use super::FileLog;
+use super::segments::Segment;
+use crate::BatchName;
+use crate::disk::Disk;
+
+impl<D: Disk> FileLog<D> {
+    /// Begins a term, as the leader of a group: the next batch is one without records, in a new segment, and has the term, as
+    /// those that follow. It is written by the next [`sync`](crate::Log::sync) while no batch is under way. Nothing that was
+    /// appended before and not handed over has an earlier term.
+    ///
+    /// A log that had no terms has them from now on, and older programs refuse it. Its batches from then on are numbered from 1
+    /// at least: 0 is the name of none. What it had is agreed to.
+    ///
+    /// # Panics
+    ///
+    /// If the term is not above that of the last batch.
+    pub fn begin_term(&mut self, term: u64) {
+        let last = self.last();
+        assert!(term > last.term, "term {term} begins behind {last}");
+        self.writer.begin_term(term);
+    }
+
+    /// Has bytes that are not the log's written as a batch of their own: a change of the group's members. To be called in a
+    /// term.
+    pub fn append_members(&mut self, bytes: &[u8]) {
+        debug_assert!(self.writer.term() > 0, "without others there are no members");
+        self.writer.append_members(bytes);
+    }
+
+    /// The last batch, written or not. [`BatchName::NONE`] if there is none.
+    pub fn last(&self) -> BatchName {
+        self.name(self.writer.sequence())
+    }
+
+    /// The last batch that is on this disk for good, as all before it.
+    pub fn stored(&self) -> BatchName {
+        self.name(self.writer.synced())
+    }
+
+    /// The batch before number `next`, which is here or is the one before those that are.
+    fn name(&self, next: u64) -> BatchName {
+        let Some(number) = next.checked_sub(1) else { return BatchName::NONE };
+        BatchName { number, term: self.term_of(number).unwrap_or(0) }
+    }
+
+    /// The batch before the first one that is here as it was written, as all behind it. What is not above was rewritten, or
+    /// removed, or has no term: others cannot have it as batches.
+    pub fn point(&self) -> BatchName {
+        match self.as_written().last() {
+            Some(segment) => before(segment),
+            None => BatchName { number: self.writer.sequence().saturating_sub(1), term: 0 },
+        }
+    }
+
+    /// The term of a batch that is above the [`point`](Self::point), or is that.
+    pub fn term_of(&self, number: u64) -> Option<u64> {
+        if number >= self.writer.sequence() {
+            return None;
+        }
+        let mut first = None;
+        for segment in self.as_written() {
+            if number >= segment.as_of {
+                return Some(segment.term());
+            }
+            first = Some(segment);
+        }
+        let point = first.map_or_else(|| self.point(), before);
+        (point.number == number).then_some(point.term)
+    }
+
+    /// The segments whose batches are here as they were written, as all behind them: the last one first.
+    fn as_written(&self) -> impl Iterator<Item = &Segment> {
+        let mut next = None;
+        self.store.segments.all.iter().rev().take_while(move |segment| {
+            let is_next = next.is_none_or(|next| segment.through.checked_add(1) == Some(next));
+            next = Some(segment.file.segment);
+            is_next && segment.terms.is_some()
+        })
+    }
+}
+
+/// The batch before the first one of a segment.
+fn before(segment: &Segment) -> BatchName {
+    let term = segment.terms.map_or(0, |terms| terms.before);
+    BatchName { number: segment.as_of.saturating_sub(1), term }
+}
