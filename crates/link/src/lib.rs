@@ -4,6 +4,15 @@
 //! client's: nothing here panics at them, and no memory is taken by a length that they only claim.
 //!
 //! - [`hello`]: how a connection begins, and who is refused.
+//! - [`frame`]: letters in frames.
+//! - [`sender`]: what goes over a connection next.
+//! - [`receiver`]: letters out of what was read.
+//! - [`payload`]: a letter as bytes.
+//!
+//! ```text
+//!   letters -> sender::Sender -> slices -> socket
+//!   letters <- receiver::Receiver <------- socket
+//! ```
 //!
 //! `docs/formats/link.md` has the bytes, `docs/decisions/0061-letters-over-links.md` says why.
 
@@ -18,4 +27,8 @@
     )
 )]
 
+pub mod frame;
 pub mod hello;
+pub mod payload;
+pub mod receiver;
+pub mod sender;
