@@ -5,6 +5,7 @@
 //! - [`message`]: the letters.
 //! - [`shard`]: queues and their log; a turn of it moves messages.
 //! - [`meta`]: changes of names.
+//! - [`stream`]: letters with numbers, for groups that may lose the end of their log.
 //! - [`transaction`]: those over several shards.
 //! - [`events`]: what happened, on its way to the event exchange.
 //! - [`login`]: what a session asks when a client wants to come in.
@@ -24,6 +25,7 @@ pub mod meta;
 pub mod numbers;
 pub mod record;
 pub mod shard;
+pub mod stream;
 pub mod transaction;
 pub mod work;
 

@@ -31,6 +31,7 @@ mod listing;
 mod look;
 mod lose;
 mod moving;
+mod numbered;
 mod numbers;
 mod outside;
 mod pieces;
@@ -42,6 +43,7 @@ mod queues;
 mod recover;
 mod settle;
 mod store;
+mod streams;
 mod transactions;
 
 use foldhash::fast::FixedState;
@@ -68,6 +70,7 @@ use queues::{Hosted, Queues};
 pub use recover::{Restored, queue_of};
 use settle::Pays;
 use store::{Store, queue_offset};
+use streams::Streams;
 use transactions::Transactions;
 
 pub use confirms::{Confirmed, NackReason, Nacked};
@@ -87,6 +90,7 @@ pub struct Shard<L> {
     ports: Ports,
     jobs: Jobs,
     transactions: Transactions,
+    streams: Streams,
     histories: Histories,
     outside: Outside,
     counters: Counters,
@@ -140,6 +144,7 @@ impl<L: Log> Shard<L> {
             ports: Ports::default(),
             jobs: Jobs::default(),
             transactions: Transactions::default(),
+            streams: Streams::default(),
             histories: Histories::default(),
             outside: Outside::default(),
             counters: Counters::default(),
@@ -194,6 +199,7 @@ impl<L: Log> Shard<L> {
             ToShard::GiveBack { from, unsettled } => {
                 self.give_back_first(from, unsettled, now, out);
             }
+            ToShard::Numbered(it) => self.numbered(*it, topology, now, out),
             ToShard::Commit { reply, messages, settlements } => {
                 self.commit(reply, &messages, &settlements, topology, now, out);
             }
@@ -282,6 +288,9 @@ impl<L: Log> Shard<L> {
         self.work_off_left(Pays::Nobody, topology, now, out);
         self.jobs.spend();
         self.work_on(topology, now, out);
+        if self.streams.is_changed() {
+            self.write_notes(now);
+        }
         if self.ports.has_resumed() {
             self.queues.order_touched();
         }
@@ -293,6 +302,9 @@ impl<L: Log> Shard<L> {
         self.store.hold_answers(start, out);
         self.settle_with_disk(now, out);
         self.store.free_answers(out);
+        if !self.streams.is_empty() {
+            self.tell_agreed(out);
+        }
         self.store.send_errands(self.group, topology.homes(), out);
         if !self.unreadable.is_empty() {
             self.tell_unreadable(topology);

@@ -272,7 +272,8 @@ fn shard_is_sound(node: &Node<Store>, index: usize, watch: &mut Watch) -> Check 
         }
     }
     let usage = shard.usage();
-    let messages = here + held + shard.departing() + shard.transaction_records();
+    let messages = here + held + shard.departing();
+    let messages = messages + shard.transaction_records() + shard.stream_records();
     if usage.records > messages + usage.lent {
         let records = usage.records;
         return Err(format!("shard {index} holds {records} records for {messages} messages"));

@@ -4,6 +4,7 @@ use leveret_topology::{Event, GroupId};
 
 use super::{ConnectionId, Reply, ReplyTo, Step, ToMeta, ToSession, ToShard};
 use crate::login::{Asked, Login};
+use crate::stream::StreamNews;
 
 /// What a turn wants sent. The driver hands each letter to its actor's inbox, in order.
 #[derive(Debug, Default)]
@@ -22,6 +23,8 @@ pub struct Outbox {
     pub steps: Vec<Step>,
     /// What others have to decide who keep users.
     pub asked: Vec<Asked>,
+    /// What shards tell nodes of their [streams](crate::stream).
+    pub news: Vec<(GroupId, StreamNews)>,
     /// A log failed, in words: the process has to stop, as nothing may be confirmed any more.
     pub failed: Option<String>,
 }
@@ -36,6 +39,7 @@ impl Outbox {
             && self.events.is_empty()
             && self.steps.is_empty()
             && self.asked.is_empty()
+            && self.news.is_empty()
             && self.failed.is_none()
     }
 
@@ -48,6 +52,7 @@ impl Outbox {
         other.events.append(&mut self.events);
         other.steps.append(&mut self.steps);
         other.asked.append(&mut self.asked);
+        other.news.append(&mut self.news);
         other.failed = other.failed.take().or(self.failed);
     }
 

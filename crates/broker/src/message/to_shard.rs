@@ -9,6 +9,7 @@ use leveret_queue::{Gate, LookAt, Offset};
 use leveret_topology::{By, ExchangeId, GroupId, QueueId};
 
 use super::{ChannelId, ConnectionId, ConsumerSlot, GivenBack, Publish, ReplyTo, Settlement};
+use crate::stream::Numbered;
 use crate::transaction::TxId;
 
 /// Letters to a shard.
@@ -35,6 +36,9 @@ pub enum ToShard {
         /// What came from here, and from elsewhere.
         unsettled: Arc<GivenBack>,
     },
+    /// One of the letters above with its number, to a group that has others: done once, though it come twice. See
+    /// [`stream`](crate::stream).
+    Numbered(Box<Numbered>),
     /// `tx.commit`'s part for this shard, applied whole. Answered by `Reply::Committed`.
     Commit {
         /// Who commits.
@@ -313,6 +317,7 @@ impl ToShard {
             Self::Publish { .. } => "Publish",
             Self::Settle { .. } => "Settle",
             Self::GiveBack { .. } => "GiveBack",
+            Self::Numbered(_) => "Numbered",
             Self::Commit { .. } => "Commit",
             Self::Prepare { .. } => "Prepare",
             Self::Decide { .. } => "Decide",

@@ -18,6 +18,7 @@ use leveret_topology::QueueId;
 
 use super::history::Replay;
 use super::listing::Listing;
+use super::streams::Tag;
 use crate::flow::{WAITING_BYTES_MAX, WAITING_UNITS_MAX};
 use crate::message::{
     ConnectionId, GivenBack, Outbox, Publish, ReplyTo, Settlement, ToSession, ToShard,
@@ -111,6 +112,8 @@ pub(super) enum Job {
     Forget,
     /// A list, as far as it is made.
     List(Box<Listing>),
+    /// What is left of a numbered letter.
+    Numbered(Tag, Box<Job>),
     /// A letter that is done whole.
     Letter(Box<ToShard>),
 }
@@ -131,6 +134,36 @@ impl Job {
         }
     }
 
+    /// The first messages or settlements of it were done already.
+    pub(super) fn from(mut self, count: usize) -> Self {
+        match &mut self {
+            Self::Publish { messages, done, .. } => *done = count.min(messages.len()),
+            Self::Settle { settlements, done } => *done = count.min(settlements.len()),
+            Self::GiveBack { unsettled, done } => *done = count.min(unsettled.len()),
+            _ => {}
+        }
+        self
+    }
+
+    /// The same without its number.
+    pub(super) fn unnumbered(self) -> Self {
+        match self {
+            Self::Numbered(_, job) => *job,
+            job => job,
+        }
+    }
+
+    /// How many of its messages or settlements are done.
+    pub(super) fn progress(&self) -> usize {
+        match self {
+            Self::Publish { done, .. }
+            | Self::Settle { done, .. }
+            | Self::GiveBack { done, .. } => *done,
+            Self::Numbered(_, job) => job.progress(),
+            _ => 0,
+        }
+    }
+
     /// About how many bytes it takes.
     pub(super) fn bytes(&self) -> u64 {
         match self {
@@ -141,6 +174,7 @@ impl Job {
             Self::GiveBack { unsettled, .. } => unsettled.share_of(unsettled.bytes()),
             Self::Leave(_, backlog) => backlog.bytes(),
             Self::List(list) => list.bytes(),
+            Self::Numbered(_, job) => job.bytes(),
             Self::Letter(letter) => match &**letter {
                 ToShard::Commit { messages, .. } | ToShard::Prepare { messages, .. } => {
                     messages.iter().map(|it| it.message.len() + size_of::<Publish>() as u64).sum()

@@ -77,6 +77,7 @@ impl<L: Log> Shard<L> {
         }
         self.confirms.forget_all();
         self.tell_given_up();
+        self.streams.begin_term();
         (self.exits, self.ports) = (Exits::default(), Ports::default());
         self.unreadable.clear();
         self.give_up_parts(end, decided, out);
@@ -103,6 +104,7 @@ impl<L: Log> Shard<L> {
                 Job::Publish { .. }
                 | Job::Settle { .. }
                 | Job::GiveBack { .. }
+                | Job::Numbered(..)
                 | Job::CancelRest(_)
                 | Job::Leave(..)
                 | Job::DeadLetters(_) => {}

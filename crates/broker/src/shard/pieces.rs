@@ -106,7 +106,7 @@ impl<L: Log> Shard<L> {
             ToShard::Replay { from, exchange, queue } => {
                 Job::Replay(self.histories.replay(from, exchange, queue))
             }
-            letter => Job::of(letter),
+            letter => self.rest_of_letter(Job::of(letter)),
         }
     }
 
@@ -120,10 +120,8 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let units = price_of(messages.get(count..).unwrap_or_default());
-        let mut job = Job::of(ToShard::Publish { from, messages });
-        if let Job::Publish { done, .. } = &mut job {
-            *done = count;
-        }
+        let job = Job::of(ToShard::Publish { from, messages }).from(count);
+        let job = self.rest_of_letter(job);
         self.jobs.wait_in(JobOrigin::Connection(from), job, units, out);
     }
 
@@ -138,7 +136,7 @@ impl<L: Log> Shard<L> {
         let done = self.give_some_back(&unsettled, 0, self.jobs.limits().turn, now);
         if done < unsettled.len() {
             let units = price_of_rest(&unsettled, done);
-            let rest = Job::GiveBack { unsettled, done };
+            let rest = self.rest_of_letter(Job::GiveBack { unsettled, done });
             self.jobs.wait_in(JobOrigin::Connection(from), rest, units, out);
         }
     }
@@ -235,6 +233,13 @@ impl<L: Log> Shard<L> {
                 let (rest, units) = self.list(*list, allowed, now, out)?;
                 Some((Job::List(Box::new(rest)), units))
             }
+            Job::Numbered(tag, job) => {
+                self.streams.begin(tag, u32::try_from(job.progress()).unwrap_or(u32::MAX));
+                let rest = self.piece(*job, allowed, topology, now, out);
+                let rest = rest.map(|(job, units)| (self.rest_of_letter(job), units));
+                self.streams.end();
+                rest
+            }
             Job::Letter(letter) => {
                 self.do_now(*letter, topology, now, out);
                 None
@@ -254,7 +259,7 @@ impl<L: Log> Shard<L> {
     /// a crash, and what was rejected may have to go somewhere: it comes back.
     pub(super) fn close_jobs(&mut self) {
         for (_, job) in self.jobs.drain() {
-            match job {
+            match job.unnumbered() {
                 Job::Leave(id, backlog) => {
                     backlog.for_each(|left| self.gone(left.offset(), id, Way::Lost));
                 }

@@ -76,6 +76,9 @@ impl<L: Log> Shard<L> {
                 self.enqueue_copy(message, from, topology, now);
             } else {
                 let put = self.enqueue(message, Some(from), false, topology, now);
+                if put.taken != PutResult::Yes {
+                    self.streams.refused(count - 1);
+                }
                 if is_traced && message.confirm != 0 && put.taken == PutResult::Yes {
                     self.note_stored(message, from, topology, out);
                 }
@@ -383,6 +386,16 @@ impl<L: Log> Shard<L> {
 }
 
 impl Wants {
+    /// What the publisher of a message like this one is told that is stored: no if it waits for a consumer, who may have acked it
+    /// by now, or not.
+    pub(super) fn told_again(self) -> UnresolvedMessage {
+        let Self { mut slot, is_lost, .. } = self;
+        if is_lost || !slot.is_resolved_by_disk() {
+            slot.fail();
+        }
+        slot
+    }
+
     /// Adds a queue's rule.
     #[inline]
     fn add(&mut self, id: QueueId, until: Until, first: &mut Option<Until>, all: &[QueueId]) {

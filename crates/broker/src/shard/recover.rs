@@ -19,6 +19,7 @@ use super::store::Parked;
 use super::{Shard, queue_offset};
 use crate::message::{Outbox, ToShard};
 use crate::record::Head;
+use crate::stream::NotePiece;
 use crate::transaction::{Decided, Note, TxId};
 
 const SEEN: u8 = 0x80;
@@ -115,7 +116,7 @@ impl<L: Log> Shard<L> {
         progress: &mut dyn FnMut(u64),
     ) -> Restored {
         let keeps_orphans = self.keeps_orphans;
-        let Self { store, queues, transactions, .. } = self;
+        let Self { store, queues, transactions, streams, .. } = self;
         let mut read = 0;
         let mut restored = Restored::default();
         let mut orphans: Vec<(leveret_log::Offset, Holder)> = Vec::new();
@@ -143,13 +144,19 @@ impl<L: Log> Shard<L> {
                 }
                 Some(Note::Applied { tx }) => transactions.applied.push(tx),
                 None => {
-                    restored.damaged += 1;
-                    complain(at);
+                    match NotePiece::decode(head) {
+                        Some(piece) => streams.found(queue_offset(at), piece),
+                        None => {
+                            restored.damaged += 1;
+                            complain(at);
+                        }
+                    }
                     return;
                 }
             }
             finished.push((at, Holder::OWNER));
         });
+        streams.all_found();
         let mut parts = parts.into_iter().peekable();
         store.recover(seen_below, &mut |record| {
             read += 1;

@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use crate::held::Held;
 use crate::message::Publish;
 use crate::record::{HEAD, Head};
-use crate::transaction::Note;
+use crate::transaction::{NOTES, Note};
 use cold::Cold;
 use disk::Disk;
 
@@ -49,6 +49,15 @@ pub(super) struct Store<L> {
     spares_at: Option<Time>,
     /// When the log was last said to take no messages.
     complained_at: Option<Time>,
+}
+
+/// Records that are no messages were appended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Noted {
+    pub(super) first: Offset,
+    pub(super) count: u64,
+    /// When that was done.
+    pub(super) moment: Moment,
 }
 
 impl<L: Log> Store<L> {
@@ -140,6 +149,33 @@ impl<L: Log> Store<L> {
         let at = self.log.append(&note.encode(), &[], &[Note::holder()], Keep::Durable)?;
         self.appended(at.get(), now);
         Ok(queue_offset(at))
+    }
+
+    /// Appends records that are no messages, one after the other, all or none: [`release_note`](Self::release_note) lets go of
+    /// them one by one.
+    pub(super) fn append_notes(
+        &mut self,
+        heads: &[Vec<u8>],
+        now: Time,
+    ) -> Result<Noted, AppendError> {
+        let first = self.log.end();
+        for (count, head) in heads.iter().enumerate() {
+            match self.log.append(head, &[], &[Note::holder()], Keep::Durable) {
+                Ok(at) => self.appended(at.get(), now),
+                Err(error) => {
+                    let appended = first.get()..first.get() + count as u64;
+                    appended.for_each(|at| self.release_note(Offset::new(at)));
+                    return Err(error);
+                }
+            }
+        }
+        let (first, count) = (queue_offset(first), heads.len() as u64);
+        Ok(Noted { first, count, moment: self.log.moment() })
+    }
+
+    /// Lets go of such a record.
+    pub(super) fn release_note(&mut self, at: Offset) {
+        self.release(at, NOTES);
     }
 
     /// Messages are not stored, so many since the start: one line a second.

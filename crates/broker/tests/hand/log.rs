@@ -30,6 +30,8 @@ pub(crate) struct State {
     noted: u64,
     /// What others have of it, if there are others.
     pub(crate) agreed: Option<Moment>,
+    /// They have what the disk has finished.
+    pub(crate) agrees: bool,
     /// At the disk.
     running: Option<Batch>,
     /// What a crash leaves.
@@ -73,6 +75,7 @@ pub(crate) struct Stored {
 struct Batch {
     written: BTreeMap<u64, Stored>,
     released: Vec<(u64, Holder)>,
+    until: Moment,
 }
 
 impl HandLog {
@@ -108,7 +111,10 @@ impl State {
             self.cold.remove(&at);
             self.fetched.push(at);
         }
-        let Some(Batch { written, released }) = self.running.take() else { return false };
+        let Some(Batch { written, released, until }) = self.running.take() else { return false };
+        if self.agrees {
+            self.agreed = Some(until);
+        }
         self.unsafe_yet.retain(|at| !written.contains_key(at));
         // Released meanwhile or not: that is in the next batch.
         self.disk.extend(written);
@@ -323,7 +329,8 @@ impl Log for HandLog {
         state.open.retain(|at| !written.contains_key(at));
         state.written_bytes += written.values().map(|it| it.bytes.len() as u64).sum::<u64>();
         state.syncs += 1;
-        state.running = Some(Batch { written, released: std::mem::take(&mut state.released) });
+        let released = std::mem::take(&mut state.released);
+        state.running = Some(Batch { written, released, until });
         Ok(())
     }
 

@@ -126,6 +126,11 @@ impl UnresolvedMessage {
         self.bits &= !DISK;
     }
 
+    /// Whether it is, or will be once it is durable.
+    pub(in super::super) fn is_resolved_by_disk(self) -> bool {
+        self.acks == 0
+    }
+
     pub(in super::super) fn is_resolved(self) -> bool {
         self.acks == 0 && !self.waits_for_disk()
     }

@@ -7,7 +7,7 @@
 //!
 //! A log without others says so: nothing is held, and nothing is looked at.
 
-use leveret_log::Log;
+use leveret_log::{Log, Moment};
 
 use super::Store;
 use crate::held::{Bookmark, take_since};
@@ -37,6 +37,15 @@ impl<L: Log> Store<L> {
     pub(in super::super) fn free_answers(&mut self, out: &mut Outbox) {
         let Some(agreed) = self.log.agreed() else { return };
         self.held.free(out, |&until| agreed.reaches(until));
+    }
+
+    /// Whether what was done until then stays, whatever becomes of the end of the log. Without others it does when it is on the
+    /// disk.
+    pub(in super::super) fn is_agreed(&self, until: Moment) -> bool {
+        match self.log.agreed() {
+            Some(agreed) => agreed.reaches(until),
+            None => self.log.durable() >= until.end,
+        }
     }
 
     /// Whether answers wait for others at all.

@@ -1,0 +1,158 @@
+//! Numbered letters are done once: see [`stream`](crate::stream).
+//!
+//! What is missing between a number and the one before is asked for; a number that is done is answered, and nothing else. In this
+//! term it is on its way to its publisher. From before nobody knows whether it came: then a message that was taken is
+//! confirmed again, and one that was refused is refused again. A message that still waits for its consumer (rules `ack`
+//! and `ack-lean`) cannot be told from one that was acked: its publisher is told no, as after a time-out.
+
+use leveret_log::{Log, Moment};
+use leveret_queue::Time;
+use leveret_topology::Topology;
+
+use super::Shard;
+use super::jobs::{Job, JobOrigin, cost, price_of, price_of_rest};
+use super::store::Noted;
+use super::streams::{NumberFate, Tag};
+use crate::message::{ConnectionId, Outbox, Publish, ToShard};
+use crate::stream::{Numbered, StreamEvent, StreamId, StreamPlace};
+
+impl<L: Log> Shard<L> {
+    /// A letter with a number came.
+    pub(super) fn numbered(
+        &mut self,
+        numbered: Numbered,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let Numbered { stream, number, kept_from, letter } = numbered;
+        let tag = Tag { stream, number };
+        match self.streams.take(stream, number, kept_from) {
+            NumberFate::Next { done } => {
+                let heard = match self.cut_off.is_empty() {
+                    true => Some(letter),
+                    false => self.hear(letter, topology, now, out),
+                };
+                match heard {
+                    Some(letter) if done > 0 => {
+                        self.answer(tag, &letter, done as usize, topology, now);
+                        self.go_on_with(tag, letter, done as usize, out);
+                    }
+                    Some(letter) => {
+                        self.streams.begin(tag, 0);
+                        self.letter(letter, topology, now, out);
+                        self.streams.end();
+                    }
+                    None => self.streams.is_done(tag),
+                }
+            }
+            NumberFate::Earlier => return self.answer(tag, &letter, usize::MAX, topology, now),
+            NumberFate::Lacks(next) => {
+                let news = self.streams.news(stream, StreamEvent::Lacks(next));
+                out.news.push((self.group, news));
+            }
+            NumberFate::Again | NumberFate::StillLacks => {}
+        }
+        // What it cost is taken from the turn already.
+        self.jobs.count();
+    }
+
+    /// Tells the publishers of a letter's first messages again what became of them before this term.
+    #[cold]
+    fn answer(&mut self, tag: Tag, letter: &ToShard, count: usize, topology: &Topology, now: Time) {
+        let ToShard::Publish { from, messages } = letter else { return };
+        for (place, message) in messages.iter().enumerate().take(count) {
+            if message.confirm != 0 {
+                let is_refused = self.streams.was_refused(tag, place);
+                self.answer_one(*from, message, is_refused, topology, now);
+            }
+        }
+        self.jobs.pay(cost::APPEND * messages.len().min(count) as u64);
+    }
+
+    fn answer_one(
+        &mut self,
+        from: ConnectionId,
+        message: &Publish,
+        is_refused: bool,
+        topology: &Topology,
+        now: Time,
+    ) {
+        let mut slot = self.wants(message, topology, now).told_again();
+        if is_refused {
+            slot.fail();
+        }
+        slot.is_of(from, message.channel, message.confirm);
+        self.confirms.tell_at_once(slot, true);
+    }
+
+    /// The first messages or settlements of a letter were done before: the others are to be.
+    #[cold]
+    fn go_on_with(&mut self, tag: Tag, letter: ToShard, done: usize, out: &mut Outbox) {
+        let (from, units) = match &letter {
+            ToShard::Publish { from, messages } => {
+                (*from, price_of(messages.get(done..).unwrap_or_default()))
+            }
+            ToShard::Settle { from, settlements } => {
+                (*from, cost::SETTLE * settlements.len().saturating_sub(done) as u64)
+            }
+            ToShard::GiveBack { from, unsettled } => {
+                (*from, price_of_rest(unsettled, done.min(unsettled.len())))
+            }
+            _ => return self.streams.is_done(tag),
+        };
+        let job = Job::Numbered(tag, Box::new(Job::of(letter).from(done)));
+        self.jobs.wait_in(JobOrigin::Connection(from), job, units, out);
+    }
+
+    /// A job, which is the rest of a numbered letter if one is being done.
+    #[cold]
+    pub(super) fn rest_of_letter(&mut self, job: Job) -> Job {
+        let done = u32::try_from(job.progress()).unwrap_or(u32::MAX);
+        match self.streams.leaves(done) {
+            Some(tag) => Job::Numbered(tag, Box::new(job)),
+            None => job,
+        }
+    }
+
+    /// Notes how far streams are: in the batch that has what was done. A note that finds no room is written in a later turn.
+    #[cold]
+    pub(super) fn write_notes(&mut self, now: Time) {
+        for (stream, pieces) in self.streams.to_note() {
+            let heads: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.encode()).collect();
+            let Ok(Noted { first, count, moment }) = self.store.append_notes(&heads, now) else {
+                tracing::error!(shard = self.group.get(), "there is no room to note what was done");
+                return;
+            };
+            let durable = self.store.durable();
+            for old in self.streams.noted(stream, first, count, moment, durable) {
+                self.store.release_note(old);
+            }
+        }
+    }
+
+    /// Tells nodes how far their streams are agreed upon.
+    #[cold]
+    pub(super) fn tell_agreed(&mut self, out: &mut Outbox) {
+        let Self { streams, store, group, .. } = self;
+        let is_agreed = |until: &Moment| store.is_agreed(*until);
+        streams.agreed(is_agreed, |news| out.news.push((*group, news)));
+    }
+
+    /// How far the shard has taken a stream: what its node is told when it begins to talk to this shard.
+    pub fn stream_place(&self, stream: StreamId) -> StreamPlace {
+        self.streams.place(stream)
+    }
+
+    /// Forgets the streams of processes that are not alive: nothing comes of them any more.
+    pub fn keep_streams(&mut self, is_alive: impl Fn(StreamId) -> bool) {
+        for old in self.streams.keep_only(is_alive) {
+            self.store.release_note(old);
+        }
+    }
+
+    /// Records that say how far streams are.
+    pub fn stream_records(&self) -> u64 {
+        self.streams.records()
+    }
+}

@@ -1,0 +1,390 @@
+//! Numbered letters to a shard that loses the end of its log: each message is stored once, and its publisher is told.
+
+#[path = "hand/log.rs"]
+mod log;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use leveret_amqp::content::Properties;
+use leveret_amqp::table::{Table, Value};
+use leveret_broker::Shard;
+use leveret_broker::message::*;
+use leveret_broker::record::join_names;
+use leveret_broker::stream::{Numbered, StreamClass, StreamEvent, StreamId};
+use leveret_broker::transaction::Decided;
+use leveret_broker::work::Limits;
+use leveret_log::{Holder, Log as _, Moment, Offset};
+use leveret_queue::{Time, UnackedId};
+use leveret_topology::{GroupId, NodeId, QueueId, QueueSpec, Topology};
+use log::HandLog;
+
+const BODIES: StreamId = StreamId { node: NodeId::ALONE, start: 1, class: StreamClass::Bodies };
+const ACKS: StreamId = StreamId { class: StreamClass::Acks, ..BODIES };
+const PUBLISHERS: u64 = 3;
+
+struct World {
+    log: HandLog,
+    shard: Shard<HandLog>,
+    topology: Topology,
+    /// One that takes everything, one that refuses what is more than a few, one that waits for acks.
+    queues: [QueueId; 3],
+    now: Time,
+    /// What publishers were told of each message.
+    told: BTreeMap<u64, Vec<bool>>,
+    news: Vec<StreamEvent>,
+}
+
+/// A message whose number for the confirm is in its body.
+fn message(number: u64, targets: &[QueueId]) -> Publish {
+    let mut properties = Vec::new();
+    Properties::default().encode(&mut properties);
+    let body = format!("message {number:08}");
+    Publish {
+        channel: 1,
+        confirm: number,
+        targets: targets.iter().copied().collect(),
+        persistent: true,
+        priority: 0,
+        expiration_ms: None,
+        message: Message::from_parts(&join_names("", "q"), &properties, body.as_bytes()),
+        shared: None,
+    }
+}
+
+fn numbered(stream: StreamId, number: u64, letter: ToShard) -> ToShard {
+    ToShard::Numbered(Box::new(Numbered { stream, number, kept_from: 1, letter }))
+}
+
+impl World {
+    fn new() -> Self {
+        let mut topology = Topology::new();
+        topology.add_vhost("/").expect("a vhost");
+        let vhost = topology.vhost("/").expect("there").id;
+        let arguments: [&[(&str, Value)]; 3] = [
+            &[],
+            &[("x-max-length", Value::I32(4)), ("x-overflow", "reject-publish".into())],
+            &[("x-confirm-on", "ack".into())],
+        ];
+        let queues = [0, 1, 2].map(|index| {
+            let own = arguments[index].iter();
+            let spec = QueueSpec {
+                vhost,
+                name: ["all", "few", "acked"][index],
+                server_named: false,
+                durable: true,
+                auto_delete: false,
+                exclusive_owner: None,
+                arguments: own
+                    .map(|(key, value)| ((*key).to_owned(), value.clone()))
+                    .collect::<Table>(),
+            };
+            topology.declare_queue(spec).expect("declared").id
+        });
+        let log = HandLog::default();
+        log.hand().agrees = true;
+        log.hand().agreed = Some(Moment::default());
+        let shard = Shard::new(GroupId::new(0), log.clone());
+        let (told, news, now) = (BTreeMap::new(), Vec::new(), Time::from_ms(1000));
+        Self { log, shard, topology, queues, now, told, news }
+    }
+
+    fn turn(&mut self, letters: impl IntoIterator<Item = ToShard>) {
+        let mut out = Outbox::default();
+        self.now = self.now.after_ms(1);
+        let mut letters = letters.into_iter().collect();
+        self.shard.turn(&mut letters, &self.topology, self.now, &mut out);
+        self.hear(out);
+    }
+
+    fn hear(&mut self, out: Outbox) {
+        for (_, letter) in out.sessions {
+            if let ToSession::Confirm { first, last, ok, .. } = letter {
+                (first..=last).for_each(|it| self.told.entry(it).or_default().push(ok));
+            }
+        }
+        self.news.extend(out.news.into_iter().map(|(_, news)| news.what));
+    }
+
+    /// The disk does all that it was given.
+    fn write(&mut self) {
+        while self.log.hand().finish() {
+            self.turn([ToShard::LogWoke]);
+        }
+    }
+
+    /// What is not on the disk is lost.
+    fn lose(&mut self) {
+        self.log = self.log.crash();
+        let moment = self.log.moment();
+        self.log.hand().agrees = true;
+        self.log.hand().agreed = Some(moment);
+        let mut out = Outbox::default();
+        let decided = Decided::default();
+        let log = self.log.clone();
+        self.shard.lose(log, &[], &self.topology, &decided, self.now, &mut out);
+        self.hear(out);
+    }
+
+    fn publish(&mut self, stream_number: u64, messages: impl IntoIterator<Item = Publish>) {
+        let from = NodeId::ALONE.connection(1);
+        let letter = ToShard::Publish { from, messages: messages.into_iter().collect() };
+        self.turn([numbered(BODIES, stream_number, letter)]);
+    }
+
+    /// The messages in the log, in order.
+    fn stored(&self) -> Vec<u64> {
+        let hand = self.log.hand();
+        let holders = hand.holders();
+        drop(hand);
+        let own = Holder::OWNER.get();
+        let records = holders.into_iter().filter(|(_, by)| !by.contains(&own));
+        records.map(|(at, _)| self.number_at(at)).collect()
+    }
+
+    fn number_at(&self, at: u64) -> u64 {
+        self.log.hand().cold.remove(&at);
+        let bytes = self.log.read(Offset::new(at)).expect("there").bytes;
+        let digits = &bytes[bytes.len() - 8..];
+        std::str::from_utf8(digits).expect("digits").parse().expect("a number")
+    }
+
+    fn notes(&self) -> usize {
+        let holders = self.log.hand().holders();
+        holders.values().filter(|by| by.contains(&Holder::OWNER.get())).count()
+    }
+}
+
+#[test]
+fn a_letter_that_comes_twice_is_done_once() {
+    let mut world = World::new();
+    let [all, few, _] = world.queues;
+    world.publish(1, [message(1, &[all]), message(2, &[all])]);
+    world.publish(2, (3..=8).map(|it| message(it, &[few])));
+    world.publish(1, [message(1, &[all]), message(2, &[all])]);
+    world.write();
+    assert_eq!(world.stored(), [1, 2, 3, 4, 5, 6]);
+    let want = |it: u64| vec![it <= 6];
+    assert!(world.told.iter().all(|(&it, told)| *told == want(it)), "{:?}", world.told);
+    // One after a gap is not done.
+    world.publish(4, [message(9, &[all])]);
+    world.publish(5, [message(10, &[all])]);
+    assert_eq!(world.news.split_off(0).last(), Some(&StreamEvent::Lacks(3)));
+    assert_eq!(world.stored().len(), 6);
+    assert_eq!(world.shard.stream_place(BODIES).next, 3);
+}
+
+#[test]
+fn what_was_done_before_is_told_again_and_not_done_again() {
+    let mut world = World::new();
+    let [all, few, acked] = world.queues;
+    world.publish(1, (1..=6).map(|it| message(it, &[few])));
+    world.publish(2, [message(7, &[all]), message(8, &[acked, all])]);
+    world.shard.sync().expect("handed over");
+    world.write();
+    assert!(world.news.split_off(0).contains(&StreamEvent::Agreed(2)));
+    world.publish(3, [message(9, &[all])]);
+    world.told.clear();
+    world.lose();
+    assert_eq!(world.shard.stream_place(BODIES).next, 3);
+    world.publish(1, (1..=6).map(|it| message(it, &[few])));
+    world.publish(2, [message(7, &[all]), message(8, &[acked, all])]);
+    world.publish(3, [message(9, &[all])]);
+    world.write();
+    assert_eq!(world.stored(), [1, 2, 3, 4, 7, 8, 9]);
+    let told: Vec<(u64, bool)> = world.told.iter().map(|(&it, told)| (it, told[0])).collect();
+    // Of the last but one nobody knows whether it was acked.
+    let no = [5, 6, 8];
+    assert_eq!(told, (1..=9).map(|it| (it, !no.contains(&it))).collect::<Vec<_>>());
+    // A process that is gone leaves no note.
+    assert!(world.notes() > 0 && world.shard.stream_records() == world.notes() as u64);
+    world.shard.keep_streams(|stream| stream.start > 1);
+    assert_eq!((world.notes(), world.shard.stream_records()), (0, 0));
+}
+
+#[test]
+fn of_a_letter_that_is_done_in_part_the_rest_is_done() {
+    let mut world = World::new();
+    let [all, ..] = world.queues;
+    world.shard.set_limits(Limits { turn: 8, share: 4 });
+    let letter = || (1..=20).map(|it| message(it, &[all]));
+    world.publish(1, letter());
+    let first = world.stored().len();
+    assert!((1..20).contains(&first), "{first}");
+    // This one is done before it.
+    let other = NodeId::ALONE.connection(2);
+    let later = || ToShard::Publish { from: other, messages: vec![message(21, &[all])] };
+    while !world.stored().contains(&21) {
+        let letters = match world.shard.stream_place(BODIES).next {
+            2 => vec![numbered(BODIES, 2, later())],
+            _ => vec![],
+        };
+        world.turn(letters);
+    }
+    world.shard.sync().expect("handed over");
+    while world.log.hand().finish() {
+        world.shard.sync().expect("handed over");
+    }
+    let stored = world.stored();
+    world.lose();
+    assert_eq!(world.stored(), stored, "all of it was on the disk");
+    assert_eq!(world.shard.stream_place(BODIES).next, 1);
+    world.publish(1, letter());
+    world.turn([numbered(BODIES, 2, later())]);
+    for _ in 0..20 {
+        world.turn([ToShard::Continue]);
+    }
+    world.write();
+    let mut stored = world.stored();
+    let place = stored.iter().position(|it| *it == 21).expect("there");
+    stored.remove(place);
+    assert_eq!(stored, (1..=20).collect::<Vec<_>>(), "each once, in order");
+    assert!((1..=21).all(|it| world.told.get(&it).is_some_and(|told| told.iter().all(|ok| *ok))));
+}
+
+#[test]
+fn a_settlement_counts_once() {
+    let mut world = World::new();
+    let [all, ..] = world.queues;
+    world.publish(1, [message(1, &[all]), message(2, &[all])]);
+    world.write();
+    let me = ReplyTo { connection: NodeId::ALONE.connection(2), channel: 1 };
+    let mut out = Outbox::default();
+    let get = ToShard::Get { reply: me, queue: all, no_ack: false };
+    world.shard.turn(&mut vec![get], &world.topology, world.now, &mut out);
+    let settlements: Vec<Settlement> = out
+        .sessions
+        .into_iter()
+        .filter_map(|(_, letter)| match letter {
+            ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => Some(Settlement {
+                queue: all,
+                unacked: delivery.unacked.unwrap_or(UnackedId::new(0)),
+                offset: delivery.offset,
+                how: Settle::Requeue { counts: true },
+            }),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(settlements.len(), 1);
+    for _ in 0..2 {
+        let settlements = settlements.clone();
+        let letter = ToShard::Settle { from: me.connection, settlements };
+        world.turn([numbered(ACKS, 1, letter)]);
+    }
+    assert_eq!(world.shard.stream_place(ACKS).next, 2);
+    let counts = world.shard.queues().find(|(id, _)| *id == all).map(|(_, it)| it.counts());
+    assert_eq!(counts.map(|it| (it.ready, it.unacked)), Some((2, 0)));
+}
+
+/// Letters of several publishers, some of which come twice or not at all at first, to a shard that is cut in small pieces and loses
+/// the end of its log now and then.
+#[test]
+fn each_message_is_stored_once() {
+    for seed in 0..100 {
+        once(seed);
+    }
+}
+
+fn once(seed: u64) {
+    let mut below = leveret_log::suite::numbers(seed);
+    let mut world = World::new();
+    let turn = 1 + below(60);
+    world.shard.set_limits(Limits { turn, share: 1 + below(turn) });
+    let mut kept: VecDeque<(u64, u64, Vec<Publish>)> = VecDeque::new();
+    let (mut next, mut sent, mut messages) = (1, 1, 0);
+    let mut by_publisher: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    let mut refusable = BTreeSet::new();
+    let mut step = 0;
+    while step < 120 || !kept.is_empty() {
+        step += 1;
+        assert!(step < 5_000, "seed {seed}: {kept:?} is not done");
+        if step < 120 && below(3) == 0 {
+            let from = 1 + below(PUBLISHERS);
+            let list: Vec<Publish> = (0..1 + below(12))
+                .map(|_| {
+                    messages += 1;
+                    by_publisher.entry(from).or_default().push(messages);
+                    let queue = world.queues[below(2) as usize];
+                    if queue == world.queues[1] {
+                        refusable.insert(messages);
+                    }
+                    message(messages, &[queue])
+                })
+                .collect();
+            kept.push_back((next, from, list));
+            next += 1;
+        }
+        match below(8) {
+            0 => _ = world.log.hand().finish(),
+            1 => _ = world.shard.sync(),
+            2 if step < 120 && below(3) == 0 => {
+                world.lose();
+                sent = kept.front().map_or(next, |it| it.0);
+            }
+            _ => {}
+        }
+        let mut letters = Vec::new();
+        let kept_from = kept.front().map_or(next, |it| it.0);
+        for &(number, from, ref messages) in &kept {
+            if number < sent && below(10) > 0 || number > sent {
+                continue;
+            }
+            if number == sent {
+                sent += 1;
+                if below(6) == 0 {
+                    // Lost on its way.
+                    continue;
+                }
+            }
+            let from = NodeId::ALONE.connection(from);
+            let letter = ToShard::Publish { from, messages: messages.clone() };
+            let numbered = Numbered { stream: BODIES, number, kept_from, letter };
+            letters.push(ToShard::Numbered(Box::new(numbered)));
+        }
+        world.turn(letters);
+        if below(4) == 0 {
+            // The link was cut: the shard says how far it is.
+            sent = sent.min(world.shard.stream_place(BODIES).next).max(kept_from);
+        }
+        for news in world.news.split_off(0) {
+            match news {
+                StreamEvent::Lacks(number) => sent = number,
+                StreamEvent::Agreed(low) => kept.retain(|&(number, _, ref messages)| {
+                    let is_told = messages.iter().all(|it| world.told.contains_key(&it.confirm));
+                    number > low || !is_told
+                }),
+            }
+        }
+        // What was agreed upon may have been told after that.
+        if step >= 120 {
+            let (place, told) = (world.shard.stream_place(BODIES).next, &world.told);
+            kept.retain(|&(number, _, ref messages)| {
+                number >= place || !messages.iter().all(|it| told.contains_key(&it.confirm))
+            });
+        }
+    }
+    for _ in 0..1_000 {
+        world.turn([ToShard::Continue]);
+        if world.shard.sync().is_ok() && !world.log.hand().finish() {
+            break;
+        }
+    }
+    let stored = world.stored();
+    for (from, all) in by_publisher {
+        let got: Vec<u64> = stored.iter().copied().filter(|it| all.contains(it)).collect();
+        assert!(got.is_sorted(), "seed {seed}: publisher {from} has {got:?}");
+        let once: BTreeSet<u64> = got.iter().copied().collect();
+        assert_eq!(once.len(), got.len(), "seed {seed}: {got:?}");
+        for number in all {
+            let told = &world.told[&number];
+            assert!(told.windows(2).all(|it| it[0] == it[1]), "seed {seed}: {number} {told:?}");
+            assert_eq!(once.contains(&number), told[0], "seed {seed}: {number}");
+            assert!(told[0] || refusable.contains(&number), "seed {seed}: {number}");
+        }
+    }
+    assert_eq!(world.shard.stream_records(), world.notes() as u64);
+    // With the next letter old notes go, as they are on the disk.
+    let letter = ToShard::Settle { from: NodeId::ALONE.connection(1), settlements: Vec::new() };
+    let numbered = Numbered { stream: BODIES, number: next, kept_from: next, letter };
+    world.turn([ToShard::Numbered(Box::new(numbered))]);
+    assert_eq!(world.notes(), 1);
+}
