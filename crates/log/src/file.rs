@@ -20,6 +20,7 @@
 //! | opening | [`recover`], of damaged files [`salvage`], without reading all of them [`digest`] |
 //! | giving back space | [`space`], [`rewrite`] |
 //! | names of batches among all who have the log | [`terms`] |
+//! | batches for others to copy | [`give`] |
 //!
 //! Batches are numbered. A batch with durable records or with notes is synced before the next one is
 //! begun, so there is at most one whose fate is open, and spilled records that came after the last sync.
@@ -29,6 +30,7 @@ mod digest;
 mod elsewhere;
 mod fetch;
 mod format;
+mod give;
 mod lend;
 mod paged;
 mod recover;
@@ -68,6 +70,7 @@ use write::Writer;
 
 pub use digest::{Digester, ReadAt, Undigested};
 pub(crate) use format::heading;
+pub use give::{BatchCopy, NoBatch};
 pub use lend::{Unmatched, match_up, match_up_at_rest};
 pub use recover::{OnDamage, OpenError, Progress, Report, TOO_LATE};
 pub use salvage::Damage;
@@ -98,6 +101,8 @@ pub struct Options {
     pub unwritten_bytes_max: u64,
     /// Bytes of records that were fetched and not read yet.
     pub warm_bytes: u64,
+    /// Bytes of batches that stay in memory for others to copy, in a log with terms, and of those that were read for that.
+    pub copies_bytes: u64,
     /// What to do about a damaged file when the log is opened.
     pub on_damage: OnDamage,
     /// How much a record counts in [`PagedOut::bytes`], of its head or of all its bytes.
@@ -130,6 +135,7 @@ impl Default for Options {
             spill_batch_bytes: 2 << 20,
             unwritten_bytes_max: 1 << 30,
             warm_bytes: 8 << 20,
+            copies_bytes: 16 << 20,
             on_damage: OnDamage::default(),
             weigh: |record| record.len() as u64,
             until: None,
@@ -233,6 +239,7 @@ pub struct FileLog<D> {
     fetch: Fetch,
     space: space::Space,
     lending: Lending,
+    giving: give::Giving,
     /// What is in memory before it was looked at for eviction.
     evicted: Offset,
     next_token: u64,
@@ -329,6 +336,7 @@ impl<D: Disk> FileLog<D> {
             fetch: Fetch::new(options.warm_bytes),
             space: space::Space::awaiting(found.kept),
             lending: Lending::default(),
+            giving: give::Giving::new(options.copies_bytes),
             evicted: end,
             next_token: 0,
             options,
@@ -431,6 +439,7 @@ impl<D: Disk> FileLog<D> {
                 }
                 Done::Read(result) => {
                     let Some(result) = self.rewrite_read(token, result) else { continue };
+                    let Some(result) = self.given_read(token, result) else { continue };
                     let Self { disk, fetch, store, next_token, .. } = self;
                     let mut submit = |op| submit(disk, next_token, op);
                     fetch.input(token, result, store, &mut submit);
@@ -830,7 +839,7 @@ impl<D: Disk> Log for FileLog<D> {
             + self.store.elsewhere.held_bytes()
             + self.lending.held_bytes();
         let held = store + self.fetch.held_bytes() + self.writer.held_bytes();
-        let held = held + self.space.held_bytes();
+        let held = held + self.space.held_bytes() + self.giving.held_bytes();
         Usage {
             live_bytes: self.sums.live_bytes,
             held_bytes: hot.held_bytes + held as u64 + self.disk.held_bytes(),

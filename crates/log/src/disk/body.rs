@@ -36,6 +36,24 @@ impl Body {
         with_large.chain(once(&self.small[last..])).filter(|piece| !piece.is_empty())
     }
 
+    /// Bytes that others have, too: they are not copied.
+    pub(crate) fn of_pieces(pieces: &[Bytes]) -> Self {
+        let mut body = Self::default();
+        pieces.iter().for_each(|piece| body.push_whole(piece.clone()));
+        body
+    }
+
+    /// Its bytes for others, piece by piece. Nothing is copied.
+    pub(crate) fn into_pieces(self) -> impl Iterator<Item = Bytes> {
+        let Self { small, large, .. } = self;
+        let (small, mut from) = (Bytes::from(small), 0);
+        let rest = small.slice(large.last().map_or(0, |(end, _)| *end)..);
+        let with_large = large.into_iter().flat_map(move |(end, record)| {
+            [small.slice(std::mem::replace(&mut from, end)..end), record]
+        });
+        with_large.chain(once(rest)).filter(|piece| !piece.is_empty())
+    }
+
     /// Adds a copy of a record.
     #[inline]
     pub(crate) fn push(&mut self, record: &[u8]) {
@@ -97,6 +115,9 @@ mod tests {
         let found: Vec<_> = body.pieces().collect();
         assert_eq!(found, pieces.iter().map(|it| it.as_bytes()).collect::<Vec<_>>());
         assert_eq!(body.len(), pieces.concat().len());
+        let shared: Vec<_> = body.clone().into_pieces().collect();
+        assert_eq!(shared, pieces);
+        assert!(Body::of_pieces(&shared).pieces().eq(body.pieces()));
         body.clear();
         assert!(body.is_empty() && body.pieces().next().is_none());
     }

@@ -181,7 +181,7 @@ impl Rewrite {
         self.out[start..start + header_len].copy_from_slice(&header.encode(mark));
         let position = self.target.len;
         let len = header_len as u64 + index_len + bodies_len;
-        self.target.add_batch(position, len, header.first, header.end);
+        self.target.add_batch(position, len, &header);
         self.stragglers.extend(stragglers.into_iter().map(|at| (at, position)));
         self.records += u64::from(records);
         self.record_bytes += bodies_len;

@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use super::digest::Digest;
-use super::format::Framing;
+use super::format::{BatchHeader, Framing};
 use crate::disk::FileName;
 
 /// Bytes of a file between two places of which it is remembered which offset is where.
@@ -30,6 +30,8 @@ struct Waypoint {
     position: u64,
     /// No record in order before it has this offset or a higher one.
     first: u64,
+    /// The number of the batch there.
+    sequence: u64,
 }
 
 /// A part of a file that is read in one go: some batches, or one large one.
@@ -76,6 +78,8 @@ pub(super) struct Segment {
     overhead: u64,
     /// Notes in earlier batches on its records are in it already.
     pub(super) as_of: u64,
+    /// The number behind that of its last batch.
+    pub(super) next_batch: u64,
     /// Records that are held. Bytes are an estimate once cold records were released.
     pub(super) live: u64,
     pub(super) live_bytes: u64,
@@ -145,6 +149,7 @@ impl Segment {
             is_old: false,
             overhead: 256,
             as_of,
+            next_batch: as_of,
             live: 0,
             live_bytes: 0,
             last_noted: 0,
@@ -160,17 +165,25 @@ impl Segment {
         self.terms.map_or(0, |it| it.term)
     }
 
-    /// Takes note of a batch at `position` with the offsets `first..end`.
-    pub(super) fn add_batch(&mut self, position: u64, len: u64, first: u64, end: u64) {
+    /// Takes note of a batch at `position`.
+    pub(super) fn add_batch(&mut self, position: u64, len: u64, header: &BatchHeader) {
+        let BatchHeader { first, end, sequence, .. } = *header;
         let is_near = self.waypoints.last().is_some_and(|last| {
             let from = position.saturating_sub(last.position);
             from < STRETCH && len < STRETCH
         });
         if !is_near {
-            self.waypoints.push(Waypoint { position, first });
+            self.waypoints.push(Waypoint { position, first, sequence });
         }
         self.len = position.saturating_add(len);
         self.end = self.end.max(end);
+        self.next_batch = sequence.saturating_add(1);
+    }
+
+    /// Where a batch of this number is, or one before it.
+    pub(super) fn near_batch(&self, number: u64) -> Option<u64> {
+        let after = self.waypoints.partition_point(|point| point.sequence <= number);
+        Some(self.waypoints.get(after.checked_sub(1)?)?.position)
     }
 
     pub(super) fn add_record(&mut self, len: u32) {

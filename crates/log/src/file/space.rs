@@ -241,10 +241,12 @@ impl<D: Disk> FileLog<D> {
 
     /// Has the first file removed that may be. False if there is none.
     fn remove_next_doomed(&mut self) -> bool {
-        let Self { space, fetch, writer, .. } = self;
-        let may_go =
-            |it: &Doomed| !fetch.reads(it.file) && writer.leaves(it.file) && !space.is_needed(it);
-        let Some(index) = space.doomed.iter().position(may_go) else { return false };
+        let Self { space, fetch, writer, giving, .. } = self;
+        let mut may_go = |it: &Doomed| {
+            let is_read = fetch.reads(it.file) || giving.reads(it.file);
+            !is_read && writer.leaves(it.file) && !space.is_needed(it)
+        };
+        let Some(index) = space.doomed.iter().position(&mut may_go) else { return false };
         let doomed = space.doomed.remove(index);
         let op = Op::Remove { file: doomed.file, next_len: self.segment_len() };
         let token = super::submit(&mut self.disk, &mut self.next_token, op);
@@ -282,7 +284,8 @@ impl<D: Disk> FileLog<D> {
     /// next waits for its room.
     fn remove_dead(&mut self) {
         self.space.may_remove = false;
-        let Self { store, writer, fetch, .. } = self;
+        let Self { store, writer, fetch, giving, .. } = self;
+        let held_from = giving.held_from();
         let unsafe_from = writer.unsafe_from(self.sums.unwritten);
         let segments = &mut store.segments;
         loop {
@@ -290,7 +293,7 @@ impl<D: Disk> FileLog<D> {
             let newest = newest.map(|segment| segment.file);
             let mut waits = false;
             let dead = segments.all.iter().position(|segment| {
-                if !segment.is_dead() || segment.is_rewriting {
+                if !segment.is_dead() || segment.is_rewriting || segment.next_batch > held_from {
                     return false;
                 }
                 let file = segment.file;
@@ -320,8 +323,10 @@ impl<D: Disk> FileLog<D> {
         // What is dead goes by itself as soon as that is safe.
         let is_awaited =
             |first: u64, last: u64| self.space.awaited.range(first..=last).next().is_some();
+        let held_from = self.giving.held_from();
         let can = |it: &&Segment| {
             let is_whole = it.is_sealed && !it.is_damaged && !it.is_dead();
+            let is_whole = is_whole && it.next_batch <= held_from;
             // A rewriting has no notes on what is not in the log any more.
             is_whole
                 && !is_awaited(it.file.segment, it.through)

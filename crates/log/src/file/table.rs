@@ -301,7 +301,7 @@ impl Table {
         }
         let index = self.last();
         let add = |segment: &mut Segment| {
-            segment.add_batch(position, len, first, end);
+            segment.add_batch(position, len, header);
             segment.written = segment.len;
         };
         self.store.segments.change(index, add).ok_or(Malformed)?;

@@ -74,7 +74,7 @@ impl<D: Disk> FileLog<D> {
     }
 
     /// The segments whose batches are here as they were written, as all behind them: the last one first.
-    fn as_written(&self) -> impl Iterator<Item = &Segment> {
+    pub(super) fn as_written(&self) -> impl Iterator<Item = &Segment> {
         let mut next = None;
         self.store.segments.all.iter().rev().take_while(move |segment| {
             let is_next = next.is_none_or(|next| segment.through.checked_add(1) == Some(next));

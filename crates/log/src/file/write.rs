@@ -812,6 +812,9 @@ impl<D: Disk> FileLog<D> {
         }
         if segments.active().is_none() {
             let (file, first_bytes) = begin(segments, writer, options, &header);
+            if header.terms.is_some() {
+                self.giving.begin(&first_bytes);
+            }
             send(file, 0, (first_bytes, Body::default()), before, true, false);
         }
         let Some(active) = segments.active() else { return };
@@ -827,8 +830,12 @@ impl<D: Disk> FileLog<D> {
         let sync = is_awaited || writer.unsynced_bytes + bytes > UNSYNCED_MAX || writer.term > 0;
         writer.unsynced_bytes = if sync { 0 } else { writer.unsynced_bytes + bytes };
         let file = segment.file;
-        segments.change(active, |it| it.add_batch(position, bytes, header.first, header.end));
-        send(file, position, (head, body), after, sync, false);
+        segments.change(active, |it| it.add_batch(position, bytes, &header));
+        let what = match header.terms {
+            None => (head, body),
+            Some(_) => self.giving.keep(&header, (file.segment, position), (head, body)),
+        };
+        send(file, position, what, after, sync, false);
         writer.flight = Some(Flight {
             writes,
             bytes,

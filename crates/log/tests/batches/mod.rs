@@ -1,6 +1,6 @@
 //! A log in small files of batches of one record each, on a simulated disk.
 
-#![allow(unused_imports, reason = "not every test needs all")]
+#![allow(dead_code, unused_imports, reason = "each test uses a part")]
 
 use leveret_log::disk::{FileName, SimDisk};
 use leveret_log::file::{OpenError, Options, Report};
