@@ -482,7 +482,7 @@ impl<L: Log> Shard<L> {
 
     /// Dead letters that left their queue and whose record stays until their targets are safe.
     pub fn departing(&self) -> u64 {
-        self.exits.departing()
+        self.exits.departing(|queue| self.queues.get(queue).is_some()) + self.jobs.leaving_held()
     }
 
     /// Records of transactions that are in no queue: what is not decided, and what is noted of it.

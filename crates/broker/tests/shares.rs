@@ -607,6 +607,43 @@ fn a_publish_does_not_pay_for_what_others_reject() {
     assert_eq!(node.ready(), [0, 1 + MANY as u64]);
 }
 
+/// Whoever deletes a queue does not wait for its dead letters, nor does anybody else: they go on in pieces, in their order.
+#[test]
+fn dead_letters_of_a_deleted_queue_do_not_keep_others_waiting() {
+    const MANY: usize = 20_000;
+    for limits in [None, Some(Limits { turn: 400, share: 50 })] {
+        let (mut node, rejects) = with_rejected(MANY);
+        node.shard.set_limits(limits.unwrap_or_else(|| node.shard.limits()));
+        let (queue, dead) = (node.queues[0], node.queues[1]);
+        node.turn([rejects]);
+        while node.shard.parked() < MANY as u64 / 2 {
+            let letters = std::mem::take(&mut node.to_shard);
+            node.turn(letters);
+        }
+        node.most = 0;
+        // What is rejected later is not.
+        let dead_letters = node.shard.counters().dead_lettered + node.shard.parked();
+        let (if_unused, if_empty, by) = (false, false, Box::default());
+        let mut letters = std::mem::take(&mut node.to_shard);
+        letters.push(ToShard::Delete { by, reply: Some(reply(PROBE)), queue, if_unused, if_empty });
+        node.turn(letters);
+        let mut letters = std::mem::take(&mut node.to_shard);
+        letters.extend(node.meta_turn());
+        assert!(node.told(PROBE)[0].contains("Deleted(0)"), "{:?}", node.told(PROBE));
+        letters.push(ToShard::Publish { from: PROBE, messages: vec![publish(1, &[dead])] });
+        let mut more = node.turn(letters);
+        assert!(node.told(PROBE).contains(&"1..1".to_owned()), "{:?}", node.told(PROBE));
+        while more || !node.to_shard.is_empty() {
+            let letters = std::mem::take(&mut node.to_shard);
+            more = node.turn(letters);
+        }
+        let turn = node.shard.limits().turn;
+        assert!(node.most <= 2 * turn, "{} units in one turn of {turn}", node.most);
+        assert_eq!(node.shard.counters().dead_lettered, dead_letters);
+        assert_eq!(node.ready(), [0, 1 + dead_letters]);
+    }
+}
+
 /// A channel ends with very many unacked: they come back in pieces, the oldest first, and others go on meanwhile. What their own
 /// connection asks for then finds all of them there.
 #[test]

@@ -13,7 +13,7 @@ use crate::slab::Drain;
 use crate::unacked::{Unacked, UnackedMessage};
 
 /// What was purged, or was in a queue that is deleted. Each is given as [`Left::Purged`],
-/// those that were ready in the order in which they were.
+/// those that were ready in the order in which they were, and dead letters that were held as [`Left::Held`] after them.
 #[derive(Debug, Default)]
 pub struct Backlog {
     ready: Ready,
@@ -41,9 +41,14 @@ impl Backlog {
         self.ready.len()
     }
 
-    /// Messages that are not taken yet.
+    /// Dead letters that were held, of those not taken yet.
+    pub fn held(&self) -> u64 {
+        self.held.len() as u64
+    }
+
+    /// Messages that are not taken yet, dead letters that were held too.
     pub fn len(&self) -> u64 {
-        self.ready.len() + (self.unacked.len() + self.held.len()) as u64
+        self.ready.len() + self.unacked.len() as u64 + self.held()
     }
 
     /// Whether all are taken.
@@ -67,7 +72,10 @@ impl Iterator for Backlog {
             Some((_, entry)) => Offset::new(entry.offset),
             None => match self.unacked.next() {
                 Some(out) => Offset::new(out.entry.offset),
-                None => self.held.next()?.0,
+                None => {
+                    let (offset, HeldLetter { goes, .. }) = self.held.next()?;
+                    return Some(Left::Held { offset, goes });
+                }
             },
         };
         Some(Left::Purged(offset))

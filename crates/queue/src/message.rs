@@ -201,6 +201,13 @@ pub enum Left {
     },
     /// Gone by `queue.purge` or with its queue.
     Purged(Offset),
+    /// A dead letter that was held by a queue that is deleted.
+    Held {
+        /// Its record.
+        offset: Offset,
+        /// It is on its way to its targets, and goes on without its queue. Else nobody tries it again.
+        goes: bool,
+    },
     /// Handed out, and from now on known to the consumer's channel alone: its record is not needed any
     /// more. A [`Returned`](Self::Returned) follows, unless the queue is deleted.
     Lent(Offset),
@@ -221,6 +228,7 @@ impl Left {
             | Self::DeadLetter { offset, .. }
             | Self::Dropped { offset, .. }
             | Self::Purged(offset)
+            | Self::Held { offset, .. }
             | Self::Lent(offset)
             | Self::Returned { offset, .. } => offset,
         }

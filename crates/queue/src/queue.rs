@@ -24,6 +24,8 @@ struct Held {
 #[derive(Debug)]
 pub(crate) struct HeldLetter {
     size: u32,
+    /// It is on its way to its targets. Else it rests, until it is tried again.
+    pub(crate) goes: bool,
     /// It may have been delivered.
     seen: bool,
     delivery_count: u32,
@@ -440,9 +442,9 @@ impl Queue {
     }
 
     /// A dead letter that left and cannot go where it is to go, as it cannot be read or there is no room to store
-    /// it: from now on it is held, as one under the at-least-once strategy is, but for its bytes.
+    /// it: from now on it is held, as one under the at-least-once strategy is, but for its bytes. It rests.
     pub fn hold_dead_letter(&mut self, offset: Offset, seen: bool, delivery_count: u32) {
-        self.hold(offset, HeldLetter { size: 0, seen, delivery_count });
+        self.hold(offset, HeldLetter { size: 0, goes: false, seen, delivery_count });
     }
 
     fn hold(&mut self, offset: Offset, letter: HeldLetter) {
@@ -456,9 +458,11 @@ impl Queue {
         self.options.at_least_once && self.options.overflow == Overflow::RejectPublish
     }
 
-    /// Whether this dead letter is held.
-    pub fn holds(&self, offset: Offset) -> bool {
-        self.held.as_ref().is_some_and(|held| held.letters.contains_key(&offset))
+    /// A dead letter is on its way to its targets, or rests until it is tried again: what a deletion of the queue is to know. False
+    /// if it is not held.
+    pub fn dead_letter_goes(&mut self, offset: Offset, goes: bool) -> bool {
+        let letter = self.held.as_mut().and_then(|held| held.letters.get_mut(&offset));
+        letter.map(|letter| letter.goes = goes).is_some()
     }
 
     /// How many dead letters are held, and the bytes of their bodies.
@@ -473,8 +477,7 @@ impl Queue {
         was_held
     }
 
-    /// A dead letter that was held goes on without its queue, which is deleted: no target has it yet. False when none such is held.
-    pub fn let_dead_letter_go(&mut self, offset: Offset) -> bool {
+    fn let_dead_letter_go(&mut self, offset: Offset) -> bool {
         let Some(held) = &mut self.held else { return false };
         let Some(letter) = held.letters.remove(&offset) else { return false };
         held.bytes -= u64::from(letter.size);
@@ -781,7 +784,8 @@ impl Queue {
         let seen = was_out || entry.redelivered();
         let held = self.dead_letters_at_least_once();
         if held {
-            self.hold(offset, HeldLetter { size: entry.size, seen, delivery_count });
+            let size = entry.size;
+            self.hold(offset, HeldLetter { size, goes: true, seen, delivery_count });
         }
         out.push(Left::DeadLetter { offset, reason, held, delivery_count, seen });
     }

@@ -135,6 +135,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         if self.store.is_to_come(letter.offset) {
+            self.rests(id, letter.offset);
             self.store.park(letter.offset, Parked::Stuck(id, letter));
             return;
         }
@@ -151,7 +152,7 @@ impl<L: Log> Shard<L> {
             if self.gives_up(id) {
                 self.let_held_go(id, offset, Way::Lost);
             } else {
-                self.exits.try_later(id, Stuck { offset, reason, taken }, now);
+                self.try_later(id, Stuck { offset, reason, taken }, now);
             }
             return;
         };
@@ -172,7 +173,9 @@ impl<L: Log> Shard<L> {
             self.note_lost(id, error);
             return self.letter_gone(id, offset, Way::Lost);
         };
-        if !held {
+        if held {
+            hosted.queue.dead_letter_goes(offset, false);
+        } else {
             let (seen, delivery_count) = marked(mark);
             hosted.queue.hold_dead_letter(offset, seen, delivery_count);
         }
@@ -256,7 +259,14 @@ impl<L: Log> Shard<L> {
     ) {
         let DeadLetterFrom { queue, offset, .. } = from;
         let Some(sent) = self.exits.answered((queue, offset), target, taken) else { return };
-        let Sent { whereabouts, taken, is_refused, is_unstored, .. } = sent;
+        let Sent { mut whereabouts, taken, is_refused, is_unstored, .. } = sent;
+        if let Whereabouts::Held(reason) = whereabouts
+            && self.queues.get(queue).is_none()
+            && !self.exits.holds(queue, offset)
+        {
+            // Its queue is deleted, and holds nothing.
+            whereabouts = Whereabouts::Departed { reason, mark: 0 };
+        }
         match whereabouts {
             Whereabouts::Departed { reason, mark } if is_unstored => {
                 // It is safe where it is: that there is no room elsewhere is no reason to lose it.
@@ -272,12 +282,25 @@ impl<L: Log> Shard<L> {
                 self.answered_letter_gone(queue, offset, way_of(&taken));
             }
             Whereabouts::Held(reason) if is_unstored || is_refused && !self.gives_up(queue) => {
-                self.exits.try_later(queue, Stuck { offset, reason, taken }, now);
+                self.try_later(queue, Stuck { offset, reason, taken }, now);
             }
             Whereabouts::Held(_) => self.let_held_go(queue, offset, way_of(&taken)),
             Whereabouts::Moved { id, by } => {
                 self.end_move(queue, (id, offset), by, !is_refused, now, out);
             }
+        }
+    }
+
+    /// A held dead letter that no target took, or not all of them, is tried again.
+    fn try_later(&mut self, queue: QueueId, letter: Stuck, now: Time) {
+        self.rests(queue, letter.offset);
+        self.exits.try_later(queue, letter, now);
+    }
+
+    /// A held dead letter is not on its way: it goes with its queue, if that is deleted.
+    fn rests(&mut self, queue: QueueId, offset: Offset) {
+        if let Some(hosted) = self.queues.get_mut(queue) {
+            hosted.queue.dead_letter_goes(offset, false);
         }
     }
 
@@ -398,8 +421,8 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        let is_held = match self.queues.get(queue) {
-            Some(hosted) => hosted.queue.holds(letter.offset),
+        let is_held = match self.queues.get_mut(queue) {
+            Some(hosted) => hosted.queue.dead_letter_goes(letter.offset, true),
             None => self.exits.holds(queue, letter.offset),
         };
         if is_held {

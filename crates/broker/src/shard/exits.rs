@@ -172,10 +172,13 @@ impl Exits {
         self.sent.remove(&(queue, offset))
     }
 
-    /// Dead letters that left their queue and whose record stays until their targets are safe.
-    pub(super) fn departing(&self) -> u64 {
-        let departed =
-            self.sent.values().filter(|it| matches!(it.whereabouts, Whereabouts::Departed { .. }));
+    /// Dead letters that left their queue and whose record stays until their targets are safe. `is_here`: whether a queue is.
+    pub(super) fn departing(&self, is_here: impl Fn(QueueId) -> bool) -> u64 {
+        let departed = self.sent.iter().filter(|&(&(queue, offset), it)| match it.whereabouts {
+            Whereabouts::Departed { .. } => true,
+            Whereabouts::Held(_) => !is_here(queue) && !self.holds(queue, offset),
+            Whereabouts::Moved { .. } => false,
+        });
         departed.count() as u64 + self.formers.held()
     }
 

@@ -372,7 +372,16 @@ impl Jobs {
     /// Messages that left their queues all at once, and are not let go of yet.
     pub(super) fn leaving(&self) -> u64 {
         let jobs = self.work.jobs().map(|(_, job)| match job {
-            Job::Leave(_, backlog) => backlog.len(),
+            Job::Leave(_, backlog) => backlog.len() - backlog.held(),
+            _ => 0,
+        });
+        jobs.sum()
+    }
+
+    /// Dead letters that deleted queues held, and that are not looked at yet.
+    pub(super) fn leaving_held(&self) -> u64 {
+        let jobs = self.work.jobs().map(|(_, job)| match job {
+            Job::Leave(_, backlog) => backlog.held(),
             _ => 0,
         });
         jobs.sum()

@@ -207,19 +207,14 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        // Its dead letters find it and its exchange now, not later.
+        // What left it before is a dead letter, and what left with it is not.
         self.work_off_left(Pays::Nobody, topology, now, out);
-        while let Some(left) = self.next_letter(id) {
-            self.work_off(id, left, topology, now, out);
-        }
         let Some(mut hosted) = self.queues.remove(id) else { return };
         let ready = hosted.queue.counts().ready;
-        // What left it already goes on without it.
+        // What left it before goes on without it, when its turn comes.
         let named = topology.queue_by_id(id).map(|queue| (queue, describe(queue, topology)));
         let kind = kind_of(&hosted);
-        for by in self.exits.queue_gone(named, id, kind, |offset| {
-            hosted.queue.let_dead_letter_go(offset);
-        }) {
+        for by in self.exits.queue_gone(named, id, kind) {
             if let Some(moving) = self.exits.give_up_move(by) {
                 out.reply(moving.reply, Reply::Gone);
             }

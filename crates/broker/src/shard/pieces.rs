@@ -261,7 +261,8 @@ impl<L: Log> Shard<L> {
         for (_, job) in self.jobs.drain() {
             match job.unnumbered() {
                 Job::Leave(id, backlog) => {
-                    backlog.for_each(|left| self.gone(left.offset(), id, Way::Lost));
+                    let left = backlog.filter(|it| !matches!(it, Left::Held { goes: true, .. }));
+                    left.for_each(|left| self.gone(left.offset(), id, Way::Lost));
                 }
                 Job::Settle { mut settlements, done } => {
                     settlements.drain(..done);

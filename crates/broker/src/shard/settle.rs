@@ -156,6 +156,8 @@ impl<L: Log> Shard<L> {
                 self.counters.dropped += 1;
                 self.gone(offset, id, Way::Lost);
             }
+            Left::Held { goes: true, .. } => {}
+            Left::Held { offset, goes: false } => self.gone(offset, id, Way::Lost),
             Left::Lent(offset) => self.release(offset, id),
             Left::Returned { offset, acked } => {
                 let (way, count) = match acked {
@@ -175,6 +177,8 @@ impl<L: Log> Shard<L> {
                     self.say_poison(id, offset, topology);
                 }
                 let mark = mark_of(seen, delivery_count);
+                // A queue that is deleted holds nothing.
+                let held = held && self.queues.get(id).is_some();
                 let dead = Dead { id, offset, reason, held, mark };
                 self.dead_letter(dead, topology, now, out);
             }

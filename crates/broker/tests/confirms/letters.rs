@@ -121,6 +121,40 @@ fn what_is_on_its_way_is_kept_until_it_is_there() {
     assert_eq!(node.log().holders().len() as u64, MANY);
 }
 
+/// Of what a queue holds, what is on its way goes on without it, and what rests until the next try goes with it: at once, since the
+/// disk may be full.
+#[test]
+fn what_rests_goes_with_its_queue() {
+    let mut node = Node::new("z:reject1 a:dlx,ttl1000,limit9");
+    node.policy(r#"{"dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}"#);
+    node.word("p1:z");
+    let publish = |node: &mut Node, range: std::ops::Range<u64>| {
+        let messages = range.map(|_| node.message(0, "a", true, None)).collect();
+        node.turn(ToShard::Publish { from: PUBLISHER, messages });
+        ["+5", "disk", "+200", "disk"].iter().for_each(|word| node.word(word));
+    };
+    publish(&mut node, 0..MANY);
+    (0..10).for_each(|_| node.later(1_000));
+    assert_eq!((ready(&node, 'a'), node.shard.under_way()), (0, 0), "z is full");
+    publish(&mut node, 0..7);
+    let offsets: Vec<u64> = node.log().holders().into_keys().collect();
+    // One of those that rest is to be tried, and is on the disk alone. It is not on its way.
+    node.log().cold = offsets.iter().copied().skip(1 + MANY as usize).chain([offsets[1]]).collect();
+    while ready(&node, 'a') > 0 {
+        node.later(200);
+    }
+    assert_eq!(node.shard.parked(), 7);
+    let dropped = node.shard.counters().dropped;
+    node.word("del:a");
+    let holders = node.log().holders().len();
+    assert_eq!((holders as u64, node.shard.departing()), (1 + 7, 0), "the others are let go of");
+    work_off(&mut node);
+    assert_eq!(node.shard.counters().dead_lettered, MANY + 7);
+    assert_eq!(node.shard.counters().dropped, dropped + 7, "by z; what rested is counted already");
+    assert_eq!((node.shard.under_way(), node.shard.departing()), (0, 0));
+    assert_eq!(node.log().holders().len(), 1);
+}
+
 /// One of them cannot be read any more: it is counted and told, and nothing is kept of it.
 #[test]
 fn a_damaged_one_is_counted() {

@@ -194,6 +194,7 @@ impl Script {
                 }
                 Left::Dropped { reason, .. } => format!("{}:{offset}", reason.name()),
                 Left::Purged(_) => format!("purged:{offset}"),
+                Left::Held { goes, .. } => format!("held:{offset}:{goes}"),
                 Left::Lent(_) => format!("lent:{offset}"),
                 Left::Returned { acked, .. } => format!("returned:{offset}:{acked}"),
             });

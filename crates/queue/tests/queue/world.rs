@@ -466,9 +466,14 @@ impl World {
         assert_eq!(drained.ready(), self.model.ready.len() as u64);
         self.out.extend(drained);
         for left in self.out.drain(..) {
-            assert!(matches!(left, Left::Purged(_)));
             let before = self.left.insert(left.offset().get(), left);
-            assert!(matches!(before, None | Some(Left::DeadLetter { held: true, .. })));
+            match left {
+                Left::Purged(_) => assert_eq!(before, None),
+                Left::Held { goes: true, .. } => {
+                    assert!(matches!(before, Some(Left::DeadLetter { held: true, .. })));
+                }
+                _ => panic!("{left:?}"),
+            }
         }
         assert_eq!(self.left.len() as u64, self.enqueued);
         let consumers = self.queue.counts().consumers;
@@ -485,6 +490,7 @@ fn event(left: Left) -> Event {
         }
         Left::Dropped { offset, reason } => Event::Dropped { offset: offset.get(), reason },
         Left::Purged(offset) => Event::Purged(offset.get()),
+        Left::Held { .. } => unreachable!("the queue is there"),
         Left::Lent(_) | Left::Returned { .. } => unreachable!("nothing is lent here"),
     }
 }

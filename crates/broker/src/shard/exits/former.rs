@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use hashbrown::hash_map::Entry;
-use leveret_queue::{Left, Offset};
+use leveret_queue::Offset;
 use leveret_topology::{Queue, QueueId, VhostId};
 
 use super::super::numbers::Kind;
@@ -92,11 +92,11 @@ impl Formers {
         self.all.insert(queue, former);
     }
 
-    /// A letter is held from now on. False if it was, or nothing is known of the queue.
+    /// A letter is held from now on. False if nothing is known of the queue.
     fn hold(&mut self, queue: QueueId, offset: Offset) -> bool {
-        let is_new = self.all.get_mut(&queue).is_some_and(|former| former.held.insert(offset));
-        self.held += u64::from(is_new);
-        is_new
+        let Some(former) = self.all.get_mut(&queue) else { return false };
+        self.held += u64::from(former.held.insert(offset));
+        true
     }
 
     /// A letter is on its way no more. The queue is forgotten with its last one.
@@ -115,24 +115,15 @@ impl Formers {
 }
 
 impl Exits {
-    /// The queue is deleted: what was to be tried again is not, and what left goes on. `let_go` is told of each letter on its way
-    /// that the queue holds, which it is not to hold any more. Returns for whom messages of the queue are moved.
-    /// `named`: the queue, and what the log calls it.
+    /// The queue is deleted: what was to be tried again is not, and what left goes on. Returns for whom messages of the queue are
+    /// moved. `named`: the queue, and what the log calls it. No letter is looked at that is not sent: there may be millions.
     pub(in super::super) fn queue_gone(
         &mut self,
         named: Option<(&Queue, String)>,
         queue: QueueId,
         kind: Kind,
-        mut let_go: impl FnMut(Offset),
     ) -> Vec<ConnectionId> {
         self.retries.forget(queue);
-        let mut letters = self.parked.each_of(queue, |left| {
-            if let Left::DeadLetter { offset, held, .. } = left
-                && std::mem::take(held)
-            {
-                let_go(*offset);
-            }
-        });
         let all = (queue, Offset::new(0))..=(queue, Offset::new(u64::MAX));
         let is_moved = |sent: &Sent| matches!(sent.whereabouts, Whereabouts::Moved { .. });
         let moved = self.sent.extract_if(all.clone(), |_, sent| is_moved(sent));
@@ -141,13 +132,8 @@ impl Exits {
             _ => None,
         });
         let moved_by = moved_by.collect();
-        for (&(_, offset), sent) in self.sent.range_mut(all) {
-            if let Whereabouts::Held(reason) = sent.whereabouts {
-                let_go(offset);
-                sent.whereabouts = Whereabouts::Departed { reason, mark: 0 };
-            }
-            letters += 1;
-        }
+        let sent = self.sent.range(all).count() as u64;
+        let letters = self.line_len(queue) + self.parked.count_of(queue) + sent;
         if letters > 0
             && let Some((named, description)) = named
             && let Some(LeftQueue { vhost, name, exchange, key }) = LeftQueue::of(named)
@@ -208,5 +194,73 @@ impl Exits {
     /// A dead letter is where it was to go, or is given up.
     pub(in super::super) fn letter_gone(&mut self, queue: QueueId, offset: Offset) {
         self.formers.letter_gone(queue, offset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leveret_topology::QueueKind;
+
+    use super::*;
+
+    impl Formers {
+        /// Its sums are those of what it has.
+        fn is_sound(&self) -> bool {
+            let held: usize = self.all.values().map(|it| it.held.len()).sum();
+            let bytes: u64 = self.all.values().map(Former::bytes).sum();
+            let are_needed = self.all.values().all(|it| it.letters >= it.held.len().max(1) as u64);
+            (held as u64, bytes) == (self.held, self.bytes) && are_needed
+        }
+    }
+
+    fn former(queue: u64) -> Former {
+        let name = "n".repeat(queue as usize);
+        Former {
+            vhost: VhostId::new(1),
+            description: format!("queue '{name}' in vhost '/'").into(),
+            name: name.into(),
+            exchange: "x".into(),
+            key: queue.is_multiple_of(2).then(|| "key".into()),
+            is_durable: true,
+            kind: (QueueKind::Classic, false),
+            letters: 10 * queue,
+            held: BTreeSet::new(),
+        }
+    }
+
+    /// Queues are deleted, and their letters found no room, or none once more, and went: in any order.
+    #[test]
+    fn sums_are_those_of_the_queues_there_are() {
+        let mut formers = Formers::default();
+        let id = QueueId::new;
+        for queue in 1..=5 {
+            formers.add(id(queue), former(queue));
+            assert!(formers.is_sound());
+        }
+        for step in 0..150 {
+            // Each offset of each queue once, the queues in turn.
+            let (queue, offset) = (id(1 + step % 5), Offset::new(step / 5));
+            let has_it = step / 5 < 10 * queue.get();
+            if step % 3 > 0 && has_it {
+                assert!(formers.hold(queue, offset) && formers.hold(queue, offset), "{step}");
+            }
+            assert!(formers.is_sound(), "{step}");
+            if step % 7 > 0 && has_it {
+                formers.letter_gone(queue, offset);
+            }
+            assert!(formers.is_sound(), "{step}");
+        }
+        assert!(formers.held() > 0 && formers.bytes() > formers.held() * HELD_BYTES);
+        assert!(!formers.hold(id(6), Offset::new(0)), "nothing is known of it");
+        for queue in 1..=5 {
+            let mut offset = 0;
+            while let Some(former) = formers.get(id(queue)) {
+                let held = former.held.first().copied();
+                formers.letter_gone(id(queue), held.unwrap_or_else(|| Offset::new(1_000 + offset)));
+                offset += 1;
+                assert!(formers.is_sound(), "{queue}");
+            }
+        }
+        assert_eq!((formers.held(), formers.bytes(), formers.all.len()), (0, 0, 0));
     }
 }
