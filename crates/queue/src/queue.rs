@@ -471,9 +471,9 @@ impl Queue {
     }
 
     /// A dead letter that was held is safe in all its targets, or given up. False when none such is held.
-    pub fn dead_lettered(&mut self, offset: Offset) -> bool {
+    pub fn dead_lettered(&mut self, offset: Offset, is_safe: bool) -> bool {
         let was_held = self.let_dead_letter_go(offset);
-        self.totals.dead_letters_confirmed += u64::from(was_held);
+        self.totals.dead_letters_confirmed += u64::from(was_held && is_safe);
         was_held
     }
 

@@ -74,7 +74,7 @@ pub struct Totals {
     pub dropped: ByReason,
     /// Handed over to the dead-letter exchange.
     pub dead_lettered: ByReason,
-    /// Of those, at-least-once: known to be safe in their targets.
+    /// Of those that were held until then: known to be safe in all their targets, as RabbitMQ counts what targets confirmed.
     pub dead_letters_confirmed: u64,
     /// Gone by `queue.purge`, or with the queue.
     pub purged: u64,

@@ -102,11 +102,10 @@ impl<L: Log> Shard<L> {
         self.exits.letter_gone(id, offset);
     }
 
-    /// As [`letter_gone`](Self::letter_gone), when targets have answered. A queue that is there counts it itself.
-    fn answered_letter_gone(&mut self, id: QueueId, offset: Offset, way: Way) {
-        if way == Way::DeadLettered
-            && let Some(kind @ (_, true)) = self.exits.former_kind(id)
-        {
+    /// As [`letter_gone`](Self::letter_gone), when targets have answered. A queue that is there counts itself what is safe in all of
+    /// them.
+    fn answered_letter_gone(&mut self, id: QueueId, offset: Offset, way: Way, is_safe: bool) {
+        if is_safe && let Some(kind @ (_, true)) = self.exits.former_kind(id) {
             self.count_confirmed(kind);
         }
         self.letter_gone(id, offset, way);
@@ -150,7 +149,7 @@ impl<L: Log> Shard<L> {
         let made = self.make_dead_letter(dead, &record, topology, now);
         let Some((letter, mut targets)) = made.filter(|(_, targets)| !targets.is_empty()) else {
             if self.gives_up(id) {
-                self.let_held_go(id, offset, Way::Lost);
+                self.let_held_go(id, offset, Way::Lost, false);
             } else {
                 self.try_later(id, Stuck { offset, reason, taken }, now);
             }
@@ -159,7 +158,7 @@ impl<L: Log> Shard<L> {
         targets.retain(|target| !taken.contains(target));
         if targets.is_empty() {
             // The one that refused is gone, and all others have it.
-            self.let_held_go(id, offset, Way::DeadLettered);
+            self.let_held_go(id, offset, Way::DeadLettered, true);
             return;
         }
         self.send_dead_letter(dead, taken, (letter, targets), topology, out);
@@ -279,12 +278,12 @@ impl<L: Log> Shard<L> {
                 self.exits.try_later(queue, Stuck { offset, reason, taken }, now);
             }
             Whereabouts::Departed { .. } => {
-                self.answered_letter_gone(queue, offset, way_of(&taken));
+                self.answered_letter_gone(queue, offset, way_of(&taken), !is_refused);
             }
             Whereabouts::Held(reason) if is_unstored || is_refused && !self.gives_up(queue) => {
                 self.try_later(queue, Stuck { offset, reason, taken }, now);
             }
-            Whereabouts::Held(_) => self.let_held_go(queue, offset, way_of(&taken)),
+            Whereabouts::Held(_) => self.let_held_go(queue, offset, way_of(&taken), !is_refused),
             Whereabouts::Moved { id, by } => {
                 self.end_move(queue, (id, offset), by, !is_refused, now, out);
             }
@@ -310,16 +309,16 @@ impl<L: Log> Shard<L> {
         self.queues.get(queue).is_none_or(|hosted| !hosted.queue.dead_letters_at_least_once())
     }
 
-    /// The queue no longer holds a dead letter: its targets have it, or it was given up.
-    fn let_held_go(&mut self, queue: QueueId, offset: Offset, way: Way) {
+    /// The queue no longer holds a dead letter: all its targets have it, or it was given up.
+    fn let_held_go(&mut self, queue: QueueId, offset: Offset, way: Way, is_safe: bool) {
         if let Some(hosted) = self.queues.get_mut(queue)
-            && hosted.queue.dead_lettered(offset)
+            && hosted.queue.dead_lettered(offset, is_safe)
         {
             self.gone(offset, queue, way);
             self.queues.touch(queue);
             self.exits.went(queue);
         } else if self.exits.holds(queue, offset) {
-            self.answered_letter_gone(queue, offset, way);
+            self.answered_letter_gone(queue, offset, way, is_safe);
             self.exits.went(queue);
         }
     }

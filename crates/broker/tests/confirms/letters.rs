@@ -121,6 +121,31 @@ fn what_is_on_its_way_is_kept_until_it_is_there() {
     assert_eq!(node.log().holders().len() as u64, MANY);
 }
 
+/// Letters that a full target refuses are given up where nobody holds them for it any more: they do not count as confirmed.
+#[test]
+fn what_is_given_up_is_not_confirmed() {
+    for is_deleted in [true, false] {
+        let mut node = parked("z:reject1 a:dlx,ttl1000,limit9", "at-least-once");
+        if is_deleted {
+            node.word("del:a");
+        }
+        work_off(&mut node);
+        if !is_deleted {
+            assert_eq!(node.log().holders().len() as u64, MANY, "a holds them");
+            node.policy(
+                r#"{"dead-letter-strategy": "at-most-once", "overflow": "reject-publish"}"#,
+            );
+            (0..20).for_each(|_| node.later(1_000));
+            node.word("del:a");
+            work_off(&mut node);
+        }
+        assert_eq!((ready(&node, 'z'), node.log().holders().len()), (1, 1));
+        let reply = ReplyTo { connection: PUBLISHER, channel: 1 };
+        node.turn(ToShard::Sample { reply, begins: true });
+        assert_eq!(node.confirmed_letters, 1, "{is_deleted}: z has one");
+    }
+}
+
 /// Of what a queue holds, what is on its way goes on without it, and what rests until the next try goes with it: at once, since the
 /// disk may be full.
 #[test]

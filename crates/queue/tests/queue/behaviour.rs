@@ -132,7 +132,7 @@ impl Script {
             }
             "safe" => {
                 let offset = Offset::new(argument.parse().expect("an offset"));
-                assert!(self.queue.dead_lettered(offset));
+                assert!(self.queue.dead_lettered(offset, true));
             }
             "touch" => self.queue.touch(self.now),
             "who-is-full" => {

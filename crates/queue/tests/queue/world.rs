@@ -283,13 +283,17 @@ impl World {
 
     fn dead_lettered(&mut self, at: usize) {
         if self.model.held.is_empty() {
-            assert!(!self.queue.dead_lettered(Offset::new(1)));
+            assert!(!self.queue.dead_lettered(Offset::new(1), true));
             return;
         }
         let at = at % self.model.held.len();
         let offset = Offset::new(self.model.held.remove(at).0);
-        assert!(self.queue.dead_lettered(offset));
-        assert!(!self.queue.dead_lettered(offset), "only once");
+        let (is_safe, confirmed) =
+            (at.is_multiple_of(2), self.queue.totals().dead_letters_confirmed);
+        assert!(self.queue.dead_lettered(offset, is_safe));
+        assert!(!self.queue.dead_lettered(offset, true), "only once");
+        let counted = self.queue.totals().dead_letters_confirmed - confirmed;
+        assert_eq!(counted, u64::from(is_safe), "what is given up is not confirmed");
     }
 
     /// Of two that are named only the ready one goes.
