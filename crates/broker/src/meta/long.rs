@@ -24,12 +24,12 @@ use crate::held::Bookmark;
 use crate::message::{ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToShard};
 use crate::work::{Limits, Piece, Work};
 
-/// Names and bindings that are changed in one turn, and before another line has its turn: about a millisecond, in which all
+/// Names and bindings that are changed in one turn, and before another line has its turn: about half a millisecond, in which all
 /// others wait for the names. What a client does takes the names some twenty times.
-pub(super) const LIMITS: Limits = Limits { turn: 256, share: 128 };
+pub(super) const LIMITS: Limits = Limits { turn: 128, share: 64 };
 
 /// Records that may wait for the disk while there is more to do: whoever asks for something small waits behind them.
-const UNSYNCED_MAX: u64 = 2048;
+const UNSYNCED_MAX: u64 = 1024;
 
 /// Turns whose letters and events may wait for the disk while there is more to do: all of them go out at once.
 const WAITING_MAX: usize = 8;

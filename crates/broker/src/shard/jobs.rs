@@ -71,8 +71,8 @@ pub(super) mod cost {
     pub(in super::super) const LETTER: u64 = 1;
 }
 
-/// About half a millisecond, and an eighth of it for each who has something to do.
-pub(super) const LIMITS: Limits = Limits { turn: 4096, share: 512 };
+/// About a quarter of a millisecond, and an eighth of it for each who has something to do.
+pub(super) const LIMITS: Limits = Limits { turn: 2048, share: 256 };
 
 /// Who caused jobs: those of one origin are done one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -99,7 +99,7 @@ pub(super) struct Queues {
 }
 
 /// Deliveries a queue may make before others get their turn.
-pub(super) const DISPATCH_BUDGET: u32 = 4096;
+pub(super) const DISPATCH_BUDGET: u32 = 2048;
 
 /// Queues that are put in order without memory for it.
 const SORTED_IN_PLACE: usize = 20;

@@ -117,7 +117,7 @@ fn a_long_history_is_replayed_in_short_turns() {
             let topology = &node.topology;
             let goes_on = node.shards[index].turn(&mut letters, topology, node.now, &mut out);
             let enqueued = node.shards[index].counters().enqueued;
-            assert!(enqueued - before <= 4096, "{} in one turn", enqueued - before);
+            assert!(enqueued - before <= 2048, "{} in one turn", enqueued - before);
             (turns, before) = (turns + 1, enqueued);
             if !goes_on {
                 break;
