@@ -39,7 +39,7 @@ const TURNS_MAX: usize = 256;
 
 /// How long a thread runs turns before it looks at its sockets, in us: about two full turns of a shard. Each step of a small
 /// request waits for a look. A look after each turn would bring more messages before the waiting acks are seen, and the disk
-/// would get more than it has to: a tenth more CPU time with 30 queues at full load. One in a ms costs nothing that shows.
+/// would get more than it has to: a tenth more CPU time with 30 queues at full load. Two in a ms cost nothing that shows.
 const LOOK_US: u64 = 500;
 
 /// What a turn of Meta counts as if it leaves work for the next one: the thread looks at its sockets in between.
