@@ -16,6 +16,7 @@ use std::vec::Drain;
 use leveret_broker::flow::INBOX_LETTERS_MAX;
 use leveret_broker::login::{Asked, Login};
 use leveret_broker::message::{ConnectionId, Outbox, Step, ToMeta, ToSession, ToShard};
+use leveret_broker::stream::StreamNews;
 use leveret_topology::GroupId;
 
 use crate::return_undelivered;
@@ -45,6 +46,11 @@ pub trait Inboxes {
 
     /// Takes steps of messages in traced vhosts.
     fn steps(&mut self, steps: &mut Vec<Step>);
+
+    /// Takes what shards tell of streams: whoever numbers no letters is told nothing.
+    fn news(&mut self, news: &mut Vec<(GroupId, StreamNews)>) {
+        news.clear();
+    }
 
     /// A log failed: nothing may be confirmed any more.
     fn failed(&mut self, why: String);
@@ -132,6 +138,9 @@ fn outside(outbox: &mut Outbox, to: &mut impl Inboxes) {
     }
     if let Some(why) = outbox.failed.take() {
         to.failed(why);
+    }
+    if !outbox.news.is_empty() {
+        to.news(&mut outbox.news);
     }
     for asked in std::mem::take(&mut outbox.asked) {
         to.asked(asked);

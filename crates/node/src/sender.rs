@@ -1,0 +1,387 @@
+//! What a node keeps of the letters that it numbers for one group, until they are agreed upon.
+//!
+//! ```text
+//!            first                     cursor              end
+//!   let go     [ 4 ][ . ][ 6 ][ 7 ][ 8 ][ 9 ][ 10 ]
+//!                     `- agreed upon, and all is told      `- to be sent
+//! ```
+//!
+//! A letter is let go of when its number is agreed upon and each of its messages has its verdict. After a change of the
+//! link or of the group's shard the cursor goes back, and what is kept is sent again in its order. A verdict is passed on
+//! once for each message: it may come from the shard before a change and from the one after it, and `Confirms` of a session counts
+//! answers. Bodies are kept by reference. See [`stream`](leveret_broker::stream) for the other side.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use leveret_broker::message::{
+    ChannelId, ConnectionId, GivenBack, NodeId, Outbox, Publish, Settlement, ToSession, ToShard,
+};
+use leveret_broker::stream::{
+    Numbered, StreamClass, StreamEvent, StreamId, StreamNews, StreamPlace,
+};
+
+/// How much is kept of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptMax {
+    /// With so many letters it is full.
+    pub letters: usize,
+    /// With so many bytes it is full; the last letter may go beyond that.
+    pub bytes: u64,
+}
+
+impl Default for KeptMax {
+    fn default() -> Self {
+        Self { letters: 16_384, bytes: 8 << 20 }
+    }
+}
+
+/// The streams of a node to one group, and who waits for them.
+#[derive(Debug)]
+pub struct StreamSender {
+    node: NodeId,
+    start: u32,
+    max: KeptMax,
+    /// Of the group's shard, as far as is known.
+    term: u64,
+    bodies: Window,
+    acks: Window,
+    /// Messages that have no verdict of this group, by connection, channel and number of the confirm: in which letter they are.
+    untold: BTreeMap<(ConnectionId, ChannelId, u64), u64>,
+    /// Who pauses, as there is no room.
+    paused: Vec<ConnectionId>,
+}
+
+/// The letters of a stream that are kept.
+#[derive(Debug)]
+struct Window {
+    /// The number of the first place.
+    first: u64,
+    /// Those that were let go of behind others are none.
+    letters: VecDeque<Option<KeptLetter>>,
+    /// How many there are.
+    len: usize,
+    bytes: u64,
+    /// The number that is sent next.
+    cursor: u64,
+    /// All up to this one are agreed upon.
+    agreed: u64,
+}
+
+#[derive(Debug)]
+struct KeptLetter {
+    letter: StreamLetter,
+    bytes: u64,
+    /// Messages without a verdict.
+    untold: usize,
+}
+
+/// What is numbered.
+#[derive(Debug)]
+enum StreamLetter {
+    Publish { from: ConnectionId, messages: Vec<Publish> },
+    Settle { from: ConnectionId, settlements: Vec<Settlement> },
+    GiveBack { from: ConnectionId, unsettled: Arc<GivenBack> },
+}
+
+impl StreamLetter {
+    fn of(letter: ToShard) -> Self {
+        match letter {
+            ToShard::Publish { from, mut messages } => {
+                // Its records are never those of other logs, too.
+                messages.iter_mut().for_each(|message| message.shared = None);
+                Self::Publish { from, messages }
+            }
+            ToShard::Settle { from, settlements } => Self::Settle { from, settlements },
+            ToShard::GiveBack { from, unsettled } => Self::GiveBack { from, unsettled },
+            other => panic!("{} gets no number", other.kind()),
+        }
+    }
+
+    fn from(&self) -> ConnectionId {
+        match self {
+            Self::Publish { from, .. }
+            | Self::Settle { from, .. }
+            | Self::GiveBack { from, .. } => *from,
+        }
+    }
+
+    fn class(&self) -> StreamClass {
+        match self {
+            Self::Publish { .. } => StreamClass::Bodies,
+            Self::Settle { .. } | Self::GiveBack { .. } => StreamClass::Acks,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Publish { messages, .. } => {
+                let lens = messages.iter().map(|it| it.message.len() + 8 * it.targets.len() as u64);
+                lens.sum::<u64>() + (messages.len() * size_of::<Publish>()) as u64
+            }
+            Self::Settle { settlements, .. } => {
+                (settlements.len() * size_of::<Settlement>()) as u64
+            }
+            Self::GiveBack { unsettled, .. } => unsettled.share_of(unsettled.bytes()),
+        }
+    }
+
+    /// The letter once more, with the same bodies.
+    fn again(&self) -> ToShard {
+        match self {
+            Self::Publish { from, messages } => {
+                ToShard::Publish { from: *from, messages: messages.clone() }
+            }
+            Self::Settle { from, settlements } => {
+                ToShard::Settle { from: *from, settlements: settlements.clone() }
+            }
+            Self::GiveBack { from, unsettled } => {
+                ToShard::GiveBack { from: *from, unsettled: Arc::clone(unsettled) }
+            }
+        }
+    }
+}
+
+impl Window {
+    fn new() -> Self {
+        let letters = VecDeque::new();
+        Self { first: 1, letters, len: 0, bytes: 0, cursor: 1, agreed: 0 }
+    }
+
+    /// The number of the next letter.
+    fn end(&self) -> u64 {
+        self.first + self.letters.len() as u64
+    }
+
+    fn push(&mut self, kept: KeptLetter) -> u64 {
+        let number = self.end();
+        self.bytes += kept.bytes;
+        self.len += 1;
+        self.letters.push_back(Some(kept));
+        number
+    }
+
+    fn place(&mut self, number: u64) -> Option<&mut Option<KeptLetter>> {
+        let index = number.checked_sub(self.first)?;
+        self.letters.get_mut(usize::try_from(index).ok()?)
+    }
+
+    /// Lets go of a letter, if nothing is expected of it any more.
+    fn look_at(&mut self, number: u64) {
+        let is_agreed = number <= self.agreed;
+        let Some(place) = self.place(number) else { return };
+        if is_agreed && let Some(kept) = place.take_if(|it| it.untold == 0) {
+            self.bytes -= kept.bytes;
+            self.len -= 1;
+        }
+        while self.letters.pop_front_if(|letter| letter.is_none()).is_some() {
+            self.first += 1;
+        }
+        self.cursor = self.cursor.max(self.first);
+    }
+
+    fn agreed(&mut self, low: u64) {
+        let from = (self.agreed + 1).max(self.first);
+        self.agreed = self.agreed.max(low);
+        (from..=low.min(self.end() - 1)).for_each(|number| self.look_at(number));
+    }
+
+    /// The next letter is this one, or the first one that is there.
+    fn go_back_to(&mut self, number: u64) {
+        self.cursor = number.clamp(self.first, self.end());
+    }
+
+    fn is_over(&self, max: KeptMax, shift: u32) -> bool {
+        self.len >= (max.letters >> shift).max(1) || self.bytes >= (max.bytes >> shift).max(1)
+    }
+}
+
+impl StreamSender {
+    /// Of a node at its `start`: nothing is numbered yet.
+    pub fn new(node: NodeId, start: u32, max: KeptMax) -> Self {
+        Self {
+            node,
+            start,
+            max,
+            term: 0,
+            bodies: Window::new(),
+            acks: Window::new(),
+            untold: BTreeMap::new(),
+            paused: Vec::new(),
+        }
+    }
+
+    fn window(&mut self, class: StreamClass) -> &mut Window {
+        match class {
+            StreamClass::Bodies => &mut self.bodies,
+            StreamClass::Acks => &mut self.acks,
+        }
+    }
+
+    /// The name of a stream.
+    pub fn stream(&self, class: StreamClass) -> StreamId {
+        StreamId { node: self.node, start: self.start, class }
+    }
+
+    /// Whether a letter is one of those that get a number.
+    pub fn numbers(letter: &ToShard) -> bool {
+        matches!(
+            letter,
+            ToShard::Publish { .. } | ToShard::Settle { .. } | ToShard::GiveBack { .. }
+        )
+    }
+
+    /// Keeps a letter that gets a [number](Self::numbers). If there is no room for more, whose letter it is pauses.
+    ///
+    /// # Panics
+    ///
+    /// If it gets none.
+    pub fn keep(&mut self, letter: ToShard, out: &mut Outbox) {
+        let letter = StreamLetter::of(letter);
+        let (class, from, bytes) = (letter.class(), letter.from(), letter.bytes());
+        let number = self.window(class).end();
+        let mut untold = 0;
+        if let StreamLetter::Publish { messages, .. } = &letter {
+            for message in messages.iter().filter(|message| message.confirm != 0) {
+                self.untold.insert((from, message.channel, message.confirm), number);
+                untold += 1;
+            }
+        }
+        let max = self.max;
+        let window = self.window(class);
+        window.push(KeptLetter { letter, bytes, untold });
+        if window.is_over(max, 0) && from != ConnectionId::NOBODY && !self.paused.contains(&from) {
+            self.paused.push(from);
+            out.session(from, ToSession::Paused(true));
+        }
+    }
+
+    /// The next letter of a stream that is to be sent, if there is one.
+    pub fn next(&mut self, class: StreamClass) -> Option<Numbered> {
+        let stream = self.stream(class);
+        let window = self.window(class);
+        while window.cursor < window.end() {
+            let (number, kept_from) = (window.cursor, window.first);
+            window.cursor += 1;
+            if let Some(Some(kept)) = window.place(number) {
+                let letter = kept.letter.again();
+                return Some(Numbered { stream, number, kept_from, letter });
+            }
+        }
+        None
+    }
+
+    /// Whether [`next`](Self::next) has something.
+    pub fn has_next(&self, class: StreamClass) -> bool {
+        let window = match class {
+            StreamClass::Bodies => &self.bodies,
+            StreamClass::Acks => &self.acks,
+        };
+        window.cursor < window.end()
+    }
+
+    /// The number of the last letter.
+    pub fn last(&self, class: StreamClass) -> u64 {
+        match class {
+            StreamClass::Bodies => self.bodies.end() - 1,
+            StreamClass::Acks => self.acks.end() - 1,
+        }
+    }
+
+    /// Letters that are kept.
+    pub fn kept(&self) -> usize {
+        self.bodies.len + self.acks.len
+    }
+
+    /// The link is new, or the shard: it is so far with messages, and with settlements. A shard in a new term may have lost what it
+    /// had said that it has, and may not have told what it did: so it is sent all that is kept.
+    pub fn begins(&mut self, bodies: StreamPlace, acks: StreamPlace) {
+        if bodies.term > self.term {
+            self.begin_term(bodies.term);
+        } else {
+            self.bodies.go_back_to(bodies.next);
+            self.acks.go_back_to(acks.next);
+        }
+    }
+
+    fn begin_term(&mut self, term: u64) {
+        self.term = term;
+        self.bodies.go_back_to(0);
+        self.acks.go_back_to(0);
+    }
+
+    /// The shard says something of a stream.
+    pub fn hear(&mut self, news: &StreamNews, out: &mut Outbox) {
+        let StreamNews { stream, term, what } = *news;
+        if stream != self.stream(stream.class) {
+            return;
+        }
+        match what {
+            StreamEvent::Agreed(low) => {
+                self.window(stream.class).agreed(low);
+                self.resume(out);
+            }
+            StreamEvent::Lacks(_) if term > self.term => self.begin_term(term),
+            StreamEvent::Lacks(next) if term == self.term => {
+                self.window(stream.class).go_back_to(next);
+            }
+            StreamEvent::Lacks(_) => {}
+        }
+    }
+
+    /// What the shard tells a session: a verdict is passed on if it is the first one of the message, all other letters are.
+    pub fn tell(&mut self, to: ConnectionId, letter: ToSession, out: &mut Outbox) {
+        let (channel, first, last) = match letter {
+            ToSession::Confirm { channel, first, last, .. }
+            | ToSession::ConfirmTimeout { channel, first, last } => (channel, first, last),
+            other => return out.session(to, other),
+        };
+        let range = (to, channel, first)..=(to, channel, last);
+        let new = self.untold.extract_if(range, |_, _| true);
+        let new: Vec<(u64, u64)> = new.map(|((.., seq), number)| (seq, number)).collect();
+        for run in new.chunk_by(|(before, _), (seq, _)| before + 1 == *seq) {
+            let (Some(&(first, _)), Some(&(last, _))) = (run.first(), run.last()) else { continue };
+            let letter = match letter {
+                ToSession::Confirm { ok, .. } => ToSession::Confirm { channel, first, last, ok },
+                _ => ToSession::ConfirmTimeout { channel, first, last },
+            };
+            out.session(to, letter);
+        }
+        new.into_iter().for_each(|(_, number)| self.is_told(number));
+        self.resume(out);
+    }
+
+    /// The connection ended: nobody is told of its messages any more. They are to be done all the same.
+    pub fn ended(&mut self, connection: ConnectionId, out: &mut Outbox) {
+        self.paused.retain(|other| *other != connection);
+        let all = (connection, 0, 0)..=(connection, ChannelId::MAX, u64::MAX);
+        let untold: Vec<u64> =
+            self.untold.extract_if(all, |_, _| true).map(|(_, number)| number).collect();
+        untold.into_iter().for_each(|number| self.is_told(number));
+        self.resume(out);
+    }
+
+    /// One more message of a letter has its verdict.
+    fn is_told(&mut self, number: u64) {
+        if let Some(Some(kept)) = self.bodies.place(number) {
+            kept.untold -= 1;
+        }
+        self.bodies.look_at(number);
+    }
+
+    /// Who pauses goes on if there is room: half of it, so that he does not pause again at once.
+    fn resume(&mut self, out: &mut Outbox) {
+        if self.paused.is_empty()
+            || self.bodies.is_over(self.max, 1)
+            || self.acks.is_over(self.max, 1)
+        {
+            return;
+        }
+        for who in self.paused.drain(..) {
+            out.session(who, ToSession::Paused(false));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

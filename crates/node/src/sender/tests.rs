@@ -1,0 +1,241 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use leveret_broker::message::Message;
+
+use super::*;
+
+const ME: ConnectionId = NodeId::ALONE.connection(1);
+const OTHER: ConnectionId = NodeId::ALONE.connection(2);
+const BODIES: StreamClass = StreamClass::Bodies;
+
+fn publish(from: ConnectionId, confirms: impl IntoIterator<Item = u64>) -> ToShard {
+    let message = |confirm| Publish {
+        channel: 1,
+        confirm,
+        targets: Default::default(),
+        persistent: true,
+        priority: 0,
+        expiration_ms: None,
+        message: Message::from_parts(b"", b"", b"some bytes"),
+        shared: None,
+    };
+    ToShard::Publish { from, messages: confirms.into_iter().map(message).collect() }
+}
+
+fn settle(from: ConnectionId) -> ToShard {
+    ToShard::Settle { from, settlements: Vec::new() }
+}
+
+fn sender(letters: usize) -> StreamSender {
+    StreamSender::new(NodeId::ALONE, 1, KeptMax { letters, bytes: 1 << 20 })
+}
+
+fn keep(sender: &mut StreamSender, letter: ToShard) -> Vec<String> {
+    told(|out| sender.keep(letter, out))
+}
+
+/// What sessions are told by that.
+fn told(does: impl FnOnce(&mut Outbox)) -> Vec<String> {
+    let mut out = Outbox::default();
+    does(&mut out);
+    let words = |(to, letter): (ConnectionId, ToSession)| match letter {
+        ToSession::Confirm { first, last, ok, .. } => format!("{to}: {first}..{last} {ok}"),
+        ToSession::ConfirmTimeout { first, last, .. } => format!("{to}: {first}..{last} late"),
+        other => format!("{to}: {other:?}"),
+    };
+    out.sessions.into_iter().map(words).collect()
+}
+
+fn confirm(sender: &mut StreamSender, first: u64, last: u64, ok: bool) -> Vec<String> {
+    told(|out| sender.tell(ME, ToSession::Confirm { channel: 1, first, last, ok }, out))
+}
+
+fn hear(sender: &mut StreamSender, class: StreamClass, what: StreamEvent) -> Vec<String> {
+    let news = StreamNews { stream: sender.stream(class), term: sender.term, what };
+    told(|out| sender.hear(&news, out))
+}
+
+fn begins(sender: &mut StreamSender, term: u64, next: u64) {
+    sender.begins(StreamPlace { term, next }, StreamPlace { term, next: 1 });
+}
+
+fn sent(sender: &mut StreamSender, class: StreamClass) -> Vec<u64> {
+    std::iter::from_fn(|| sender.next(class).map(|it| it.number)).collect()
+}
+
+#[test]
+fn a_letter_is_kept_until_it_is_agreed_upon_and_told() {
+    let mut sender = sender(100);
+    keep(&mut sender, publish(ME, [1, 2]));
+    keep(&mut sender, publish(ME, [3]));
+    keep(&mut sender, publish(ME, [0]));
+    keep(&mut sender, settle(ME));
+    assert_eq!(sent(&mut sender, BODIES), [1, 2, 3]);
+    assert_eq!(sent(&mut sender, StreamClass::Acks), [1], "numbers of its own");
+    assert_eq!(sender.kept(), 4);
+    hear(&mut sender, BODIES, StreamEvent::Agreed(3));
+    assert_eq!(sender.kept(), 3, "of the third nobody is told");
+    assert_eq!(confirm(&mut sender, 2, 3, true), ["1: 2..3 true"]);
+    assert_eq!(sender.kept(), 2);
+    assert_eq!(confirm(&mut sender, 1, 1, false), ["1: 1..1 false"]);
+    hear(&mut sender, StreamClass::Acks, StreamEvent::Agreed(1));
+    assert_eq!((sender.kept(), sender.last(BODIES)), (0, 3));
+    // Told before it is agreed upon.
+    keep(&mut sender, publish(ME, [4]));
+    confirm(&mut sender, 4, 4, true);
+    assert_eq!(sender.kept(), 1);
+    hear(&mut sender, BODIES, StreamEvent::Agreed(4));
+    assert_eq!(sender.kept(), 0);
+}
+
+#[test]
+fn what_is_kept_is_sent_again_in_order() {
+    let mut sender = sender(100);
+    (1..=5).for_each(|it| _ = keep(&mut sender, publish(ME, [it])));
+    assert_eq!(sent(&mut sender, BODIES), [1, 2, 3, 4, 5]);
+    hear(&mut sender, BODIES, StreamEvent::Lacks(4));
+    assert_eq!(sent(&mut sender, BODIES), [4, 5]);
+    // The same shard over a new link.
+    begins(&mut sender, 0, 3);
+    assert_eq!(sent(&mut sender, BODIES), [3, 4, 5]);
+    confirm(&mut sender, 2, 2, true);
+    hear(&mut sender, BODIES, StreamEvent::Agreed(2));
+    // A new term: the first one has no verdict.
+    begins(&mut sender, 1, 4);
+    assert_eq!(sent(&mut sender, BODIES), [1, 3, 4, 5]);
+    // What an earlier one said is out of date.
+    let news = StreamNews { stream: sender.stream(BODIES), term: 0, what: StreamEvent::Lacks(1) };
+    sender.hear(&news, &mut Outbox::default());
+    let of_another = StreamId { start: 2, ..sender.stream(BODIES) };
+    let news = StreamNews { stream: of_another, term: 1, what: StreamEvent::Agreed(9) };
+    sender.hear(&news, &mut Outbox::default());
+    assert_eq!((sent(&mut sender, BODIES), sender.kept()), (vec![], 4));
+}
+
+#[test]
+fn a_verdict_is_passed_on_once() {
+    let mut sender = sender(100);
+    keep(&mut sender, publish(ME, [1, 2, 3, 5]));
+    assert_eq!(confirm(&mut sender, 2, 2, true), ["1: 2..2 true"]);
+    // Another shard has the fourth: nothing is known of it here.
+    assert_eq!(confirm(&mut sender, 1, 5, true), ["1: 1..1 true", "1: 3..3 true", "1: 5..5 true"]);
+    assert!(confirm(&mut sender, 1, 5, false).is_empty());
+    keep(&mut sender, publish(ME, [6]));
+    let late = ToSession::ConfirmTimeout { channel: 1, first: 6, last: 6 };
+    assert_eq!(told(|out| sender.tell(ME, late, out)), ["1: 6..6 late"]);
+    assert!(confirm(&mut sender, 6, 6, true).is_empty());
+    let other = ToSession::Stopped;
+    assert_eq!(told(|out| sender.tell(ME, other, out)), ["1: Stopped"]);
+}
+
+#[test]
+fn who_fills_the_window_pauses() {
+    let mut sender = sender(4);
+    for it in 1..=3 {
+        assert!(keep(&mut sender, publish(ME, [it])).is_empty());
+    }
+    assert_eq!(keep(&mut sender, publish(ME, [4])), ["1: Paused(true)"]);
+    assert!(keep(&mut sender, publish(ME, [5])).is_empty(), "once");
+    assert_eq!(keep(&mut sender, publish(OTHER, [1])), ["2: Paused(true)"]);
+    assert!(keep(&mut sender, publish(ConnectionId::NOBODY, [0])).is_empty());
+    assert!(hear(&mut sender, BODIES, StreamEvent::Agreed(7)).is_empty());
+    assert_eq!(sender.kept(), 6, "they wait for verdicts");
+    assert!(told(|out| sender.ended(OTHER, out)).is_empty());
+    assert_eq!(confirm(&mut sender, 1, 3, true), ["1: 1..3 true"]);
+    assert_eq!(confirm(&mut sender, 4, 4, true), ["1: 4..4 true", "1: Paused(false)"]);
+    // By their bytes, too.
+    let mut sender = StreamSender::new(NodeId::ALONE, 1, KeptMax { letters: 100, bytes: 500 });
+    let list = (1..=5).map(|it| keep(&mut sender, publish(ME, [it])));
+    let paused: Vec<_> = list.collect();
+    assert!(paused.iter().any(|it| it[..] == ["1: Paused(true)"]), "{paused:?}");
+}
+
+#[test]
+fn other_letters_get_no_number() {
+    assert!(!StreamSender::numbers(&ToShard::Continue));
+    assert!(StreamSender::numbers(&settle(ME)) && StreamSender::numbers(&publish(ME, [])));
+}
+
+/// Over a link that loses letters to a shard that loses what is not agreed upon, all is done in order and once, and told once.
+#[test]
+fn all_is_done_once() {
+    for seed in 0..300 {
+        let mut below = leveret_log::suite::numbers(seed);
+        let mut sender = StreamSender::new(NodeId::ALONE, 1, KeptMax { letters: 6, bytes: 5_000 });
+        // Confirms of the letters, as the shard does them; how many of these are agreed upon.
+        let (mut done, mut agreed, mut term) = (Vec::<Vec<u64>>::new(), 0, 0);
+        let (mut next, mut told_by, mut pauses) = (1, BTreeMap::new(), 0);
+        let mut answers: VecDeque<u64> = VecDeque::new();
+        let mut steps = 0;
+        while steps < 100 || sender.kept() > 0 {
+            steps += 1;
+            assert!(steps < 3_000, "seed {seed}: {sender:?}");
+            let mut out = Outbox::default();
+            if steps < 100 && pauses == 0 && below(2) == 0 {
+                let end = next + 1 + below(3);
+                sender.keep(publish(ME, next..end), &mut out);
+                next = end;
+            }
+            for _ in 0..below(4) {
+                let Some(it) = sender.next(BODIES) else { break };
+                let (number, ToShard::Publish { messages, .. }) = (it.number, it.letter) else {
+                    unreachable!("it was kept")
+                };
+                let confirms: Vec<u64> = messages.iter().map(|it| it.confirm).collect();
+                if below(5) == 0 {
+                    continue;
+                }
+                let have = done.len() as u64;
+                if number > have + 1 {
+                    let what = StreamEvent::Lacks(have + 1);
+                    let news = StreamNews { stream: sender.stream(BODIES), term, what };
+                    sender.hear(&news, &mut out);
+                } else if number <= have {
+                    assert_eq!(done[number as usize - 1], confirms, "it is the same letter");
+                    if number <= agreed {
+                        answers.extend(confirms);
+                    }
+                } else {
+                    done.push(confirms);
+                }
+            }
+            if below(4) == 0 && agreed < done.len() as u64 {
+                answers.extend(&done[agreed as usize]);
+                agreed += 1;
+                let what = StreamEvent::Agreed(agreed);
+                let news = StreamNews { stream: sender.stream(BODIES), term, what };
+                sender.hear(&news, &mut out);
+            }
+            if below(3) == 0 {
+                for first in answers.drain(..) {
+                    let letter = ToSession::Confirm { channel: 1, first, last: first, ok: true };
+                    sender.tell(ME, letter, &mut out);
+                }
+            }
+            if below(20) == 0 {
+                if below(2) == 0 {
+                    done.truncate(agreed as usize);
+                    answers.clear();
+                    term += 1;
+                }
+                begins(&mut sender, term, done.len() as u64 + 1);
+            }
+            for (_, letter) in out.sessions {
+                match letter {
+                    ToSession::Paused(true) => pauses += 1,
+                    ToSession::Paused(false) => pauses -= 1,
+                    ToSession::Confirm { first, last, .. } => {
+                        (first..=last).for_each(|it| *told_by.entry(it).or_insert(0) += 1);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(sender.kept() <= 7 && (0..=1).contains(&pauses), "seed {seed}");
+        }
+        let all: Vec<u64> = done.concat();
+        assert_eq!(all, (1..next).collect::<Vec<_>>(), "seed {seed}");
+        assert!(told_by.values().all(|times| *times == 1), "seed {seed}: {told_by:?}");
+        assert_eq!(told_by.keys().copied().collect::<BTreeSet<_>>(), (1..next).collect());
+        assert_eq!((pauses, sender.untold.len()), (0, 0));
+    }
+}
