@@ -114,11 +114,15 @@ impl Message {
         Self::new(wire, names, properties, nothing, body)
     }
 
+    /// The body's [first piece](Self::body), which shares its memory.
+    pub fn first_piece(&self) -> Bytes {
+        self.wire.slice(self.body.start as usize..self.body.end as usize)
+    }
+
     /// The pieces of the body, in order, which share its memory.
     pub fn body_pieces(&self) -> Vec<Bytes> {
-        let first = self.wire.slice(self.body.start as usize..self.body.end as usize);
         let mut pieces = Vec::with_capacity(1 + self.more.len());
-        pieces.push(first);
+        pieces.push(self.first_piece());
         pieces.extend_from_slice(&self.more);
         pieces
     }

@@ -68,6 +68,11 @@ impl Kind {
         self.0
     }
 
+    /// Its number in its class.
+    pub const fn number(self) -> u8 {
+        self.0 & 0x3f
+    }
+
     /// Its class.
     pub const fn class(self) -> Class {
         match self.0 >> 6 {

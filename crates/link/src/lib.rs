@@ -4,14 +4,15 @@
 //! client's: nothing here panics at them, and no memory is taken by a length that they only claim.
 //!
 //! - [`hello`]: how a connection begins, and who is refused.
+//! - [`letters`]: the letters of the broker's actors as bytes.
 //! - [`frame`]: letters in frames.
 //! - [`sender`]: what goes over a connection next.
 //! - [`receiver`]: letters out of what was read.
 //! - [`payload`]: a letter as bytes.
 //!
 //! ```text
-//!   letters -> sender::Sender -> slices -> socket
-//!   letters <- receiver::Receiver <------- socket
+//!   ToShard, ToMeta, ToSession -> letters::write_* -> sender::Sender -> slices -> socket
+//!   ToShard, ToMeta, ToSession <- letters::read <--- receiver::Receiver <------- socket
 //! ```
 //!
 //! `docs/formats/link.md` has the bytes, `docs/decisions/0061-letters-over-links.md` says why.
@@ -29,6 +30,7 @@
 
 pub mod frame;
 pub mod hello;
+pub mod letters;
 pub mod payload;
 pub mod receiver;
 pub mod sender;

@@ -1,0 +1,198 @@
+//! The letters of the broker's actors, as bytes and back.
+//!
+//! [`write_to_shard`], [`write_to_meta`] and [`write_to_session`] make a payload and say its kind; [`read`] makes the letter of it.
+//! `table.rs` has the letters and their fields, and which letters stay in their process.
+//!
+//! What is a place in the memory of one process does not travel:
+//!
+//! - A consumer's `Gate`: the leader has one of its own for each remote channel, which [`read`] is given.
+//! - `Shared`, which logs of one process know together of a record: who reads gets none.
+//! - An `UnackedId` travels, as a hint: who gets it back looks there first, and finds out by queue and offset if it is wrong.
+//! - `GivenBack` becomes the settlements that it stands for.
+
+mod field;
+mod messages;
+mod table;
+mod values;
+
+use leveret_amqp::table::TableError;
+use leveret_broker::message::{ConnectionId, ReplyTo, ToMeta, ToSession, ToShard};
+use leveret_queue::Gate;
+use leveret_topology::GroupId;
+
+use crate::frame::{Class, Kind, Letter};
+use crate::payload::Writer;
+use field::{Field as _, Reader};
+use table::Listed as _;
+
+/// Numbers of groups are below it, as lists have a place for each.
+const GROUPS_MAX: u32 = 1 << 16;
+
+/// A letter that came, and who it is for.
+#[derive(Debug)]
+pub enum Arrived {
+    /// The shard of the envelope's group.
+    ToShard(ToShard),
+    /// The owner of the names.
+    ToMeta(ToMeta),
+    /// A session of this node.
+    ToSession(ConnectionId, ToSession),
+}
+
+/// Why a letter does not go over a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotSent {
+    /// It concerns its process only.
+    #[error(
+        "the letter {0} does not leave its process: whoever posts it to another node has a fault"
+    )]
+    Stays(&'static str),
+    /// It has to, and there are no bytes for it yet.
+    #[error("the letter {0} cannot be sent to another node yet")]
+    NotYet(&'static str),
+}
+
+/// A letter that came and is none.
+#[derive(Debug, thiserror::Error)]
+#[error("a letter of kind {kind} for group {group}, number {number}, is wrong: {why}")]
+pub struct WrongLetter {
+    /// The kind of its envelope.
+    pub kind: u8,
+    /// The group.
+    pub group: GroupId,
+    /// The number.
+    pub number: u64,
+    /// What is wrong.
+    pub why: LetterError,
+}
+
+/// What is wrong with the bytes of a letter.
+#[derive(Debug, thiserror::Error)]
+pub enum LetterError {
+    /// It ends before what it has.
+    #[error("it is shorter than it says")]
+    Truncated,
+    /// Something follows its last field.
+    #[error("{0} bytes too many")]
+    TooLong(usize),
+    /// A number of more bits than it may have.
+    #[error("a number that is too large")]
+    Number,
+    /// A group above which there is none.
+    #[error("group {0}, which cannot be")]
+    Group(u32),
+    /// A text.
+    #[error("a text that is not UTF-8")]
+    NotText,
+    /// A number that stands for one of a few things.
+    #[error("unknown {what} {number}")]
+    Unknown {
+        /// Of what.
+        what: &'static str,
+        /// The number.
+        number: u16,
+    },
+    /// Flags.
+    #[error("unknown flags {0:#04x}")]
+    Flags(u8),
+    /// An argument table.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// What clients would be sent as it is.
+    #[error("a message whose {0} are none")]
+    Message(&'static str),
+    /// It refers to the one before it, and is the first.
+    #[error("an entry as the one before it, and there is none")]
+    NoneBefore,
+}
+
+/// Writes a letter that `group`'s shard is to get. The writer has nothing else.
+///
+/// # Errors
+///
+/// When it does not go over a link. Nothing is written then.
+pub fn write_to_shard(letter: &ToShard, group: GroupId, to: &mut Writer) -> Result<Kind, NotSent> {
+    let number = letter.number()?;
+    match letter {
+        ToShard::GiveBack { from, unsettled } => {
+            from.put(to);
+            messages::put_given_back(unsettled, group, to);
+        }
+        ToShard::Consume { .. } => values::put_consume(letter, to),
+        letter => letter.put_fields(to),
+    }
+    Ok(Kind::new(Class::Letters, number))
+}
+
+/// Writes a letter to the owner of the names.
+///
+/// # Errors
+///
+/// As [`write_to_shard`].
+pub fn write_to_meta(letter: &ToMeta, to: &mut Writer) -> Result<Kind, NotSent> {
+    let number = letter.number()?;
+    letter.put_fields(to);
+    Ok(Kind::new(Class::Letters, number))
+}
+
+/// Writes a letter to the session of a connection.
+///
+/// # Errors
+///
+/// As [`write_to_shard`].
+pub fn write_to_session(
+    session: ConnectionId,
+    letter: &ToSession,
+    to: &mut Writer,
+) -> Result<Kind, NotSent> {
+    let number = letter.number()?;
+    if let ToSession::Reply { reply, .. } = letter {
+        reply.number()?;
+    }
+    session.put(to);
+    letter.put_fields(to);
+    Ok(Kind::new(Class::Letters, number))
+}
+
+/// The letter that came. `gate` is this node's gate of a channel elsewhere, for its consumers here.
+///
+/// # Errors
+///
+/// When the bytes are no letter. The link is to be closed then, with this text.
+pub fn read(letter: &Letter, gate: impl FnOnce(ReplyTo) -> Gate) -> Result<Arrived, WrongLetter> {
+    let envelope = &letter.envelope;
+    let mut from = Reader::new(&letter.payload);
+    let arrived = read_kind(envelope.kind, envelope.group, &mut from, gate);
+    arrived.and_then(|arrived| from.end().map(|()| arrived)).map_err(|why| WrongLetter {
+        kind: envelope.kind.byte(),
+        group: envelope.group,
+        number: envelope.number,
+        why,
+    })
+}
+
+fn read_kind(
+    kind: Kind,
+    group: GroupId,
+    from: &mut Reader<'_>,
+    gate: impl FnOnce(ReplyTo) -> Gate,
+) -> Result<Arrived, LetterError> {
+    if group.get() >= GROUPS_MAX {
+        return Err(LetterError::Group(group.get()));
+    }
+    let unknown = LetterError::Unknown { what: "kind of letter", number: kind.byte().into() };
+    if kind.class() != Class::Letters {
+        return Err(unknown);
+    }
+    let number = kind.number();
+    match number {
+        table::CONSUME => Ok(Arrived::ToShard(values::get_consume(from, gate)?)),
+        1..=24 => ToShard::get_fields(number, from).map(Arrived::ToShard),
+        25..=39 => ToMeta::get_fields(number, from).map(Arrived::ToMeta),
+        40..=63 => {
+            let session = ConnectionId::get(from)?;
+            Ok(Arrived::ToSession(session, ToSession::get_fields(number, from)?))
+        }
+        _ => Err(unknown),
+    }
+}

@@ -1,0 +1,159 @@
+//! The letters, the numbers of their kinds, and their fields in the order in which they are written.
+//!
+//! Each letter is in one of three places of its table: it has a number and fields; it `stays` in its process; or it is `not yet`
+//! written for a link. The tables are matches without a wildcard, so a new letter is put in its place or is not compiled.
+//! `docs/decisions/0061-letters-over-links.md` says why a letter travels and how often.
+//!
+//! A number is never given to another letter, and the fields of a letter stay as they are: a letter that changes gets a new number.
+
+use leveret_broker::message::{Reply, ToMeta, ToSession, ToShard};
+
+use super::field::{Field, Reader};
+use super::{LetterError, NotSent};
+use crate::payload::Writer;
+
+/// The kind of [`ToShard::Consume`], which is read with a gate.
+pub(super) const CONSUME: u8 = 6;
+
+/// What is in a table.
+pub(super) trait Listed: Sized {
+    /// Its number.
+    fn number(&self) -> Result<u8, NotSent>;
+
+    /// Writes its fields, if it has a number.
+    fn put_fields(&self, to: &mut Writer);
+
+    /// Reads the fields of the one with this number.
+    fn get_fields(number: u8, from: &mut Reader<'_>) -> Result<Self, LetterError>;
+}
+
+/// A table: each letter with its number and fields, or why it has none. Those that are written `by hand` are so by whoever calls.
+macro_rules! table {
+    (
+        $to:ident: $what:literal;
+        $($number:literal $variant:ident { $($field:ident),* })*
+        of one value: $($of_value:literal $value:ident)*;
+        by hand: $($of_hand:literal $by_hand:ident)*;
+        stays: $($stays:ident)*;
+        not yet: $($not_yet:ident)*;
+    ) => {
+        impl Listed for $to {
+            fn number(&self) -> Result<u8, NotSent> {
+                match self {
+                    $(Self::$variant { .. } => Ok($number),)*
+                    $(Self::$value(..) => Ok($of_value),)*
+                    $(Self::$by_hand { .. } => Ok($of_hand),)*
+                    $(Self::$stays { .. } => Err(NotSent::Stays(stringify!($stays))),)*
+                    $(Self::$not_yet { .. } => Err(NotSent::NotYet(stringify!($not_yet))),)*
+                }
+            }
+
+            fn put_fields(&self, to: &mut Writer) {
+                match self {
+                    $(Self::$variant { $($field),* } => { $($field.put(to);)* })*
+                    $(Self::$value(value) => value.put(to),)*
+                    _ => {}
+                }
+            }
+
+            fn get_fields(number: u8, from: &mut Reader<'_>) -> Result<Self, LetterError> {
+                match number {
+                    $($number => Ok(Self::$variant { $($field: from.get()?),* }),)*
+                    $($of_value => Ok(Self::$value(from.get()?)),)*
+                    _ => Err(LetterError::Unknown { what: $what, number: number.into() }),
+                }
+            }
+        }
+    };
+}
+
+table! {
+    ToShard: "letter to a shard";
+    1 Publish { from, messages }
+    2 Settle { from, settlements }
+    3 Commit { reply, messages, settlements }
+    4 Prepare { reply, tx, parts, messages, settlements }
+    5 Decide { tx, commit }
+    7 Cancel { user, reply, connection, queue, slot }
+    8 Get { reply, queue, no_ack }
+    9 Count { reply, queue }
+    10 Purge { reply, queue, max }
+    11 Look { reply, queue, place, from, max }
+    12 Discard { reply, queue, offsets }
+    13 Move { reply, queue, offsets, to }
+    14 Delete { by, reply, queue, if_unused, if_empty }
+    15 DeadLetter { from, message }
+    16 DeadLettered { from, target, taken }
+    17 Remember { from, exchange, limit, message }
+    18 Disconnected { connection, reply }
+    19 IsWell { reply }
+    20 List { reply, queues, consumers }
+    21 Sample { reply, begins }
+    of one value:;
+    // What was given back is settlements; a consumer has a gate, which is read in another way.
+    by hand: 2 GiveBack 6 Consume;
+    stays: Resume CancelRest Create OptionsChanged Replay Forget Crowded Continue LogWoke Freed Lend Lent;
+    not yet:;
+}
+
+table! {
+    ToMeta: "letter to the owner of the names";
+    25 DeclareExchange { by, reply, vhost, name, kind, durable, auto_delete, internal, arguments, forbidden }
+    26 DeleteExchange { by, reply, vhost, name, if_unused }
+    27 DeclareQueue { by, reply, vhost, name, server_named, durable, exclusive, auto_delete, arguments, forbidden }
+    30 QueueGone { by, queue, reply, consumers, more }
+    31 Disconnected { connection, reply }
+    32 Prepared { from, tx, group, parts, vote }
+    33 Applied { tx, group }
+    34 IsWell { reply }
+    of one value: 28 Bind 29 Unbind;
+    by hand:;
+    stays: VhostGoes Continue LogWoke;
+    not yet: Admin;
+}
+
+table! {
+    ToSession: "letter to a session";
+    41 Confirm { channel, first, last, ok }
+    42 ConfirmTimeout { channel, first, last }
+    43 Reply { channel, reply }
+    44 ConsumerGone { slot }
+    45 DirectReply { channel, token, message }
+    46 DirectReplyAsked { reply, channel, token }
+    of one value: 40 Deliver;
+    by hand:;
+    stays: Paused LoggedIn Decided Alarm Stopped Room Close;
+    not yet:;
+}
+
+table! {
+    Reply: "answer";
+    1 Done {}
+    2 Declared { queue, messages, consumers }
+    3 Gone {}
+    4 Consuming {}
+    5 Cancelled { slot }
+    6 Got { delivery, remaining }
+    7 GotNothing {}
+    12 Committed {}
+    13 Refused { code, text }
+    of one value: 8 Purged 9 Moved 10 Looked 11 Deleted;
+    by hand:;
+    stays:;
+    not yet: Imported Queues Sampled;
+}
+
+/// Its number, and its fields. Whoever writes an answer has asked for its number before.
+impl Field for Reply {
+    fn put(&self, to: &mut Writer) {
+        if let Ok(number) = self.number() {
+            to.put(&[number]);
+            self.put_fields(to);
+        }
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, LetterError> {
+        let number = from.byte()?;
+        Self::get_fields(number, from)
+    }
+}

@@ -1,0 +1,486 @@
+//! Letters with any fields, from a seed.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use leveret_amqp::reply::ReplyCode;
+use leveret_amqp::table::{Table, Value};
+use leveret_broker::message::{
+    Binding, ConnectionId, ConsumerSlot, DeadLetterFrom, Delivery, GivenBack, Holding, Looked,
+    Message, MoveTo, Moved, Named, Page, Publish, PutResult, Refusal, Reply, ReplyTo, Settle,
+    Settlement, ToMeta, ToSession, ToShard, UnackedDelivery,
+};
+use leveret_broker::record::{Head, join_names};
+use leveret_broker::transaction::{TxId, Vote};
+use leveret_queue::{Gate, Look, LookAt, Offset, Time, UnackedId};
+use leveret_topology::{By, ExchangeId, GroupId, Link, Origin, QueueId, VhostId};
+
+/// Numbers that follow from a seed.
+pub(crate) struct Seeded {
+    state: u64,
+    /// No body is long.
+    is_brief: bool,
+}
+
+impl Seeded {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, is_brief: false }
+    }
+
+    /// For what people may have to look at.
+    pub(crate) fn brief(seed: u64) -> Self {
+        Self { is_brief: true, ..Self::new(seed) }
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        self.state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    /// A number of any length.
+    fn word(&mut self) -> u64 {
+        let bits = self.below(65) as u32;
+        self.next().checked_shr(64 - bits).unwrap_or(0)
+    }
+
+    fn half(&mut self) -> u32 {
+        self.word() as u32
+    }
+
+    fn is(&mut self) -> bool {
+        self.below(2) == 1
+    }
+
+    fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.is().then(|| make(self))
+    }
+
+    fn some<T>(&mut self, below: usize, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        (0..self.below(below)).map(|_| make(self)).collect()
+    }
+
+    fn text(&mut self) -> String {
+        let letters = ["a", "k", ".", "\u{e9}", "\u{1f407}", "\0"];
+        (0..self.below(20)).map(|_| letters[self.below(letters.len())]).collect()
+    }
+
+    fn connection(&mut self) -> ConnectionId {
+        ConnectionId::from_bits(self.next())
+    }
+
+    fn reply(&mut self) -> ReplyTo {
+        ReplyTo { connection: self.connection(), channel: self.half() as u16 }
+    }
+
+    fn queue(&mut self) -> QueueId {
+        QueueId::new(self.word())
+    }
+
+    fn offset(&mut self) -> Offset {
+        Offset::new(self.word())
+    }
+
+    fn slot(&mut self) -> ConsumerSlot {
+        ConsumerSlot(self.half())
+    }
+
+    fn group(&mut self) -> GroupId {
+        GroupId::new(self.half() & 0xffff)
+    }
+
+    fn unacked(&mut self) -> UnackedId {
+        UnackedId::new(self.half())
+    }
+
+    fn table(&mut self) -> Table {
+        let entries = self.some(4, |any| {
+            let value = match any.below(4) {
+                0 => Value::I32(any.half() as i32),
+                1 => Value::LongStr(any.text().into()),
+                2 => Value::Bool(any.is()),
+                _ => Value::Array(vec![Value::Void, Value::Timestamp(any.word())]),
+            };
+            (any.text(), value)
+        });
+        entries.into_iter().collect()
+    }
+
+    fn body(&mut self) -> Vec<u8> {
+        let len = [0, 3, 20, 200, 2047, 2048, 9_000][self.below(if self.is_brief { 3 } else { 7 })];
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+
+    fn message(&mut self) -> Message {
+        let (exchange, key) = (self.text(), self.text());
+        // No property, or a priority.
+        let properties = [&[0, 0][..], &[0x08, 0, 7]][self.below(2)];
+        Message::from_parts(&join_names(&exchange, &key), properties, &self.body())
+    }
+
+    pub(crate) fn publish(&mut self) -> Publish {
+        let targets = [0, 1, 2, 3, 50][self.below(if self.is_brief { 4 } else { 5 })];
+        Publish {
+            channel: self.half() as u16,
+            confirm: self.word(),
+            targets: (0..targets).map(|_| self.queue()).collect(),
+            persistent: self.is(),
+            priority: self.half() as u8,
+            expiration_ms: self.maybe(Self::word),
+            message: self.message(),
+            shared: None,
+        }
+    }
+
+    /// Some of them for the queues of the one before.
+    fn publishes(&mut self) -> Vec<Publish> {
+        let mut list = self.some(6, Self::publish);
+        for at in 1..list.len() {
+            if self.is() {
+                list[at].targets = list[at - 1].targets.clone();
+            }
+        }
+        list
+    }
+
+    fn how(&mut self) -> Settle {
+        match self.below(4) {
+            0 => Settle::Ack,
+            1 => Settle::Reject,
+            counts => Settle::Requeue { counts: counts == 2 },
+        }
+    }
+
+    fn settlements(&mut self) -> Vec<Settlement> {
+        let mut queue = self.queue();
+        self.some(20, |any| {
+            queue = if any.is() { any.queue() } else { queue };
+            Settlement { queue, unacked: any.unacked(), offset: any.offset(), how: any.how() }
+        })
+    }
+
+    fn record(&mut self) -> Bytes {
+        let publish = self.publish();
+        let mut head = Head::of(&publish, self.word());
+        head.expiration_ms = None;
+        publish.message.into_record(&head).record().expect("it lies so").clone()
+    }
+
+    pub(crate) fn delivery(&mut self) -> Delivery {
+        Delivery {
+            slot: self.slot(),
+            queue: self.queue(),
+            home: self.group(),
+            unacked: self.maybe(Self::unacked),
+            offset: self.offset(),
+            redelivered: self.is(),
+            delivery_count: self.half(),
+            record: self.record(),
+        }
+    }
+
+    fn deliveries(&mut self) -> Vec<Delivery> {
+        let mut list = self.some(6, Self::delivery);
+        for at in 1..list.len() {
+            if self.is() {
+                (list[at].queue, list[at].home) = (list[at - 1].queue, list[at - 1].home);
+            }
+        }
+        list
+    }
+
+    fn address(&mut self) -> SocketAddr {
+        let port = self.half() as u16;
+        match self.is() {
+            true => SocketAddr::new(IpAddr::from(self.half().to_le_bytes()), port),
+            false => {
+                let ip = (u128::from(self.next()) << 64 | u128::from(self.next())).into();
+                SocketAddr::V6(SocketAddrV6::new(ip, port, self.half(), self.half()))
+            }
+        }
+    }
+
+    fn by(&mut self) -> Box<By> {
+        let origin = self.maybe(|any| Origin {
+            peer: any.address(),
+            connection: any.maybe(|any| Link { id: any.connection(), local: any.address() }),
+        });
+        Box::new(By { user: self.text().into(), origin })
+    }
+
+    fn refusal(&mut self) -> Box<Refusal> {
+        Box::new(Refusal { code: self.code(), text: self.text() })
+    }
+
+    fn code(&mut self) -> ReplyCode {
+        [ReplyCode::NotFound, ReplyCode::PreconditionFailed, ReplyCode::InternalError]
+            [self.below(3)]
+    }
+
+    fn dead_letter_from(&mut self) -> DeadLetterFrom {
+        DeadLetterFrom { group: self.group(), queue: self.queue(), offset: self.offset() }
+    }
+
+    fn binding(&mut self) -> Box<Binding> {
+        Box::new(Binding {
+            by: self.by(),
+            reply: self.reply(),
+            vhost: VhostId::new(self.half()),
+            source: self.text().into(),
+            destination: self.text().into(),
+            to_queue: self.is(),
+            key: self.text().into(),
+            arguments: self.table(),
+        })
+    }
+
+    fn page(&mut self) -> Box<Page> {
+        let messages = self.some(4, |any| Looked {
+            look: Look {
+                offset: any.offset(),
+                size: any.half(),
+                redelivered: any.is(),
+                delivery_count: any.half(),
+                expires_at: any.maybe(|any| Time::from_ms(any.word())),
+                consumer_key: any.maybe(Self::word),
+            },
+            holder: any.maybe(|any| Holding {
+                connection: any.connection(),
+                channel: any.half() as u16,
+                tag: any.text().into(),
+            }),
+            record: any.maybe(Self::record),
+        });
+        Box::new(Page { messages, next: self.maybe(Self::offset), end: self.offset() })
+    }
+
+    /// What channels of two groups had not settled, which are back in the order of their lists.
+    pub(crate) fn given_back(&mut self) -> GivenBack {
+        let lists = self.some(4, |any| {
+            let list = any.some(30, |any| UnackedDelivery {
+                tag: any.word(),
+                offset: any.offset(),
+                queue: any.queue(),
+                home: GroupId::new(any.below(2) as u32),
+                unacked: any.unacked(),
+                slot: if any.below(4) == 0 { UnackedDelivery::HOLE } else { any.half() >> 1 },
+                delivered_s: any.half(),
+            });
+            VecDeque::from(list)
+        });
+        GivenBack::new(lists, 2)
+    }
+
+    /// All letters to a shard that travel, with any fields.
+    pub(crate) fn for_shards(&mut self) -> Vec<ToShard> {
+        vec![
+            ToShard::Publish { from: self.connection(), messages: self.publishes() },
+            ToShard::Settle { from: self.connection(), settlements: self.settlements() },
+            ToShard::Commit {
+                reply: self.reply(),
+                messages: self.publishes(),
+                settlements: self.settlements(),
+            },
+            ToShard::Prepare {
+                reply: self.reply(),
+                tx: TxId::new(self.next()),
+                parts: self.half(),
+                messages: self.publishes(),
+                settlements: self.settlements(),
+            },
+            ToShard::Decide { tx: TxId::new(self.next()), commit: self.is() },
+            ToShard::Consume {
+                user: self.text().into(),
+                reply: self.reply(),
+                queue: self.queue(),
+                slot: self.slot(),
+                tag: self.text().into(),
+                no_ack: self.is(),
+                exclusive: self.is(),
+                priority: self.half() as i32,
+                prefetch: self.half() as u16,
+                gate: Gate::open(),
+                arguments: self.table(),
+            },
+            ToShard::Cancel {
+                user: self.text().into(),
+                reply: self.maybe(Self::reply),
+                connection: self.connection(),
+                queue: self.queue(),
+                slot: self.slot(),
+            },
+            ToShard::Get { reply: self.reply(), queue: self.queue(), no_ack: self.is() },
+            ToShard::Count { reply: self.reply(), queue: self.queue() },
+            ToShard::Purge { reply: self.reply(), queue: self.queue(), max: self.word() },
+            ToShard::Look {
+                reply: self.reply(),
+                queue: self.queue(),
+                place: if self.is() { LookAt::Ready } else { LookAt::Unacked },
+                from: self.offset(),
+                max: self.word() as usize,
+            },
+            ToShard::Discard {
+                reply: self.reply(),
+                queue: self.queue(),
+                offsets: self.some(9, Self::offset),
+            },
+            ToShard::Move {
+                reply: self.reply(),
+                queue: self.queue(),
+                offsets: self.some(9, Self::offset),
+                to: match self.below(3) {
+                    0 => MoveTo::Queue(self.queue()),
+                    1 => MoveTo::Exchange {
+                        exchange: ExchangeId::new(self.word()),
+                        key: self.maybe(|any| any.text().into()),
+                    },
+                    _ => MoveTo::Front,
+                },
+            },
+            ToShard::Delete {
+                by: self.by(),
+                reply: self.maybe(Self::reply),
+                queue: self.queue(),
+                if_unused: self.is(),
+                if_empty: self.is(),
+            },
+            ToShard::DeadLetter {
+                from: self.maybe(Self::dead_letter_from),
+                message: self.publish(),
+            },
+            ToShard::DeadLettered {
+                from: self.dead_letter_from(),
+                target: self.queue(),
+                taken: [PutResult::Yes, PutResult::Refused, PutResult::NotStored][self.below(3)],
+            },
+            ToShard::Remember {
+                from: self.connection(),
+                exchange: ExchangeId::new(self.word()),
+                limit: self.half(),
+                message: self.publish(),
+            },
+            ToShard::Disconnected { connection: self.connection(), reply: self.maybe(Self::reply) },
+            ToShard::IsWell { reply: self.reply() },
+            ToShard::List {
+                reply: self.reply(),
+                queues: self.some(9, Self::queue).into(),
+                consumers: match self.below(3) {
+                    0 => Named::None,
+                    1 => Named::All,
+                    _ => Named::OfChannel(self.connection(), self.half() as u16),
+                },
+            },
+            ToShard::Sample { reply: self.reply(), begins: self.is() },
+        ]
+    }
+
+    /// All letters to the owner of the names that travel, with any fields.
+    pub(crate) fn for_meta(&mut self) -> Vec<ToMeta> {
+        vec![
+            ToMeta::DeclareExchange {
+                by: self.by(),
+                reply: self.reply(),
+                vhost: VhostId::new(self.half()),
+                name: self.text().into(),
+                kind: self.text().into(),
+                durable: self.is(),
+                auto_delete: self.is(),
+                internal: self.is(),
+                arguments: self.table(),
+                forbidden: self.maybe(Self::refusal),
+            },
+            ToMeta::DeleteExchange {
+                by: self.by(),
+                reply: self.reply(),
+                vhost: VhostId::new(self.half()),
+                name: self.text().into(),
+                if_unused: self.is(),
+            },
+            ToMeta::DeclareQueue {
+                by: self.by(),
+                reply: self.reply(),
+                vhost: VhostId::new(self.half()),
+                name: self.text().into(),
+                server_named: self.is(),
+                durable: self.is(),
+                exclusive: self.is(),
+                auto_delete: self.is(),
+                arguments: self.table(),
+                forbidden: self.maybe(Self::refusal),
+            },
+            ToMeta::Bind(self.binding()),
+            ToMeta::Unbind(self.binding()),
+            ToMeta::QueueGone {
+                by: self.by(),
+                queue: self.queue(),
+                reply: self.maybe(|any| (any.reply(), any.word())),
+                consumers: self.some(5, |any| (any.connection(), any.slot())),
+                more: self.is(),
+            },
+            ToMeta::Disconnected { connection: self.connection(), reply: self.maybe(Self::reply) },
+            ToMeta::Prepared {
+                from: self.connection(),
+                tx: TxId::new(self.next()),
+                group: self.group(),
+                parts: self.half(),
+                vote: match self.is() {
+                    true => Vote::No,
+                    false => Vote::Yes {
+                        is_kept: self.is(),
+                        acked: self.some(9, |any| (any.queue(), any.offset())),
+                    },
+                },
+            },
+            ToMeta::Applied { tx: TxId::new(self.next()), group: self.group() },
+            ToMeta::IsWell { reply: self.reply() },
+        ]
+    }
+
+    /// All letters to a session that travel, and all answers, with any fields.
+    pub(crate) fn for_sessions(&mut self) -> Vec<ToSession> {
+        let replies = vec![
+            Reply::Done,
+            Reply::Declared { queue: self.queue(), messages: self.word(), consumers: self.word() },
+            Reply::Gone,
+            Reply::Consuming,
+            Reply::Cancelled { slot: self.slot() },
+            Reply::Got { delivery: self.delivery(), remaining: self.word() },
+            Reply::GotNothing,
+            Reply::Purged(self.word()),
+            Reply::Moved(Moved {
+                moved: self.word(),
+                refused: self.word(),
+                unrouted: self.word(),
+                cold: self.some(5, Self::offset),
+            }),
+            Reply::Looked(self.page()),
+            Reply::Deleted(self.word()),
+            Reply::Committed,
+            Reply::Refused { code: self.code(), text: self.text() },
+        ];
+        let channel = self.half() as u16;
+        let mut letters: Vec<_> =
+            replies.into_iter().map(|reply| ToSession::Reply { channel, reply }).collect();
+        letters.extend([
+            ToSession::Deliver(self.deliveries()),
+            ToSession::Confirm { channel, first: self.word(), last: self.word(), ok: self.is() },
+            ToSession::ConfirmTimeout { channel, first: self.word(), last: self.word() },
+            ToSession::ConsumerGone { slot: self.slot() },
+            ToSession::DirectReply { channel, token: self.word(), message: self.message() },
+            ToSession::DirectReplyAsked { reply: self.reply(), channel, token: self.word() },
+        ]);
+        letters
+    }
+
+    /// A letter to a shard that gives back what channels had.
+    pub(crate) fn give_back(&mut self) -> ToShard {
+        ToShard::GiveBack { from: self.connection(), unsettled: Arc::new(self.given_back()) }
+    }
+}

@@ -1,0 +1,345 @@
+//! Letters become bytes and letters again.
+
+mod any;
+
+use std::fmt::Write as _;
+
+use any::Seeded;
+use bytes::Bytes;
+use leveret_broker::message::{
+    AdminCommand, ConnectionId, Message, Reply, Settlement, Span, ToMeta, ToSession, ToShard,
+};
+use leveret_broker::record::join_names;
+use leveret_counting as counting;
+use leveret_link::frame::{Class, Envelope, Kind, Letter};
+use leveret_link::letters::{
+    Arrived, NotSent, read, write_to_meta, write_to_session, write_to_shard,
+};
+use leveret_link::payload::{Payload, Writer};
+use leveret_queue::Gate;
+use leveret_topology::{GroupId, Imported, QueueId};
+
+const GROUP: GroupId = GroupId::new(1);
+
+/// Writes a letter, whoever it is for.
+fn write(letter: &Arrived) -> Result<(Kind, Payload), NotSent> {
+    let mut writer = Writer::default();
+    let kind = match letter {
+        Arrived::ToShard(letter) => write_to_shard(letter, GROUP, &mut writer)?,
+        Arrived::ToMeta(letter) => write_to_meta(letter, &mut writer)?,
+        Arrived::ToSession(session, letter) => write_to_session(*session, letter, &mut writer)?,
+    };
+    Ok((kind, writer.finish()))
+}
+
+fn letter(kind: Kind, payload: Payload) -> Letter {
+    Letter { envelope: Envelope { kind, again: false, group: GROUP, number: 17 }, payload }
+}
+
+fn read_back(kind: Kind, payload: Payload) -> Result<Arrived, String> {
+    read(&letter(kind, payload), |_| Gate::open()).map_err(|error| error.to_string())
+}
+
+/// All letters that travel, with any fields.
+fn any_letters(mut any: Seeded) -> Vec<Arrived> {
+    let shards = any.for_shards().into_iter().map(Arrived::ToShard);
+    let metas = any.for_meta().into_iter().map(Arrived::ToMeta);
+    let session = ConnectionId::from_bits(any.next());
+    let sessions = any.for_sessions().into_iter();
+    let sessions = sessions.map(|letter| Arrived::ToSession(session, letter));
+    shards.chain(metas).chain(sessions).collect()
+}
+
+/// The same bytes in other pieces.
+fn split(payload: &Payload, any: &mut Seeded) -> Payload {
+    let (bytes, mut split) = (Bytes::from(payload.to_vec()), Payload::default());
+    let mut at = 0;
+    while at < bytes.len() {
+        let most = [2, 10, 3000][any.below(3)];
+        let end = bytes.len().min(at + 1 + any.below(most));
+        split.push(bytes.slice(at..end));
+        at = end;
+    }
+    split
+}
+
+#[test]
+fn letters_come_as_they_were() {
+    for seed in 0..300 {
+        let mut any = Seeded::new(seed);
+        for sent in any_letters(Seeded::new(seed)) {
+            let (kind, payload) = write(&sent).unwrap();
+            let whole = Bytes::from(payload.to_vec());
+            let came = read_back(kind, whole.into()).unwrap();
+            assert_eq!(format!("{came:?}"), format!("{sent:?}"), "seed {seed}");
+            // In whatever pieces it comes, the same is read.
+            let came = read_back(kind, split(&payload, &mut any)).unwrap();
+            let again = write(&came).unwrap();
+            assert!(again == (kind, payload), "seed {seed}: {sent:?} became {came:?}");
+        }
+    }
+}
+
+/// What was given back comes as the settlements of the group.
+#[test]
+fn what_was_given_back_is_settled() {
+    for seed in 0..200 {
+        let sent = Seeded::new(seed).give_back();
+        let ToShard::GiveBack { from, unsettled } = &sent else { panic!("{sent:?}") };
+        let want: Vec<Settlement> = unsettled.of(GROUP, 0, usize::MAX).collect();
+        let want = Arrived::ToShard(ToShard::Settle { from: *from, settlements: want });
+        let (kind, payload) = write(&Arrived::ToShard(sent)).unwrap();
+        let came = read_back(kind, payload).unwrap();
+        assert_eq!(format!("{came:?}"), format!("{want:?}"), "seed {seed}");
+    }
+}
+
+/// A body in many pieces: none of it is copied, at either end.
+#[test]
+fn long_bodies_are_not_copied() {
+    let body: Vec<Bytes> = (0..20).map(|at| vec![at; 10_000].into()).collect();
+    let message = Message::with_body(&join_names("x", "k"), &[0, 0], body.clone());
+    let letter = ToSession::DirectReply { channel: 1, token: 2, message };
+    let mut writer = Writer::default();
+    let to = ConnectionId::from_bits(5);
+    let kind = write_to_session(to, &letter, &mut writer).unwrap();
+    let payload = writer.finish();
+    let came = read_back(kind, payload.clone()).unwrap();
+    let Arrived::ToSession(_, ToSession::DirectReply { message, .. }) = &came else {
+        panic!("{came:?}");
+    };
+    let pieces = |pieces: &[Bytes]| pieces.iter().map(|it| it.as_ptr()).collect::<Vec<_>>();
+    assert_eq!(pieces(message.more()), pieces(&body));
+    assert_eq!(pieces(&payload.pieces()[1..]), pieces(&body));
+}
+
+/// A message that was a whole record is the same as one in parts, once it came.
+#[test]
+fn a_record_is_sent_as_its_message() {
+    let publish = Seeded::new(3).publish();
+    let head = leveret_broker::record::Head::of(&publish, 5);
+    let record = publish.message.clone().into_record(&head);
+    assert!(record.record().is_some());
+    let both = [publish.message, record].map(|message| {
+        let letter = ToSession::DirectReply { channel: 1, token: 2, message };
+        write(&Arrived::ToSession(ConnectionId::NOBODY, letter)).unwrap()
+    });
+    assert!(both[0] == both[1]);
+}
+
+/// A long list of queues is written once, for all messages of a letter that share it, and is one again.
+#[test]
+fn long_lists_are_written_once() {
+    let mut publish = Seeded::new(1).publish();
+    publish.targets = (0..1000).map(QueueId::new).collect();
+    let messages = vec![publish; 100];
+    let sent = ToShard::Publish { from: ConnectionId::NOBODY, messages };
+    let one = write(&Arrived::ToShard(sent)).unwrap();
+    let Ok(Arrived::ToShard(ToShard::Publish { messages, .. })) = read_back(one.0, one.1) else {
+        panic!("a publish");
+    };
+    assert!(messages.iter().all(|it| it.targets.as_ptr() == messages[0].targets.as_ptr()));
+}
+
+/// The bytes that another version has to understand: a line for each letter, its kind and its bytes.
+#[test]
+fn golden() {
+    const GOLDEN: &str = include_str!("../golden/letters-1.txt");
+    let mut found = String::new();
+    for letter in any_letters(Seeded::brief(1)) {
+        let (kind, payload) = write(&letter).unwrap();
+        let _ = write!(found, "{} ", kind.byte());
+        payload.to_vec().iter().for_each(|byte| {
+            let _ = write!(found, "{byte:02x}");
+        });
+        found.push('\n');
+    }
+    for (found, golden) in found.lines().zip(GOLDEN.lines()) {
+        assert_eq!(found, golden, "today's bytes are others");
+    }
+    assert_eq!(found.len(), GOLDEN.len(), "each letter has a line");
+    for line in golden_lines() {
+        let came = read_back(line.0, Bytes::from(line.1.clone()).into()).unwrap();
+        assert_eq!(write(&came).unwrap().1.to_vec(), line.1);
+    }
+}
+
+/// Whatever is read has a line, and so was written by these tests.
+#[test]
+fn each_letter_has_a_line() {
+    let is_known = |number: u8| {
+        let kind = Kind::new(Class::Letters, number);
+        let bytes = Bytes::from(vec![0; 8]);
+        let why = read_back(kind, bytes.into()).err().unwrap_or_default();
+        !why.contains("unknown letter") && !why.contains("unknown kind")
+    };
+    let known: Vec<u8> = (0..64).filter(|&number| is_known(number)).collect();
+    let mut lines: Vec<u8> = golden_lines().iter().map(|(kind, _)| kind.number()).collect();
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(known, lines);
+}
+
+fn golden_lines() -> Vec<(Kind, Vec<u8>)> {
+    let lines = include_str!("../golden/letters-1.txt").lines();
+    let parse = |line: &str| {
+        let (kind, hex) = line.split_once(' ').unwrap();
+        let digits = hex.as_bytes().chunks(2);
+        let bytes = digits.map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16));
+        let kind = Kind::from_byte(kind.parse().unwrap()).unwrap();
+        (kind, bytes.collect::<Result<_, _>>().unwrap())
+    };
+    lines.map(parse).collect()
+}
+
+/// What a letter may take in memory for each of its bytes: a table's entry of two bytes takes some 60, and lists grow.
+const FACTOR: u64 = 100;
+
+/// Damaged letters, and letters of noise: they are read or refused, and take what their bytes pay for.
+#[test]
+fn noise() {
+    let golden = golden_lines();
+    for seed in 0..30_000_u64 {
+        let mut any = Seeded::new(seed);
+        let (mut kind, mut bytes) = golden[any.below(golden.len())].clone();
+        match any.below(4) {
+            0 => {
+                kind = Kind::new(Class::ALL[any.below(3)], any.next() as u8);
+                bytes = (0..any.below(200)).map(|_| any.next() as u8).collect();
+            }
+            1 => bytes.truncate(any.below(bytes.len() + 1)),
+            2 => kind = Kind::new(Class::Letters, any.next() as u8),
+            _ => {}
+        }
+        for _ in 0..any.below(4) {
+            if let Some(last) = bytes.len().checked_sub(1) {
+                let at = any.below(last + 1);
+                bytes[at] = [any.next() as u8, 0xff, 0x80, 0][any.below(4)];
+            }
+        }
+        let len = bytes.len() as u64;
+        let payload = split(&Bytes::from(bytes).into(), &mut any);
+        let before = counting::allocated_bytes();
+        let came = read(&letter(kind, payload), |_| Gate::open());
+        let taken = counting::allocated_bytes() - before;
+        assert!(taken <= 1024 + FACTOR * len, "seed {seed}: {taken} bytes for {len}: {came:?}");
+        if let Ok(came) = came {
+            write(&came).expect("what came can go");
+        }
+    }
+}
+
+/// Each letter cut at each byte, and with a byte more.
+#[test]
+fn lengths_are_checked() {
+    for (kind, bytes) in golden_lines() {
+        for cut in 0..bytes.len() {
+            let cut = Bytes::copy_from_slice(&bytes[..cut]);
+            read_back(kind, cut.into()).expect_err("it is cut");
+        }
+        let more = [&bytes[..], &[0]].concat();
+        let error = read_back(kind, Bytes::from(more).into()).unwrap_err();
+        assert!(error.ends_with("is wrong: 1 bytes too many"), "{error}");
+    }
+}
+
+#[test]
+#[rustfmt::skip] // a table
+fn wrong_letters() {
+    let connection = [0, 0, 0, 0, 1, 0, 0, 0];
+    let of = |rest: &[u8]| [&connection[..], rest].concat();
+    // A publish of one message: flags, channel, confirm, targets, lengths of names, properties, body.
+    check(1, of(&[1, 16, 1, 1, 0, 2, 2, 0, 0, 0, 0, 0]), "unknown flags 0x10");
+    check(1, of(&[1, 4, 1, 1, 2, 2, 0, 0, 0, 0, 0]),     "an entry as the one before it, and there is none");
+    check(1, of(&[1, 0, 1, 1, 0, 2, 2, 0, 0, 1, 0, 0]),  "a message whose names are none");
+    check(1, of(&[1, 0, 1, 1, 0, 2, 2, 0, 0, 0, 0, 8]),  "a message whose properties are none");
+    check(1, of(&[2, 0, 1, 1, 0, 2, 2, 0, 0, 0, 0, 0]),  "it is shorter than it says");
+    check(1, of(&[1, 0, 0xff, 0xff, 4, 0, 2, 2, 0, 0, 0, 0, 0]), "a number that is too large");
+    check(2, of(&[1, 4, 0, 0]),                          "an entry as the one before it, and there is none");
+    check(2, of(&[1, 8, 0, 0, 0]),                       "unknown flags 0x08");
+    check(14, vec![1, 0xff, 0, 0, 0, 0, 0],              "a text that is not UTF-8");
+    check(14, vec![0, 3, 0, 0, 0, 0],                    "unknown origin 3");
+    check(33, of(&[0xff, 0xff, 4]),                      "group 81919, which cannot be");
+    check(22, vec![],                                    "unknown letter to a shard 22");
+    check(35, vec![],                                    "unknown letter to the owner of the names 35");
+    check(47, of(&[]),                                   "unknown letter to a session 47");
+    check(43, of(&[0, 14]),                              "unknown answer 14");
+    check(43, of(&[0, 13, 1, 0]),                        "unknown reply code 1");
+    check(0, vec![],                                     "unknown kind of letter 64");
+}
+
+#[track_caller]
+fn check(number: u8, bytes: Vec<u8>, want: &str) {
+    let kind = Kind::new(Class::Letters, number);
+    let error = read_back(kind, Bytes::from(bytes).into()).unwrap_err();
+    let kind = kind.byte();
+    assert_eq!(error, format!("a letter of kind {kind} for group 1, number 17, is wrong: {want}"));
+}
+
+/// Whoever posts what does not travel is told.
+#[test]
+fn what_stays() {
+    let shard = |letter| write(&Arrived::ToShard(letter)).unwrap_err().to_string();
+    let session = |letter| write(&Arrived::ToSession(ConnectionId::NOBODY, letter)).unwrap_err();
+    let fault = "does not leave its process: whoever posts it to another node has a fault";
+    assert_eq!(shard(ToShard::Continue), format!("the letter Continue {fault}"));
+    assert_eq!(session(ToSession::Paused(true)), NotSent::Stays("Paused"));
+    let user = AdminCommand::DeleteUser { name: "guest".into() };
+    let (by, reply) = (
+        Box::default(),
+        leveret_broker::message::ReplyTo { connection: ConnectionId::NOBODY, channel: 0 },
+    );
+    let admin = ToMeta::Admin { by, reply, command: Box::new(user) };
+    let error = write(&Arrived::ToMeta(admin)).unwrap_err();
+    assert_eq!(error.to_string(), "the letter Admin cannot be sent to another node yet");
+    let imported =
+        ToSession::Reply { channel: 1, reply: Reply::Imported(Box::<Imported>::default()) };
+    assert_eq!(session(imported), NotSent::NotYet("Imported"));
+}
+
+/// Hot path: a writer allocates nothing for a message once it is warm; a reader its list.
+#[test]
+fn allocations() {
+    let mut any = Seeded::new(7);
+    let mut publish = any.publish();
+    publish.targets = [QueueId::new(3)].into_iter().collect();
+    publish.message = Message::new(
+        Bytes::from_static(b"\x01x\x01k\0\0a body of some bytes"),
+        Span::new(0, 4),
+        Span::new(4, 6),
+        Span::new(6, 26),
+        Vec::new(),
+    );
+    let mut delivery = any.delivery();
+    delivery.record = Bytes::from(vec![0x10; 50]);
+    let letters = [
+        Arrived::ToShard(ToShard::Publish {
+            from: ConnectionId::NOBODY,
+            messages: vec![publish; 10],
+        }),
+        Arrived::ToSession(ConnectionId::NOBODY, ToSession::Deliver(vec![delivery; 10])),
+    ];
+    let mut writer = Writer::default();
+    for sent in &letters {
+        let mut write_one = || match sent {
+            Arrived::ToShard(letter) => {
+                (write_to_shard(letter, GROUP, &mut writer).unwrap(), writer.finish())
+            }
+            Arrived::ToSession(to, letter) => {
+                (write_to_session(*to, letter, &mut writer).unwrap(), writer.finish())
+            }
+            Arrived::ToMeta(_) => panic!("none is there"),
+        };
+        let (kind, payload) = write_one();
+        let before = counting::allocations();
+        (0..1000).for_each(|_| drop(write_one()));
+        let written = counting::allocations() - before;
+        assert!(written <= 100, "{written} allocations for 1,000 letters");
+        let letter = letter(kind, payload);
+        let before = counting::allocations();
+        for _ in 0..1000 {
+            read(&letter, |_| Gate::open()).unwrap();
+        }
+        assert_eq!(counting::allocations() - before, 1000, "its list, for each letter");
+    }
+}
