@@ -5,8 +5,8 @@ use anyhow::Context as _;
 use crate::root;
 
 /// Crates that do no input or output: what they need of the world is handed to them.
-pub(crate) const SANS_IO: [&str; 8] =
-    ["amqp", "log", "queue", "topology", "broker", "link", "session", "node"];
+pub(crate) const SANS_IO: [&str; 9] =
+    ["amqp", "log", "queue", "replica", "topology", "broker", "link", "session", "node"];
 
 /// Our crates and those of ours they may depend on. A new arrow is a decision to be recorded.
 #[rustfmt::skip] // a table
@@ -15,6 +15,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("amqp",     &[]),
     ("log",      &[]),
     ("queue",    &[]),
+    ("replica",  &["log"]),
     ("topology", &["amqp", "queue"]),
     ("broker",   &["amqp", "log", "queue", "topology"]),
     ("link",     &["amqp", "queue", "topology", "broker"]),

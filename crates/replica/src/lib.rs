@@ -1,0 +1,47 @@
+//! A member of a group: who leads it, and how far its members agree on one log.
+//!
+//! The log is a sequence of *batches* ([`Batches`]): numbered, each with the term in which it was made. A [`Replica`] is told
+//! what arrives, what was stored and what time it is, and says in an [`Output`] what is to be sent, written, cut and kept, how
+//! far the log is agreed upon and who leads. It does no input or output, and never sees the bytes of a batch: those go from log
+//! to link and from link to log by name (`docs/decisions/0056-the-replicated-log.md`).
+//!
+//! ```text
+//!            propose, step, stored, kept, tick
+//!                          |
+//!   shard --> log      [ Replica ] --> messages, tasks, agreed, role
+//!              \            |               |
+//!               \        engine             +--> link (with the bytes that the log has)
+//!                \    (names alone)         +--> disk: keep a word, cut, write
+//! ```
+//!
+//! The engine is the crate `raft`. Nothing of it is in this crate's interface, so that another can take its place. It panics on
+//! what cannot be, so all that comes from a link is checked before ([`Breach`]).
+//!
+//! # What a driver has to do
+//!
+//! 1. The tasks of an output are done in their order. A word and a batch may be written side by side; a cut waits for all tasks
+//!    before it, and all behind it wait for the cut. [`Tasks`] keeps to this.
+//! 2. What was synced is told: [`Replica::kept`], [`Replica::stored`]. What waits for it stays in the replica until then.
+//! 3. Messages may be lost, repeated and delayed, and come in any order.
+//! 4. After a failed sync the process ends.
+
+mod batches;
+mod check;
+mod entries;
+mod members;
+mod memory;
+mod message;
+mod output;
+mod replica;
+
+#[cfg(test)]
+mod tests;
+
+pub use batches::{Batch, Batches, Point};
+pub use check::Breach;
+pub use leveret_log::BatchName;
+pub use members::{Change, MemberId, Members, Step};
+pub use memory::MemoryBatches;
+pub use message::{Body, Message};
+pub use output::{Output, Role, Stored, Task, Tasks, Ticket, Word};
+pub use replica::{NotNow, Replica, Settings};

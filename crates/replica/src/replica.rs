@@ -1,0 +1,519 @@
+//! One member of a group.
+
+mod engine;
+
+use std::collections::VecDeque;
+
+use raft::{Config, RawNode, StateRole};
+
+use leveret_log::BatchName;
+
+use crate::batches::{Batches, Point};
+use crate::check::{Breach, Receiver};
+use crate::entries::{self, ENTRY_BYTES, Entries};
+use crate::members::{Change, MemberId, Members, Step};
+use crate::message::{Body, Message};
+use crate::output::{Output, Role, Stored, Task, Ticket, Word};
+
+use engine::NewEntries;
+
+/// How a group is driven. All its members have the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Milliseconds of a tick. A leader tells each that it is there once a tick.
+    pub tick_ms: u64,
+    /// Ticks without a leader after which a member stands for election; each waits for up to as many more, at random. So long
+    /// nobody votes against a leader that it hears, nor after its start.
+    pub election_ticks: usize,
+    /// Batches in one message, at most.
+    pub append_batches: u64,
+    /// Messages with batches on the way to one member, at most.
+    pub appends: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { tick_ms: 100, election_ticks: 10, append_batches: 64, appends: 64 }
+    }
+}
+
+/// Nothing was done: this member does not lead, or is about to stop. What was to be done is kept, and tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not now")]
+pub struct NotNow;
+
+/// A member of a group.
+///
+/// It is opened over a log and the word that its member gave. A member whose word cannot be read has forgotten it, and has no
+/// replica: it neither votes, nor stands, nor acknowledges, as nobody knows what it promised. The others remove it, and it
+/// comes back under another id.
+pub struct Replica {
+    id: MemberId,
+    node: RawNode<Entries>,
+    settings: Settings,
+    /// SplitMix64.
+    dice: u64,
+    /// Ticks until it stands, and for which term and role they were thrown.
+    patience: (usize, u64, StateRole),
+    /// When the last tick was, in milliseconds.
+    ticked_ms: Option<u64>,
+    /// Ticks since the start in which it still votes for nobody: it may have heard a leader just before.
+    quiet: usize,
+    word: Word,
+    ticket: Ticket,
+    /// The word with its present term and vote.
+    voted: Ticket,
+    kept: Ticket,
+    /// What words that are not kept yet acknowledge.
+    marks: VecDeque<(Ticket, u64)>,
+    /// So far it is stored here, and so far the word that is kept acknowledges: of the log as it is.
+    stored: u64,
+    marked: u64,
+    cuts: u64,
+    /// How far it once acknowledged, if its log has that no more.
+    lacks: Option<BatchName>,
+    held: Vec<Held>,
+    readies: VecDeque<Ready>,
+    agreed: BatchName,
+    /// The term it leads, once it may have a shard.
+    leads: Option<u64>,
+}
+
+/// A message that waits for the disk.
+struct Held {
+    to: MemberId,
+    message: Message,
+    /// This has to be kept,
+    ticket: Ticket,
+    /// and all up to this batch stored and acknowledged.
+    number: u64,
+}
+
+/// What the engine wants to have on disk.
+struct Ready {
+    number: u64,
+    ticket: Ticket,
+    last: u64,
+}
+
+impl Replica {
+    /// The member `id`, over a log in which all is synced, and with the word that it gave. Each member of a group has another
+    /// `seed`. Who was never a member has an empty log and no word, and gets a snapshot from the leader. Who founds a group has
+    /// a log that begins behind the same [`Point`] as the others' do.
+    pub fn open<B: Batches>(
+        id: MemberId,
+        settings: Settings,
+        seed: u64,
+        word: Word,
+        batches: &B,
+    ) -> (Self, Output) {
+        let point = batches.point().at;
+        let end = batches.last();
+        // A batch may be on disk before the word of its term: then nothing was answered in that.
+        let is_behind = word.term < end.term;
+        let word = if is_behind { Word { term: end.term, vote: None, ..word } } else { word };
+        let log = Entries::of(batches, &word);
+        assert_eq!(point.number == 0, point.term == 0, "only before the first batch is term 0");
+        let last = log.last();
+        let agreed = batches.agreed().clamp(point.number, last.number);
+        let agreed = log.name_of(agreed).unwrap_or_default();
+        let lacks = Some(word.mark).filter(|mark| *mark > last);
+        let marked = log.last_not_above(word.mark);
+        let config = Config {
+            id: id.0,
+            election_tick: settings.election_ticks,
+            heartbeat_tick: 1,
+            applied: point.number,
+            max_size_per_msg: settings.append_batches * ENTRY_BYTES,
+            max_inflight_msgs: settings.appends,
+            check_quorum: true,
+            pre_vote: true,
+            ..Config::default()
+        };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let node = RawNode::new(&config, log, &logger).expect("the configuration is in order");
+        let mut replica = Self {
+            id,
+            node,
+            settings,
+            dice: seed,
+            patience: (settings.election_ticks, u64::MAX, StateRole::Follower),
+            ticked_ms: None,
+            quiet: settings.election_ticks,
+            word,
+            ticket: Ticket(0),
+            voted: Ticket(0),
+            kept: Ticket(0),
+            marks: VecDeque::new(),
+            stored: last.number,
+            marked: if lacks.is_some() { u64::MAX } else { marked },
+            cuts: 0,
+            lacks,
+            held: Vec::new(),
+            readies: VecDeque::new(),
+            agreed,
+            leads: None,
+        };
+        let mut output = Output::default();
+        if is_behind {
+            replica.keep(&mut output);
+            replica.voted = replica.ticket;
+        }
+        replica.acknowledge(last.number, &mut output);
+        replica.drain(NewEntries::Engine, &mut output);
+        (replica, output)
+    }
+
+    /// Who this is.
+    pub fn id(&self) -> MemberId {
+        self.id
+    }
+
+    /// The highest term it knows of.
+    pub fn term(&self) -> u64 {
+        self.node.raft.term
+    }
+
+    /// Who leads this term, as far as it knows.
+    pub fn leader(&self) -> Option<MemberId> {
+        Some(MemberId(self.node.raft.leader_id)).filter(|id| id.0 != 0)
+    }
+
+    /// The term it leads, once its first batch of it is agreed upon.
+    pub fn leads(&self) -> Option<u64> {
+        self.leads
+    }
+
+    /// Who is in the group, as of what is agreed upon and stored here.
+    pub fn members(&self) -> &Members {
+        self.log().members()
+    }
+
+    /// The last batch that all agree upon, as far as is known here.
+    pub fn agreed(&self) -> BatchName {
+        self.agreed
+    }
+
+    /// The end of the log.
+    pub fn last(&self) -> BatchName {
+        self.log().last()
+    }
+
+    /// How often the log was cut: what is handed to the disk is called stored with this.
+    pub fn cuts(&self) -> u64 {
+        self.cuts
+    }
+
+    /// What it once acknowledged and does not have. It does not stand until it has it.
+    pub fn lacks(&self) -> Option<BatchName> {
+        self.lacks
+    }
+
+    /// How far the log of a member is known to be as this one's, if this one leads.
+    pub fn matched(&self, member: MemberId) -> Option<u64> {
+        let progress = self.node.raft.prs().get(member.0)?;
+        (self.node.raft.state == StateRole::Leader).then_some(progress.matched)
+    }
+
+    /// The name of the next batch of the leader's shard, if it may make one now.
+    pub fn next(&self) -> Option<BatchName> {
+        let term = self.leads.filter(|_| self.node.raft.lead_transferee.is_none())?;
+        Some(BatchName { number: self.last().number + 1, term })
+    }
+
+    /// The leader's log has its next batch: it goes to the others, whether or not the disk here has it.
+    pub fn propose(&mut self, name: BatchName) -> Result<Output, NotNow> {
+        if self.next() != Some(name) {
+            return Err(NotNow);
+        }
+        let mut output = Output::default();
+        self.node.propose(Vec::new(), Vec::new()).map_err(|_| NotNow)?;
+        self.drain(NewEntries::Log, &mut output);
+        Ok(output)
+    }
+
+    /// The leader changes who is in the group. Only what the members are later tells that it was done. It is not for the
+    /// leader itself, which has to [transfer](Self::transfer) before it leaves, nor while another change is under way.
+    pub fn change(&mut self, change: Change) -> Result<Output, NotNow> {
+        let is_own = |step: &Step| step.of() == self.id;
+        if self.next().is_none() || self.change_is_open() {
+            return Err(NotNow);
+        }
+        if change.steps.is_empty() || change.steps.iter().any(is_own) {
+            return Err(NotNow);
+        }
+        let mut output = Output::default();
+        let made = entries::conf_change(&change);
+        self.node.propose_conf_change(Vec::new(), made).map_err(|_| NotNow)?;
+        self.drain(NewEntries::Change(change), &mut output);
+        Ok(output)
+    }
+
+    /// Whether a change of members may be under way that is not done: so, too, before the leader has applied all that it found.
+    pub fn change_is_open(&self) -> bool {
+        self.node.raft.has_pending_conf() || !self.members().outgoing.is_empty()
+    }
+
+    /// The leader gives way to another voter: it makes no batch until that has all and stands for election, or an election
+    /// time-out has passed in vain.
+    pub fn transfer(&mut self, to: MemberId) -> Result<Output, NotNow> {
+        let is_free = self.next().is_some() && !self.node.raft.has_pending_conf();
+        if !is_free || to == self.id || !self.members().has_voter(to) {
+            return Err(NotNow);
+        }
+        let mut output = Output::default();
+        self.node.transfer_leader(to.0);
+        self.drain(NewEntries::Engine, &mut output);
+        Ok(output)
+    }
+
+    /// A message came. One that cannot have been said is refused, and changes nothing.
+    pub fn step(&mut self, from: MemberId, message: Message) -> Result<Output, Breach> {
+        let receiver = Receiver {
+            id: self.id,
+            term: self.term(),
+            leader: self.leader(),
+            agreed: self.agreed.number,
+            lacks: self.lacks.is_some(),
+            log: self.log(),
+        };
+        receiver.check(from, &message)?;
+        let mut output = Output::default();
+        if self.is_deaf_to(from, &message) {
+            return Ok(output);
+        }
+        let Message { term, body } = message;
+        match body {
+            Body::Behind { point } if !self.is_here(&point) => {
+                output.behind = Some(point);
+                return Ok(output);
+            }
+            Body::Lacks { last } => {
+                self.probe(from, term, last);
+                self.drain(NewEntries::Engine, &mut output);
+            }
+            mut body => {
+                let batches = self.heed(from, &mut body, &mut output);
+                // What a member that was removed answers does not matter any more.
+                let _ = self.node.step(engine::to_engine(from, self.id, Message { term, body }));
+                // A leader that hears of its election begins with a batch of its own.
+                let is_copy = !batches.is_empty();
+                let source = if is_copy { NewEntries::Leader(batches) } else { NewEntries::Engine };
+                self.drain(source, &mut output);
+            }
+        }
+        Ok(output)
+    }
+
+    /// The snapshot that was fetched can take the place of the log, which lacks what is before. If it is refused, it is not
+    /// needed, or there is no leader: then it is offered again when one says [`Behind`](Output::behind).
+    pub fn install(&mut self, point: Point) -> Result<Output, NotNow> {
+        let is_needed = !self.is_here(&point) && point.members.has(self.id);
+        let (Some(leader), true) = (self.leader().filter(|id| *id != self.id), is_needed) else {
+            return Err(NotNow);
+        };
+        let message = Message { term: self.term(), body: Body::Behind { point } };
+        let mut output = Output::default();
+        let _ = self.node.step(engine::to_engine(leader, self.id, message));
+        self.drain(NewEntries::Engine, &mut output);
+        Ok(output)
+    }
+
+    /// What a snapshot of the log ends with that is made now.
+    pub fn snapshot(&self) -> &Point {
+        self.log().applied()
+    }
+
+    /// The name of the batch of this number, if it is in the log and behind its point.
+    pub fn name_of(&self, number: u64) -> Option<BatchName> {
+        self.log().name_of(number)
+    }
+
+    /// The point at which the log can begin behind this batch: if it is agreed upon, and stored here. To be kept by the log
+    /// before anything goes, and then told with [`begin_behind`](Self::begin_behind).
+    pub fn point_at(&self, number: u64) -> Option<Point> {
+        self.log().point_at(number)
+    }
+
+    /// The log begins behind this point now.
+    pub fn begin_behind(&mut self, point: Point) {
+        assert!(self.point_at(point.at.number).is_some(), "only what is applied may go");
+        self.node.mut_store().begin_behind(point);
+    }
+
+    /// The disk has this batch, and all before it.
+    pub fn stored(&mut self, stored: Stored) -> Output {
+        let mut output = Output::default();
+        let Stored { name, cuts } = stored;
+        // Of a batch that was cut meanwhile it says nothing of the one that has its number now, and nothing of that one's
+        // name: it may have been cut, and have come back.
+        if cuts != self.cuts || !self.log().has(name) {
+            return output;
+        }
+        self.stored = self.stored.max(name.number);
+        self.acknowledge(name.number, &mut output);
+        self.drain(NewEntries::Engine, &mut output);
+        output
+    }
+
+    /// The disk has this word, in place of all before.
+    pub fn kept(&mut self, ticket: Ticket) -> Output {
+        self.kept = self.kept.max(ticket);
+        while let Some((_, number)) = self.marks.pop_front_if(|(of, _)| *of <= ticket) {
+            self.marked = number;
+        }
+        let mut output = Output::default();
+        self.drain(NewEntries::Engine, &mut output);
+        output
+    }
+
+    /// It is `now_ms`, by a clock that does not go back and counts a suspended machine's sleep. All ticks since the last call
+    /// are made up for, so that a leader that stalled finds itself deposed.
+    pub fn tick(&mut self, now_ms: u64) -> Output {
+        let before = *self.ticked_ms.get_or_insert(now_ms);
+        let count = now_ms.saturating_sub(before) / self.settings.tick_ms;
+        self.ticked_ms = Some(before + count * self.settings.tick_ms);
+        let mut output = Output::default();
+        // After a few time-outs more time changes nothing.
+        for _ in 0..count.min(4 * self.settings.election_ticks as u64) {
+            self.quiet = self.quiet.saturating_sub(1);
+            if self.may_stand() {
+                self.node.raft.set_randomized_election_timeout(self.patience.0);
+                self.node.tick();
+            } else {
+                // It only forgets its leader.
+                self.node.raft.election_elapsed += 1;
+            }
+            self.drain(NewEntries::Engine, &mut output);
+        }
+        output
+    }
+
+    /// It has not heard of a leader for long.
+    #[cfg(test)]
+    pub(crate) fn calm_down(&mut self) {
+        self.quiet = 0;
+        self.node.raft.leader_id = 0;
+    }
+
+    fn log(&self) -> &Entries {
+        self.node.store()
+    }
+
+    /// Whether nothing of a snapshot that ends so is needed.
+    fn is_here(&self, point: &Point) -> bool {
+        point.at.number <= self.agreed.number || self.log().has(point.at)
+    }
+
+    /// Whether a time-out may make it stand. One that has lost something may not, nor one whose snapshot is not stored; and the
+    /// engine makes a single voter leader at once, so that has to have stored all before.
+    fn may_stand(&self) -> bool {
+        let is_leader = self.node.raft.state == StateRole::Leader;
+        if self.node.raft.raft_log.applied < self.log().point().at.number {
+            return false;
+        }
+        let is_alone = self.members().voters.len() < 2;
+        let has_all = self.sure() == self.last().number && self.readies.is_empty();
+        is_leader || self.lacks.is_none() && (has_all || !is_alone)
+    }
+
+    /// Whether a message is passed over that is in order.
+    fn is_deaf_to(&self, from: MemberId, message: &Message) -> bool {
+        match &message.body {
+            Body::Vote { last, is_transfer } => {
+                self.quiet > 0 && !is_transfer || self.would_lose(*last)
+            }
+            Body::PreVote { last } => self.quiet > 0 || self.would_lose(*last),
+            Body::TimeoutNow => {
+                let is_leader = self.leader() == Some(from) && message.term == self.term();
+                !is_leader || !self.may_stand()
+            }
+            _ => false,
+        }
+    }
+
+    /// A log that ends so may lack what is acknowledged here. Of one that is whole the engine knows.
+    fn would_lose(&self, last: BatchName) -> bool {
+        self.lacks.is_some_and(|mark| last < mark)
+    }
+
+    /// A member says that its log ends so, whatever it acknowledged in this term.
+    fn probe(&mut self, from: MemberId, term: u64, last: BatchName) {
+        let is_here = self.log().has(last);
+        let raft = &mut self.node.raft;
+        let leads = raft.state == StateRole::Leader && raft.term == term;
+        if let Some(progress) = raft.mut_prs().get_mut(from.0).filter(|_| leads) {
+            progress.matched = if is_here { progress.matched.min(last.number) } else { 0 };
+            progress.become_probe();
+            raft.send_append(from.0);
+        }
+    }
+
+    /// The next number of the dice, below `bound`, which is not 0.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.dice = self.dice.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.dice;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % bound
+    }
+
+    /// So far the log is here to stay: stored, and acknowledged by a word that is kept.
+    fn sure(&self) -> u64 {
+        self.stored.min(self.marked)
+    }
+
+    /// Gives its word for all up to this batch, which is stored.
+    fn acknowledge(&mut self, number: u64, output: &mut Output) {
+        let Some(name) = self.log().name_of(number) else { return };
+        if name > self.word.mark {
+            self.word.mark = name;
+            self.keep(output);
+            self.marks.push_back((self.ticket, number));
+        }
+    }
+
+    fn keep(&mut self, output: &mut Output) {
+        self.ticket = Ticket(self.ticket.0 + 1);
+        output.tasks.push(Task::Keep(self.word, self.ticket));
+    }
+
+    /// What is at the end of each call: who leads, how far all agree, and what nothing holds back any more.
+    /// `tail` batches were not agreed upon before it.
+    fn finish(&mut self, tail: u64, output: &mut Output) {
+        let (term, role, committed) = {
+            let raft = &self.node.raft;
+            (raft.term, raft.state, raft.raft_log.committed)
+        };
+        if let Some(led) = self.leads.take_if(|led| role != StateRole::Leader || *led != term) {
+            output.roles.push(Role::Deposed { term: led, tail });
+        }
+        if committed > self.agreed.number {
+            self.agreed = self.log().name_of(committed).expect("what is agreed upon is here");
+            output.agreed = Some(self.agreed);
+            self.recover(output);
+        }
+        let is_first = role == StateRole::Leader && self.leads.is_none();
+        if is_first && self.agreed.term == term {
+            self.leads = Some(term);
+            output.roles.push(Role::Leads { term });
+        }
+        if (self.patience.1, self.patience.2) != (term, role) {
+            let share = self.below(self.settings.election_ticks as u64) as usize;
+            self.patience = (self.settings.election_ticks + share, term, role);
+        }
+        let (sure, kept) = (self.sure(), self.kept);
+        let is_free = |held: &mut Held| held.ticket <= kept && held.number <= sure;
+        let free = self.held.extract_if(.., is_free).map(|held| (held.to, held.message));
+        output.messages.extend(free);
+    }
+
+    /// It has all again that it once acknowledged.
+    fn recover(&mut self, output: &mut Output) {
+        let agreed = self.agreed;
+        if self.lacks.take_if(|mark| *mark <= agreed).is_some() {
+            self.marked = self.log().last_not_above(self.word.mark);
+            self.acknowledge(self.stored, output);
+        }
+    }
+}
