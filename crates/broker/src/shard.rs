@@ -201,7 +201,7 @@ impl<L: Log> Shard<L> {
             }
             ToShard::Numbered(it) => self.numbered(*it, topology, now, out),
             ToShard::Commit { reply, messages, settlements } => {
-                self.commit(reply, &messages, &settlements, topology, now, out);
+                self.commit(reply, &messages, settlements, topology, now, out);
             }
             ToShard::Prepare { reply, tx, parts, messages, settlements } => {
                 self.prepare(reply, tx, parts, messages, settlements, topology, now, out);

@@ -170,17 +170,29 @@ impl<O: Copy + Eq + Hash, J> Work<O, J> {
 
     /// Puts a job at the end of its origin's line. `units` is what it will cost, as far as is known.
     pub fn push(&mut self, origin: O, job: J, units: u64) {
-        let line = match self.lines.entry(origin) {
+        let line = self.line_of(origin);
+        line.jobs.push_back(WaitingJob { job, units });
+        line.units += units;
+        self.units += units;
+    }
+
+    /// The same, before all that waits in the line: it follows from what is being done for `origin`.
+    pub fn push_first(&mut self, origin: O, job: J, units: u64) {
+        let line = self.line_of(origin);
+        line.jobs.push_front(WaitingJob { job, units });
+        line.units += units;
+        self.units += units;
+    }
+
+    fn line_of(&mut self, origin: O) -> &mut JobLine<J> {
+        match self.lines.entry(origin) {
             hashbrown::hash_map::Entry::Occupied(line) => line.into_mut(),
             hashbrown::hash_map::Entry::Vacant(place) => {
                 self.fresh.push_back(origin);
                 let jobs = self.spare.pop().unwrap_or_default();
                 place.insert(JobLine { jobs, credit: 0, units: 0 })
             }
-        };
-        line.jobs.push_back(WaitingJob { job, units });
-        line.units += units;
-        self.units += units;
+        }
     }
 
     /// The next piece, unless the turn has cost enough already or nothing is to be done. Each is to be followed by

@@ -644,6 +644,70 @@ fn dead_letters_of_a_deleted_queue_do_not_keep_others_waiting() {
     }
 }
 
+/// A transaction over several shards is not to be, and had very many to settle: these come back in pieces, the oldest first, and
+/// others go on meanwhile. What its own connection asks for then finds all of them there. While it waited they counted as memory.
+#[test]
+fn what_a_transaction_was_to_settle_comes_back_in_pieces() {
+    const MANY: usize = 100_000;
+    for limits in [None, Some(Limits { turn: 400, share: 50 })] {
+        let mut node = Node::new(2);
+        let given = given_out(&mut node, MANY);
+        node.shard.set_limits(limits.unwrap_or_else(|| node.shard.limits()));
+        let (queue, other) = (node.queues[0], node.queues[1]);
+        node.turn([ToShard::Cancel {
+            user: Box::default(),
+            reply: None,
+            connection: FAN,
+            queue,
+            slot: ConsumerSlot(0),
+        }]);
+        let settlements: Vec<_> = given.iter().map(|it| it.settled(Settle::Ack)).collect();
+        let settlement_bytes = (settlements.len() * size_of::<Settlement>()) as u64;
+        let tx = TxId::new(7);
+        let prepare =
+            ToShard::Prepare { reply: reply(FAN), tx, parts: 2, messages: vec![], settlements };
+        // It waits behind others of its connection.
+        let before = (0..limits.map_or(10_000, |it| it.turn)).map(|_| publish(0, &[other]));
+        let held_bytes = node.shard.held_bytes();
+        node.turn([ToShard::Publish { from: FAN, messages: before.collect() }, prepare]);
+        assert!(node.shard.held_bytes() > held_bytes + settlement_bytes);
+        node.run([]);
+        assert!(matches!(node.to_meta.pop(), Some(ToMeta::Prepared { .. })));
+        assert_eq!(node.ready()[0], 0, "it holds them");
+        node.most = 0;
+        let decide = ToShard::Decide { tx, commit: false };
+        let count = ToShard::Count { reply: reply(FAN), queue };
+        node.got.clear();
+        assert!(node.turn([decide, count]));
+        let mut turns = 0;
+        loop {
+            let one = ToShard::Publish { from: PROBE, messages: vec![publish(1, &[other])] };
+            let more = node.turn([one]);
+            let told = std::mem::take(&mut node.got);
+            let (to_probe, to_fan): (Vec<_>, Vec<_>) =
+                told.into_iter().partition(|(to, _)| *to == PROBE);
+            assert_eq!(to_probe.len(), 1, "in the same turn");
+            let back = node.first_ready(queue, 20);
+            assert_eq!(back, (0..20).collect::<Vec<_>>(), "the oldest first");
+            let counts: Vec<_> = to_fan
+                .iter()
+                .filter(|(_, it)| {
+                    matches!(it, ToSession::Reply { reply: Reply::Declared { .. }, .. })
+                })
+                .collect();
+            if !counts.is_empty() {
+                assert_eq!(node.ready()[0], MANY as u64, "its connection sees all of them");
+                break;
+            }
+            assert!(more);
+            turns += 1;
+        }
+        assert!(turns > 10, "{turns}");
+        let turn = node.shard.limits().turn;
+        assert!(node.most <= 2 * turn, "{} units in one turn of {turn}", node.most);
+    }
+}
+
 /// A channel ends with very many unacked: they come back in pieces, the oldest first, and others go on meanwhile. What their own
 /// connection asks for then finds all of them there.
 #[test]

@@ -94,6 +94,8 @@ pub(super) enum Job {
     Publish { from: ConnectionId, messages: Vec<Publish>, done: usize, bytes: u64 },
     /// Settlements, of which the first ones are done.
     Settle { settlements: Vec<Settlement>, done: usize },
+    /// What a transaction that is not to be was to settle, of which the first ones came back.
+    Return { settlements: Vec<Settlement>, done: usize },
     /// What channels had unsettled, of which the first ones were looked at.
     GiveBack { unsettled: Arc<GivenBack>, done: usize },
     /// A connection that ended, whose consumers are still here.
@@ -168,16 +170,18 @@ impl Job {
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Self::Publish { bytes, .. } => *bytes,
-            Self::Settle { settlements, .. } => {
-                (settlements.capacity() * size_of::<Settlement>()) as u64
+            Self::Settle { settlements, .. } | Self::Return { settlements, .. } => {
+                bytes_of(settlements)
             }
             Self::GiveBack { unsettled, .. } => unsettled.share_of(unsettled.bytes()),
             Self::Leave(_, backlog) => backlog.bytes(),
             Self::List(list) => list.bytes(),
             Self::Numbered(_, job) => job.bytes(),
             Self::Letter(letter) => match &**letter {
-                ToShard::Commit { messages, .. } | ToShard::Prepare { messages, .. } => {
-                    messages.iter().map(|it| it.message.len() + size_of::<Publish>() as u64).sum()
+                ToShard::Commit { messages, settlements, .. }
+                | ToShard::Prepare { messages, settlements, .. } => {
+                    let each = |it: &Publish| it.message.len() + size_of::<Publish>() as u64;
+                    messages.iter().map(each).sum::<u64>() + bytes_of(settlements)
                 }
                 ToShard::DeadLetter { message, .. } => message.message.len(),
                 _ => 0,
@@ -190,6 +194,10 @@ impl Job {
             | Self::DeadLetters(_) => 0,
         }
     }
+}
+
+fn bytes_of(settlements: &Vec<Settlement>) -> u64 {
+    (settlements.capacity() * size_of::<Settlement>()) as u64
 }
 
 /// What messages will cost.
@@ -326,6 +334,13 @@ impl Jobs {
             self.paused.insert(who);
             out.session(who, ToSession::Paused(true));
         }
+    }
+
+    /// Puts a job before all others of a line: it follows from what is being done for this line.
+    #[cold]
+    pub(super) fn wait_first(&mut self, line: JobOrigin, job: Job, units: u64) {
+        self.bytes += job.bytes();
+        self.work.push_first(line, job, units);
     }
 
     /// The next piece, if the turn has room for one. It is counted.

@@ -103,6 +103,7 @@ impl<L: Log> Shard<L> {
                 Job::Purged(reply, _) => refuse(reply, out),
                 Job::Publish { .. }
                 | Job::Settle { .. }
+                | Job::Return { .. }
                 | Job::GiveBack { .. }
                 | Job::Numbered(..)
                 | Job::CancelRest(_)

@@ -178,6 +178,15 @@ impl<L: Log> Shard<L> {
                 let units = cost::SETTLE * (settlements.len() - done) as u64;
                 (units > 0).then_some((Job::Settle { settlements, done }, units))
             }
+            Job::Return { mut settlements, mut done } => {
+                done += self.give_some_of(
+                    settlements.get_mut(done..).unwrap_or_default(),
+                    allowed,
+                    now,
+                );
+                let units = cost::SETTLE * (settlements.len() - done) as u64;
+                (units > 0).then_some((Job::Return { settlements, done }, units))
+            }
             Job::GiveBack { unsettled, mut done } => {
                 done += self.give_some_back(&unsettled, done, allowed, now);
                 let units = price_of_rest(&unsettled, done);

@@ -9,7 +9,7 @@
 //! for the turn. One that is held back is paid for in two steps, as it is done: its messages are stored first, and put into
 //! their queues with its settlements once it is decided on it. That, too, waits in the line of its connection. To cut a part
 //! the shard would have to keep the batch open meanwhile, for as long in which no publisher would be confirmed; and others would
-//! see half of its messages, which they do not even now.
+//! see half of its messages, which they do not even now. What a part that is refused was to settle comes back in pieces.
 //!
 //! Acks alone, with no message to write, are answered at once if no other shard has a part: lost in a
 //! crash they bring messages back, as any ack may.
@@ -21,7 +21,7 @@ use leveret_log::{AppendError, Log};
 use leveret_queue::{Offset, Time};
 use leveret_topology::Topology;
 
-use super::jobs::{cost, price_of_places};
+use super::jobs::{Job, JobOrigin, cost, price_of_places};
 use super::publish::Wants;
 use super::store::Waiter;
 use super::{Map, Shard};
@@ -94,7 +94,7 @@ impl<L: Log> Shard<L> {
         &mut self,
         reply: ReplyTo,
         messages: &[Publish],
-        settlements: &[Settlement],
+        settlements: Vec<Settlement>,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
@@ -104,7 +104,7 @@ impl<L: Log> Shard<L> {
         let offsets = match self.append_all(messages, &mut wants, now) {
             Ok(offsets) => offsets,
             Err(error) => {
-                self.give_back(settlements, now);
+                self.give_back(reply.connection, settlements, now);
                 refuse(reply, &error.to_string(), out);
                 return;
             }
@@ -114,7 +114,7 @@ impl<L: Log> Shard<L> {
         for ((at, wants), message) in offsets.into_iter().zip(wants).zip(messages) {
             until = self.place(at, message, None, wants, now).until.or(until);
         }
-        self.settle(settlements, now);
+        self.settle(&settlements, now);
         match until {
             Some(until) => self.store.wait(until, Waiter::Commit(reply)),
             None => out.reply(reply, Reply::Committed),
@@ -152,7 +152,7 @@ impl<L: Log> Shard<L> {
         let (part, offsets) = match stored {
             Ok(stored) => stored,
             Err(error) => {
-                self.give_back(&settlements, now);
+                self.give_back(reply.connection, settlements, now);
                 refuse(reply, &error.to_string(), out);
                 self.say(reply.connection, tx, parts, Vote::No, out);
                 return;
@@ -213,7 +213,7 @@ impl<L: Log> Shard<L> {
         self.release_note(part);
         if !commit {
             self.release_all(&offsets, &messages);
-            self.give_back(&settlements, now);
+            self.give_back(reply.connection, settlements, now);
             refuse(reply, "another part of it was not", out);
             return;
         }
@@ -327,12 +327,29 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// What a transaction that is not to be was to settle: the session has forgotten it, and its client
-    /// goes.
-    fn give_back(&mut self, settlements: &[Settlement], now: Time) {
-        let how = Settle::Requeue { counts: true };
-        let back = settlements.iter().map(|&one| Settlement { how, ..one });
-        self.settle(&back.collect::<Vec<_>>(), now);
+    /// What a connection's transaction that is not to be was to settle: the session has forgotten it, and its client goes. What
+    /// is too much for now comes back before anything else is done for the connection.
+    fn give_back(&mut self, from: ConnectionId, mut settlements: Vec<Settlement>, now: Time) {
+        let done = self.give_some_of(&mut settlements, self.jobs.limits().share, now);
+        if done < settlements.len() {
+            let units = cost::SETTLE * (settlements.len() - done) as u64;
+            let rest = Job::Return { settlements, done };
+            self.jobs.wait_first(JobOrigin::Connection(from), rest, units);
+        }
+    }
+
+    /// The first `allowed` of these come back. How many that are.
+    pub(super) fn give_some_of(
+        &mut self,
+        settlements: &mut [Settlement],
+        allowed: u64,
+        now: Time,
+    ) -> usize {
+        let count = usize::try_from(allowed).unwrap_or(usize::MAX).min(settlements.len());
+        let back = settlements.get_mut(..count).unwrap_or_default();
+        back.iter_mut().for_each(|it| it.how = Settle::Requeue { counts: true });
+        self.settle(back, now);
+        count
     }
 
     fn append_note(&mut self, note: Note, now: Time) -> Result<Offset, AppendError> {

@@ -13,6 +13,7 @@ mod random;
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::*;
 use leveret_broker::shard::NackReason;
+use leveret_broker::transaction::TxId;
 use node::{Node, PUBLISHER};
 
 /// Words: `p1:ab` message 1, persistent, to queues a and b; `t1:ab` transient; `n:a` persistent, without a
@@ -909,4 +910,43 @@ fn what_is_moved_leaves_when_it_is_safe_there() {
     node.disk();
     assert_eq!(node.said, ["Gone", "Deleted"]);
     assert_eq!(node.shard.under_way(), 0);
+}
+
+/// There is no room for a transaction that was to settle very many: they come back in pieces.
+#[test]
+fn a_refused_transaction_gives_back_in_pieces() {
+    const MANY: usize = 20_000;
+    for is_part in [true, false] {
+        let mut node = Node::new("a b");
+        let queue = node.queue('a');
+        node.consume(queue, false, 0);
+        let messages = (0..MANY).map(|_| node.message(0, "a", false, None)).collect();
+        node.turn(ToShard::Publish { from: PUBLISHER, messages });
+        let mut settlements: Vec<_> =
+            std::iter::from_fn(|| node.settlement(queue, Settle::Ack, true)).collect();
+        settlements.reverse();
+        assert_eq!(settlements.len(), MANY);
+        node.log().is_full = true;
+        let reply = ReplyTo { connection: PUBLISHER, channel: 1 };
+        let (tx, parts, messages) = (TxId::new(7), 2, vec![node.message(0, "b", true, None)]);
+        let mut letters = vec![match is_part {
+            true => ToShard::Prepare { reply, tx, parts, messages, settlements },
+            false => ToShard::Commit { reply, messages, settlements },
+        }];
+        let (mut out, mut refused) = (Outbox::default(), 0);
+        let turn = node.shard.limits().turn;
+        while node.shard.turn(&mut letters, &node.topology, node.now, &mut out) {
+            let spent = node.shard.spent();
+            // A transaction is paid for as if it was done.
+            let price = if is_part || refused > 0 { 0 } else { MANY as u64 };
+            assert!(spent <= 2 * turn + price, "{spent} units in one turn of {turn}");
+            refused += 1;
+        }
+        assert!(refused > 2, "{refused} turns");
+        let again = out.sessions.iter().map(|(_, letter)| match letter {
+            ToSession::Deliver(deliveries) => deliveries.iter().filter(|it| it.redelivered).count(),
+            _ => 0,
+        });
+        assert_eq!(again.sum::<usize>(), MANY);
+    }
 }

@@ -93,7 +93,7 @@ table! {
     // What was given back is settlements; a consumer has a gate, which is read in another way.
     by hand: 2 GiveBack 6 Consume;
     stays: Resume CancelRest Create OptionsChanged Replay Forget Crowded Continue LogWoke Freed Lend Lent;
-    not yet:;
+    not yet: Numbered;
 }
 
 table! {
