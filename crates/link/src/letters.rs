@@ -1,6 +1,7 @@
 //! The letters of the broker's actors, as bytes and back.
 //!
-//! [`write_to_shard`], [`write_to_meta`] and [`write_to_session`] make a payload and say its kind; [`read`] makes the letter of it.
+//! [`write_to_shard`], [`write_to_meta`], [`write_to_session`] and [`write_news`] make what goes over a link; [`read`] makes the letter
+//! of it.
 //! `table.rs` has the letters and their fields, and which letters stay in their process.
 //!
 //! What is a place in the memory of one process does not travel:
@@ -12,15 +13,17 @@
 
 mod field;
 mod messages;
+mod streams;
 mod table;
 mod values;
 
 use leveret_amqp::table::TableError;
 use leveret_broker::message::{ConnectionId, ReplyTo, ToMeta, ToSession, ToShard};
+use leveret_broker::stream::StreamNews;
 use leveret_queue::Gate;
 use leveret_topology::GroupId;
 
-use crate::frame::{Class, Kind, Letter};
+use crate::frame::{Class, Envelope, Kind, Letter};
 use crate::payload::Writer;
 use field::{Field as _, Reader};
 use table::Listed as _;
@@ -37,6 +40,8 @@ pub enum Arrived {
     ToMeta(ToMeta),
     /// A session of this node.
     ToSession(ConnectionId, ToSession),
+    /// This node: what its streams to the envelope's group have come to.
+    News(StreamNews),
 }
 
 /// Why a letter does not go over a link.
@@ -101,41 +106,54 @@ pub enum LetterError {
     /// What clients would be sent as it is.
     #[error("a message whose {0} are none")]
     Message(&'static str),
+    /// What a stream cannot have: no node, no number.
+    #[error("a stream whose {0} cannot be")]
+    Stream(&'static str),
     /// It refers to the one before it, and is the first.
     #[error("an entry as the one before it, and there is none")]
     NoneBefore,
 }
 
-/// Writes a letter that `group`'s shard is to get. The writer has nothing else.
+/// The letter that `group`'s shard is to get. Its number is that of a [`Numbered`](leveret_broker::stream::Numbered) one, 0 of
+/// others. The writer has nothing else.
 ///
 /// # Errors
 ///
 /// When it does not go over a link. Nothing is written then.
-pub fn write_to_shard(letter: &ToShard, group: GroupId, to: &mut Writer) -> Result<Kind, NotSent> {
+pub fn write_to_shard(
+    letter: &ToShard,
+    group: GroupId,
+    to: &mut Writer,
+) -> Result<Letter, NotSent> {
     let number = letter.number()?;
+    let mut of_stream = 0;
     match letter {
         ToShard::GiveBack { from, unsettled } => {
             from.put(to);
             messages::put_given_back(unsettled, group, to);
         }
         ToShard::Consume { .. } => values::put_consume(letter, to),
+        ToShard::Numbered(numbered) => {
+            of_stream = numbered.number;
+            streams::put_numbered(numbered, group, to)?;
+        }
         letter => letter.put_fields(to),
     }
-    Ok(Kind::new(Class::Letters, number))
+    Ok(enveloped(number, group, of_stream, to))
 }
 
-/// Writes a letter to the owner of the names.
+/// The letter that the owner of the names is to get, whose group is `group`.
 ///
 /// # Errors
 ///
 /// As [`write_to_shard`].
-pub fn write_to_meta(letter: &ToMeta, to: &mut Writer) -> Result<Kind, NotSent> {
+pub fn write_to_meta(letter: &ToMeta, group: GroupId, to: &mut Writer) -> Result<Letter, NotSent> {
     let number = letter.number()?;
     letter.put_fields(to);
-    Ok(Kind::new(Class::Letters, number))
+    Ok(enveloped(number, group, 0, to))
 }
 
-/// Writes a letter to the session of a connection.
+/// The letter that the session of a connection is to get, from the leader of `group` in a term.
 ///
 /// # Errors
 ///
@@ -143,15 +161,28 @@ pub fn write_to_meta(letter: &ToMeta, to: &mut Writer) -> Result<Kind, NotSent> 
 pub fn write_to_session(
     session: ConnectionId,
     letter: &ToSession,
+    (group, term): (GroupId, u64),
     to: &mut Writer,
-) -> Result<Kind, NotSent> {
+) -> Result<Letter, NotSent> {
     let number = letter.number()?;
     if let ToSession::Reply { reply, .. } = letter {
         reply.number()?;
     }
     session.put(to);
     letter.put_fields(to);
-    Ok(Kind::new(Class::Letters, number))
+    Ok(enveloped(number, group, term, to))
+}
+
+/// What a node is to hear of its streams to `group`.
+pub fn write_news(news: &StreamNews, group: GroupId, to: &mut Writer) -> Letter {
+    streams::put_news(news, to);
+    enveloped(table::NEWS, group, news.term, to)
+}
+
+/// What was written, as a letter.
+fn enveloped(kind: u8, group: GroupId, number: u64, to: &mut Writer) -> Letter {
+    let kind = Kind::new(Class::Letters, kind);
+    Letter { envelope: Envelope { kind, again: false, group, number }, payload: to.finish() }
 }
 
 /// The letter that came. `gate` is this node's gate of a channel elsewhere, for its consumers here.
@@ -162,7 +193,7 @@ pub fn write_to_session(
 pub fn read(letter: &Letter, gate: impl FnOnce(ReplyTo) -> Gate) -> Result<Arrived, WrongLetter> {
     let envelope = &letter.envelope;
     let mut from = Reader::new(&letter.payload);
-    let arrived = read_kind(envelope.kind, envelope.group, &mut from, gate);
+    let arrived = read_kind(envelope, &mut from, gate);
     arrived.and_then(|arrived| from.end().map(|()| arrived)).map_err(|why| WrongLetter {
         kind: envelope.kind.byte(),
         group: envelope.group,
@@ -172,11 +203,11 @@ pub fn read(letter: &Letter, gate: impl FnOnce(ReplyTo) -> Gate) -> Result<Arriv
 }
 
 fn read_kind(
-    kind: Kind,
-    group: GroupId,
+    envelope: &Envelope,
     from: &mut Reader<'_>,
     gate: impl FnOnce(ReplyTo) -> Gate,
 ) -> Result<Arrived, LetterError> {
+    let Envelope { kind, group, number, .. } = *envelope;
     if group.get() >= GROUPS_MAX {
         return Err(LetterError::Group(group.get()));
     }
@@ -184,15 +215,16 @@ fn read_kind(
     if kind.class() != Class::Letters {
         return Err(unknown);
     }
-    let number = kind.number();
-    match number {
-        table::CONSUME => Ok(Arrived::ToShard(values::get_consume(from, gate)?)),
-        1..=24 => ToShard::get_fields(number, from).map(Arrived::ToShard),
-        25..=39 => ToMeta::get_fields(number, from).map(Arrived::ToMeta),
-        40..=63 => {
+    match kind.number() {
+        table::CONSUME => values::get_consume(from, gate).map(Arrived::ToShard),
+        table::NUMBERED => streams::get_numbered(number, from).map(Arrived::ToShard),
+        listed @ 1..=24 => ToShard::get_fields(listed, from).map(Arrived::ToShard),
+        listed @ 25..=39 => ToMeta::get_fields(listed, from).map(Arrived::ToMeta),
+        listed @ 40..=55 => {
             let session = ConnectionId::get(from)?;
-            Ok(Arrived::ToSession(session, ToSession::get_fields(number, from)?))
+            Ok(Arrived::ToSession(session, ToSession::get_fields(listed, from)?))
         }
+        table::NEWS => streams::get_news(number, from).map(Arrived::News),
         _ => Err(unknown),
     }
 }

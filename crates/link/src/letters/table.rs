@@ -14,6 +14,13 @@ use crate::payload::Writer;
 
 /// The kind of [`ToShard::Consume`], which is read with a gate.
 pub(super) const CONSUME: u8 = 6;
+/// The kind of [`ToShard::Numbered`], whose number is in its envelope.
+pub(super) const NUMBERED: u8 = 22;
+/// The kinds of the letters that may be in one: [`ToShard::Publish`] and [`ToShard::Settle`], as which [`ToShard::GiveBack`] comes.
+pub(super) const PUBLISH: u8 = 1;
+pub(super) const SETTLE: u8 = 2;
+/// The kind of [`StreamNews`](leveret_broker::stream::StreamNews).
+pub(super) const NEWS: u8 = 56;
 
 /// What is in a table.
 pub(super) trait Listed: Sized {
@@ -90,10 +97,11 @@ table! {
     20 List { reply, queues, consumers }
     21 Sample { reply, begins }
     of one value:;
-    // What was given back is settlements; a consumer has a gate, which is read in another way.
-    by hand: 2 GiveBack 6 Consume;
+    // What was given back is settlements; a consumer has a gate, which is read in another way; a numbered letter has another one
+    // in it.
+    by hand: 2 GiveBack 6 Consume 22 Numbered;
     stays: Resume CancelRest Create OptionsChanged Replay Forget Crowded Continue LogWoke Freed Lend Lent;
-    not yet: Numbered;
+    not yet:;
 }
 
 table! {

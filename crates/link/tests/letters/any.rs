@@ -13,9 +13,10 @@ use leveret_broker::message::{
     Settlement, ToMeta, ToSession, ToShard, UnackedDelivery,
 };
 use leveret_broker::record::{Head, join_names};
+use leveret_broker::stream::{Numbered, StreamClass, StreamEvent, StreamId, StreamNews};
 use leveret_broker::transaction::{TxId, Vote};
 use leveret_queue::{Gate, Look, LookAt, Offset, Time, UnackedId};
-use leveret_topology::{By, ExchangeId, GroupId, Link, Origin, QueueId, VhostId};
+use leveret_topology::{By, ExchangeId, GroupId, Link, NodeId, Origin, QueueId, VhostId};
 
 /// Numbers that follow from a seed.
 pub(crate) struct Seeded {
@@ -280,7 +281,11 @@ impl Seeded {
 
     /// All letters to a shard that travel, with any fields.
     pub(crate) fn for_shards(&mut self) -> Vec<ToShard> {
+        let publish = ToShard::Publish { from: self.connection(), messages: self.publishes() };
+        let settle = ToShard::Settle { from: self.connection(), settlements: self.settlements() };
         vec![
+            self.numbered(publish),
+            self.numbered(settle),
             ToShard::Publish { from: self.connection(), messages: self.publishes() },
             ToShard::Settle { from: self.connection(), settlements: self.settlements() },
             ToShard::Commit {
@@ -477,6 +482,31 @@ impl Seeded {
             ToSession::DirectReplyAsked { reply: self.reply(), channel, token: self.word() },
         ]);
         letters
+    }
+
+    fn stream(&mut self, class: StreamClass) -> StreamId {
+        let node = NodeId::new(1 + self.half() % 0xff_ffff).expect("24 bits, and not 0");
+        StreamId { node, start: self.half(), class }
+    }
+
+    pub(crate) fn numbered(&mut self, letter: ToShard) -> ToShard {
+        let class = match letter {
+            ToShard::Publish { .. } => StreamClass::Bodies,
+            _ => StreamClass::Acks,
+        };
+        let stream = self.stream(class);
+        let number = self.word().max(1);
+        ToShard::Numbered(Box::new(Numbered { stream, number, kept_from: self.word(), letter }))
+    }
+
+    pub(crate) fn news(&mut self) -> Vec<StreamNews> {
+        [StreamEvent::Agreed(self.word()), StreamEvent::Lacks(self.word())]
+            .into_iter()
+            .map(|what| {
+                let class = if self.is() { StreamClass::Bodies } else { StreamClass::Acks };
+                StreamNews { stream: self.stream(class), term: self.word(), what }
+            })
+            .collect()
     }
 
     /// A letter to a shard that gives back what channels had.

@@ -10,10 +10,11 @@ use leveret_broker::message::{
     AdminCommand, ConnectionId, Message, Reply, Settlement, Span, ToMeta, ToSession, ToShard,
 };
 use leveret_broker::record::join_names;
+use leveret_broker::transaction::TxId;
 use leveret_counting as counting;
 use leveret_link::frame::{Class, Envelope, Kind, Letter};
 use leveret_link::letters::{
-    Arrived, NotSent, read, write_to_meta, write_to_session, write_to_shard,
+    Arrived, NotSent, read, write_news, write_to_meta, write_to_session, write_to_shard,
 };
 use leveret_link::payload::{Payload, Writer};
 use leveret_queue::Gate;
@@ -21,23 +22,31 @@ use leveret_topology::{GroupId, Imported, QueueId};
 
 const GROUP: GroupId = GroupId::new(1);
 
+/// Of what answers.
+const TERM: u64 = 9;
+
 /// Writes a letter, whoever it is for.
-fn write(letter: &Arrived) -> Result<(Kind, Payload), NotSent> {
-    let mut writer = Writer::default();
-    let kind = match letter {
-        Arrived::ToShard(letter) => write_to_shard(letter, GROUP, &mut writer)?,
-        Arrived::ToMeta(letter) => write_to_meta(letter, &mut writer)?,
-        Arrived::ToSession(session, letter) => write_to_session(*session, letter, &mut writer)?,
-    };
-    Ok((kind, writer.finish()))
+fn write(letter: &Arrived) -> Result<Letter, NotSent> {
+    write_with(letter, &mut Writer::default())
+}
+
+fn write_with(letter: &Arrived, to: &mut Writer) -> Result<Letter, NotSent> {
+    Ok(match letter {
+        Arrived::ToShard(letter) => write_to_shard(letter, GROUP, to)?,
+        Arrived::ToMeta(letter) => write_to_meta(letter, GROUP, to)?,
+        Arrived::ToSession(session, letter) => {
+            write_to_session(*session, letter, (GROUP, TERM), to)?
+        }
+        Arrived::News(news) => write_news(news, GROUP, to),
+    })
 }
 
 fn letter(kind: Kind, payload: Payload) -> Letter {
     Letter { envelope: Envelope { kind, again: false, group: GROUP, number: 17 }, payload }
 }
 
-fn read_back(kind: Kind, payload: Payload) -> Result<Arrived, String> {
-    read(&letter(kind, payload), |_| Gate::open()).map_err(|error| error.to_string())
+fn read_back(letter: &Letter) -> Result<Arrived, String> {
+    read(letter, |_| Gate::open()).map_err(|error| error.to_string())
 }
 
 /// All letters that travel, with any fields.
@@ -47,7 +56,9 @@ fn any_letters(mut any: Seeded) -> Vec<Arrived> {
     let session = ConnectionId::from_bits(any.next());
     let sessions = any.for_sessions().into_iter();
     let sessions = sessions.map(|letter| Arrived::ToSession(session, letter));
-    shards.chain(metas).chain(sessions).collect()
+    let mut all: Vec<_> = shards.chain(metas).chain(sessions).collect();
+    all.extend(any.news().into_iter().map(Arrived::News));
+    all
 }
 
 /// The same bytes in other pieces.
@@ -68,30 +79,58 @@ fn letters_come_as_they_were() {
     for seed in 0..300 {
         let mut any = Seeded::new(seed);
         for sent in any_letters(Seeded::new(seed)) {
-            let (kind, payload) = write(&sent).unwrap();
-            let whole = Bytes::from(payload.to_vec());
-            let came = read_back(kind, whole.into()).unwrap();
+            let went = write(&sent).unwrap();
+            let mut whole = went.clone();
+            whole.payload = Bytes::from(went.payload.to_vec()).into();
+            let came = read_back(&whole).unwrap();
             assert_eq!(format!("{came:?}"), format!("{sent:?}"), "seed {seed}");
             // In whatever pieces it comes, the same is read.
-            let came = read_back(kind, split(&payload, &mut any)).unwrap();
-            let again = write(&came).unwrap();
-            assert!(again == (kind, payload), "seed {seed}: {sent:?} became {came:?}");
+            let mut in_pieces = went.clone();
+            in_pieces.payload = split(&went.payload, &mut any);
+            let came = read_back(&in_pieces).unwrap();
+            assert!(write(&came).unwrap() == went, "seed {seed}: {sent:?} became {came:?}");
         }
     }
 }
 
-/// What was given back comes as the settlements of the group.
+/// What was given back comes as the settlements of the group, with a number or without.
 #[test]
 fn what_was_given_back_is_settled() {
     for seed in 0..200 {
+        let settled = |sent: &ToShard| {
+            let ToShard::GiveBack { from, unsettled } = sent else { panic!("{sent:?}") };
+            let settlements: Vec<Settlement> = unsettled.of(GROUP, 0, usize::MAX).collect();
+            ToShard::Settle { from: *from, settlements }
+        };
         let sent = Seeded::new(seed).give_back();
-        let ToShard::GiveBack { from, unsettled } = &sent else { panic!("{sent:?}") };
-        let want: Vec<Settlement> = unsettled.of(GROUP, 0, usize::MAX).collect();
-        let want = Arrived::ToShard(ToShard::Settle { from: *from, settlements: want });
-        let (kind, payload) = write(&Arrived::ToShard(sent)).unwrap();
-        let came = read_back(kind, payload).unwrap();
-        assert_eq!(format!("{came:?}"), format!("{want:?}"), "seed {seed}");
+        let want = settled(&sent);
+        let came = read_back(&write(&Arrived::ToShard(sent)).unwrap()).unwrap();
+        assert_eq!(format!("{came:?}"), format!("{:?}", Arrived::ToShard(want)), "seed {seed}");
+
+        let sent = Seeded::new(seed).give_back();
+        let want = Seeded::new(seed + 1).numbered(settled(&sent));
+        let sent = Seeded::new(seed + 1).numbered(sent);
+        let came = read_back(&write(&Arrived::ToShard(sent)).unwrap()).unwrap();
+        assert_eq!(format!("{came:?}"), format!("{:?}", Arrived::ToShard(want)), "seed {seed}");
     }
+}
+
+/// The number of a stream's letter and the term of an answer are on the envelope.
+#[test]
+fn envelopes() {
+    let numbered = |number| {
+        let letter = ToShard::Settle { from: ConnectionId::NOBODY, settlements: Vec::new() };
+        let ToShard::Numbered(mut numbered) = Seeded::new(1).numbered(letter) else { panic!() };
+        numbered.number = number;
+        write(&Arrived::ToShard(ToShard::Numbered(numbered))).unwrap()
+    };
+    let answer = ToSession::Confirm { channel: 1, first: 1, last: 1, ok: true };
+    let answer = write(&Arrived::ToSession(ConnectionId::NOBODY, answer)).unwrap();
+    let question = write(&Arrived::ToShard(ToShard::Decide { tx: TxId::new(1), commit: true }));
+    let numbers = [numbered(7), answer, question.unwrap()].map(|it| it.envelope.number);
+    assert_eq!(numbers, [7, TERM, 0]);
+    let error = read_back(&numbered(0)).unwrap_err();
+    assert!(error.ends_with("is wrong: a stream whose number cannot be"), "{error}");
 }
 
 /// A body in many pieces: none of it is copied, at either end.
@@ -102,9 +141,9 @@ fn long_bodies_are_not_copied() {
     let letter = ToSession::DirectReply { channel: 1, token: 2, message };
     let mut writer = Writer::default();
     let to = ConnectionId::from_bits(5);
-    let kind = write_to_session(to, &letter, &mut writer).unwrap();
-    let payload = writer.finish();
-    let came = read_back(kind, payload.clone()).unwrap();
+    let went = write_to_session(to, &letter, (GROUP, TERM), &mut writer).unwrap();
+    let payload = &went.payload;
+    let came = read_back(&went).unwrap();
     let Arrived::ToSession(_, ToSession::DirectReply { message, .. }) = &came else {
         panic!("{came:?}");
     };
@@ -135,20 +174,20 @@ fn long_lists_are_written_once() {
     let messages = vec![publish; 100];
     let sent = ToShard::Publish { from: ConnectionId::NOBODY, messages };
     let one = write(&Arrived::ToShard(sent)).unwrap();
-    let Ok(Arrived::ToShard(ToShard::Publish { messages, .. })) = read_back(one.0, one.1) else {
+    let Ok(Arrived::ToShard(ToShard::Publish { messages, .. })) = read_back(&one) else {
         panic!("a publish");
     };
     assert!(messages.iter().all(|it| it.targets.as_ptr() == messages[0].targets.as_ptr()));
 }
 
-/// The bytes that another version has to understand: a line for each letter, its kind and its bytes.
+/// The bytes that another version has to understand: a line for each letter, its kind, its number or term, and its bytes.
 #[test]
 fn golden() {
     const GOLDEN: &str = include_str!("../golden/letters-1.txt");
     let mut found = String::new();
     for letter in any_letters(Seeded::brief(1)) {
-        let (kind, payload) = write(&letter).unwrap();
-        let _ = write!(found, "{} ", kind.byte());
+        let Letter { envelope, payload } = write(&letter).unwrap();
+        let _ = write!(found, "{} {} ", envelope.kind.byte(), envelope.number);
         payload.to_vec().iter().for_each(|byte| {
             let _ = write!(found, "{byte:02x}");
         });
@@ -159,8 +198,9 @@ fn golden() {
     }
     assert_eq!(found.len(), GOLDEN.len(), "each letter has a line");
     for line in golden_lines() {
-        let came = read_back(line.0, Bytes::from(line.1.clone()).into()).unwrap();
-        assert_eq!(write(&came).unwrap().1.to_vec(), line.1);
+        let came = read_back(&line).unwrap();
+        // Who answers says the term: it is not in what is read.
+        assert!(write(&came).unwrap().payload == line.payload);
     }
 }
 
@@ -170,24 +210,28 @@ fn each_letter_has_a_line() {
     let is_known = |number: u8| {
         let kind = Kind::new(Class::Letters, number);
         let bytes = Bytes::from(vec![0; 8]);
-        let why = read_back(kind, bytes.into()).err().unwrap_or_default();
+        let why = read_back(&letter(kind, bytes.into())).err().unwrap_or_default();
         !why.contains("unknown letter") && !why.contains("unknown kind")
     };
     let known: Vec<u8> = (0..64).filter(|&number| is_known(number)).collect();
-    let mut lines: Vec<u8> = golden_lines().iter().map(|(kind, _)| kind.number()).collect();
+    let mut lines: Vec<u8> = golden_lines().iter().map(|it| it.envelope.kind.number()).collect();
     lines.sort_unstable();
     lines.dedup();
     assert_eq!(known, lines);
 }
 
-fn golden_lines() -> Vec<(Kind, Vec<u8>)> {
+fn golden_lines() -> Vec<Letter> {
     let lines = include_str!("../golden/letters-1.txt").lines();
     let parse = |line: &str| {
-        let (kind, hex) = line.split_once(' ').unwrap();
-        let digits = hex.as_bytes().chunks(2);
+        let mut words = line.split(' ');
+        let mut word = || words.next().unwrap();
+        let kind = Kind::from_byte(word().parse().unwrap()).unwrap();
+        let number = word().parse().unwrap();
+        let digits = word().as_bytes().chunks(2);
         let bytes = digits.map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16));
-        let kind = Kind::from_byte(kind.parse().unwrap()).unwrap();
-        (kind, bytes.collect::<Result<_, _>>().unwrap())
+        let bytes: Bytes = bytes.collect::<Result<_, _>>().unwrap();
+        let envelope = Envelope { kind, again: false, group: GROUP, number };
+        Letter { envelope, payload: bytes.into() }
     };
     lines.map(parse).collect()
 }
@@ -201,7 +245,9 @@ fn noise() {
     let golden = golden_lines();
     for seed in 0..30_000_u64 {
         let mut any = Seeded::new(seed);
-        let (mut kind, mut bytes) = golden[any.below(golden.len())].clone();
+        let Letter { envelope: Envelope { mut kind, .. }, payload } =
+            golden[any.below(golden.len())].clone();
+        let mut bytes = payload.to_vec();
         match any.below(4) {
             0 => {
                 kind = Kind::new(Class::ALL[any.below(3)], any.next() as u8);
@@ -232,13 +278,16 @@ fn noise() {
 /// Each letter cut at each byte, and with a byte more.
 #[test]
 fn lengths_are_checked() {
-    for (kind, bytes) in golden_lines() {
+    for Letter { envelope, payload } in golden_lines() {
+        let bytes = payload.to_vec();
+        let with = |bytes: &[u8]| {
+            let payload = Bytes::copy_from_slice(bytes).into();
+            read_back(&Letter { envelope, payload })
+        };
         for cut in 0..bytes.len() {
-            let cut = Bytes::copy_from_slice(&bytes[..cut]);
-            read_back(kind, cut.into()).expect_err("it is cut");
+            with(&bytes[..cut]).expect_err("it is cut");
         }
-        let more = [&bytes[..], &[0]].concat();
-        let error = read_back(kind, Bytes::from(more).into()).unwrap_err();
+        let error = with(&[&bytes[..], &[0]].concat()).unwrap_err();
         assert!(error.ends_with("is wrong: 1 bytes too many"), "{error}");
     }
 }
@@ -260,18 +309,22 @@ fn wrong_letters() {
     check(14, vec![1, 0xff, 0, 0, 0, 0, 0],              "a text that is not UTF-8");
     check(14, vec![0, 3, 0, 0, 0, 0],                    "unknown origin 3");
     check(33, of(&[0xff, 0xff, 4]),                      "group 81919, which cannot be");
-    check(22, vec![],                                    "unknown letter to a shard 22");
+    check(23, vec![],                                    "unknown letter to a shard 23");
     check(35, vec![],                                    "unknown letter to the owner of the names 35");
     check(47, of(&[]),                                   "unknown letter to a session 47");
     check(43, of(&[0, 14]),                              "unknown answer 14");
     check(43, of(&[0, 13, 1, 0]),                        "unknown reply code 1");
+    check(22, vec![0, 0, 0, 1],                          "a stream whose node cannot be");
+    check(22, vec![1, 0, 0, 3],                          "unknown numbered letter 3");
+    check(56, vec![1, 0, 2, 0, 0],                       "unknown class of stream 2");
+    check(56, vec![1, 0, 1, 2, 0],                       "unknown news 2");
     check(0, vec![],                                     "unknown kind of letter 64");
 }
 
 #[track_caller]
 fn check(number: u8, bytes: Vec<u8>, want: &str) {
     let kind = Kind::new(Class::Letters, number);
-    let error = read_back(kind, Bytes::from(bytes).into()).unwrap_err();
+    let error = read_back(&letter(kind, Bytes::from(bytes).into())).unwrap_err();
     let kind = kind.byte();
     assert_eq!(error, format!("a letter of kind {kind} for group 1, number 17, is wrong: {want}"));
 }
@@ -290,6 +343,9 @@ fn what_stays() {
         leveret_broker::message::ReplyTo { connection: ConnectionId::NOBODY, channel: 0 },
     );
     let admin = ToMeta::Admin { by, reply, command: Box::new(user) };
+    let get = ToShard::Get { reply, queue: QueueId::new(1), no_ack: true };
+    let get = Seeded::new(1).numbered(get);
+    assert_eq!(shard(get), "the letter Get cannot be sent to another node yet");
     let error = write(&Arrived::ToMeta(admin)).unwrap_err();
     assert_eq!(error.to_string(), "the letter Admin cannot be sent to another node yet");
     let imported =
@@ -321,21 +377,12 @@ fn allocations() {
     ];
     let mut writer = Writer::default();
     for sent in &letters {
-        let mut write_one = || match sent {
-            Arrived::ToShard(letter) => {
-                (write_to_shard(letter, GROUP, &mut writer).unwrap(), writer.finish())
-            }
-            Arrived::ToSession(to, letter) => {
-                (write_to_session(*to, letter, &mut writer).unwrap(), writer.finish())
-            }
-            Arrived::ToMeta(_) => panic!("none is there"),
-        };
-        let (kind, payload) = write_one();
+        let mut write_one = || write_with(sent, &mut writer).unwrap();
+        let letter = write_one();
         let before = counting::allocations();
         (0..1000).for_each(|_| drop(write_one()));
         let written = counting::allocations() - before;
         assert!(written <= 100, "{written} allocations for 1,000 letters");
-        let letter = letter(kind, payload);
         let before = counting::allocations();
         for _ in 0..1000 {
             read(&letter, |_| Gate::open()).unwrap();

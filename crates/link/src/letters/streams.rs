@@ -1,0 +1,105 @@
+//! Numbered letters, and what their sender hears of them.
+//!
+//! ```text
+//! numbered   varint node | varint start | varint kept from | u8 kind of the letter: 1 publish, 2 settle | its fields
+//! news       varint node | varint start | u8 class: 0 bodies, 1 acks | u8: 0 agreed, 1 lacks | varint number
+//! ```
+//!
+//! The number of a numbered letter is in its envelope, and so is the term of news. The class of its stream follows from the letter.
+
+use leveret_broker::message::ToShard;
+use leveret_broker::stream::{Numbered, StreamClass, StreamEvent, StreamId, StreamNews};
+use leveret_topology::{GroupId, NodeId};
+
+use super::field::{Field as _, Reader};
+use super::table::{Listed as _, PUBLISH, SETTLE};
+use super::{LetterError, NotSent, messages};
+use crate::payload::Writer;
+
+/// Writes a numbered letter.
+///
+/// # Errors
+///
+/// When the letter in it is one that gets no number. Nothing is written then.
+pub(super) fn put_numbered(
+    numbered: &Numbered,
+    group: GroupId,
+    to: &mut Writer,
+) -> Result<(), NotSent> {
+    let Numbered { stream: StreamId { node, start, class: _ }, number: _, kept_from, letter } =
+        numbered;
+    let kind @ (PUBLISH | SETTLE) = letter.number()? else {
+        return Err(NotSent::NotYet(letter.kind()));
+    };
+    node.get().put(to);
+    start.put(to);
+    kept_from.put(to);
+    to.put(&[kind]);
+    match letter {
+        ToShard::GiveBack { from, unsettled } => {
+            from.put(to);
+            messages::put_given_back(unsettled, group, to);
+        }
+        letter => letter.put_fields(to),
+    }
+    Ok(())
+}
+
+/// Reads the letter with this number.
+pub(super) fn get_numbered(number: u64, from: &mut Reader<'_>) -> Result<ToShard, LetterError> {
+    let (node, start, kept_from) = (get_node(from)?, from.get()?, from.get()?);
+    if number == 0 {
+        return Err(LetterError::Stream("number"));
+    }
+    let class = match from.byte()? {
+        PUBLISH => StreamClass::Bodies,
+        SETTLE => StreamClass::Acks,
+        kind => {
+            return Err(LetterError::Unknown { what: "numbered letter", number: kind.into() });
+        }
+    };
+    let letter = match class {
+        StreamClass::Bodies => ToShard::get_fields(PUBLISH, from)?,
+        StreamClass::Acks => ToShard::get_fields(SETTLE, from)?,
+    };
+    let stream = StreamId { node, start, class };
+    Ok(ToShard::Numbered(Box::new(Numbered { stream, number, kept_from, letter })))
+}
+
+pub(super) fn put_news(news: &StreamNews, to: &mut Writer) {
+    let StreamNews { stream: StreamId { node, start, class }, term: _, what } = *news;
+    node.get().put(to);
+    start.put(to);
+    let class = match class {
+        StreamClass::Bodies => 0,
+        StreamClass::Acks => 1,
+    };
+    let (what, number) = match what {
+        StreamEvent::Agreed(number) => (0, number),
+        StreamEvent::Lacks(number) => (1, number),
+    };
+    to.put(&[class, what]);
+    number.put(to);
+}
+
+/// Reads the news of a term.
+pub(super) fn get_news(term: u64, from: &mut Reader<'_>) -> Result<StreamNews, LetterError> {
+    let (node, start) = (get_node(from)?, from.get()?);
+    let class = match from.byte()? {
+        0 => StreamClass::Bodies,
+        1 => StreamClass::Acks,
+        number => {
+            return Err(LetterError::Unknown { what: "class of stream", number: number.into() });
+        }
+    };
+    let what = match from.byte()? {
+        0 => StreamEvent::Agreed(from.get()?),
+        1 => StreamEvent::Lacks(from.get()?),
+        number => return Err(LetterError::Unknown { what: "news", number: number.into() }),
+    };
+    Ok(StreamNews { stream: StreamId { node, start, class }, term, what })
+}
+
+fn get_node(from: &mut Reader<'_>) -> Result<NodeId, LetterError> {
+    NodeId::new(from.get()?).ok_or(LetterError::Stream("node"))
+}
