@@ -146,6 +146,17 @@ pub enum Op {
         /// Bytes that the next ones get, about. What is kept for them is as long as [`lens_like`] says.
         next_len: u64,
     },
+    /// Cuts off the end of the file that is written to. First the list of files says so, for good: the file has `len` bytes,
+    /// is not sealed, and the log has `reached` so far with it. Once this completes the end does not come back after a power
+    /// cut. Keeps its place among writes and removals.
+    Cut {
+        /// Which.
+        file: FileName,
+        /// Bytes that are left of it.
+        len: u64,
+        /// How far the log is with these.
+        reached: Reached,
+    },
     /// Makes the digest of a file that nothing is written to any more, and keeps it beside it: see
     /// [`Digester`](crate::file::Digester). It replaces one that is there, which goes if the file is damaged. Nobody waits
     /// for it, and it should take little from those who work.
@@ -303,6 +314,8 @@ pub enum Done {
     Read(Result<Bytes, DiskError>),
     /// A removal.
     Removed(Result<(), DiskError>),
+    /// The end of a file was cut off.
+    Cut(Result<(), DiskError>),
     /// A digest was made, or cannot be made.
     Digested(Result<(), Undigested>),
     /// What the disk keeps besides files failed, with this operation or on its own: nobody knows any more what it has, and

@@ -20,7 +20,7 @@
 //! | opening | [`recover`], of damaged files [`salvage`], without reading all of them [`digest`] |
 //! | giving back space | [`space`], [`rewrite`] |
 //! | names of batches among all who have the log | [`terms`] |
-//! | batches for others to copy | [`give`] |
+//! | batches for others to copy, and copies of others' | [`give`], [`follow`] |
 //!
 //! Batches are numbered. A batch with durable records or with notes is synced before the next one is
 //! begun, so there is at most one whose fate is open, and spilled records that came after the last sync.
@@ -29,6 +29,7 @@ mod cold;
 mod digest;
 mod elsewhere;
 mod fetch;
+mod follow;
 mod format;
 mod give;
 mod lend;
@@ -69,6 +70,7 @@ use sets::{SetId, Sets};
 use write::Writer;
 
 pub use digest::{Digester, ReadAt, Undigested};
+pub use follow::{CopyError, CutError, There};
 pub(crate) use format::heading;
 pub use give::{BatchCopy, NoBatch};
 pub use lend::{Unmatched, match_up, match_up_at_rest};
@@ -111,6 +113,9 @@ pub struct Options {
     /// next record has this offset, or a later one. Up to there all has to be there, but what is gone as nobody needs it: a
     /// log that ends before is refused.
     pub until: Option<Reached>,
+    /// The log is that of a follower ([`FileLog::copy`]), and the batches up to this number are committed, itself included, or
+    /// more, as headers of batches tell. What is not known to be committed is not applied.
+    pub follows: Option<u64>,
     /// Whether sealed segments get digests, which a start reads instead of them, unless damage is to be refused: that in
     /// the middle of a segment is found when its records are read.
     pub digests: bool,
@@ -139,6 +144,7 @@ impl Default for Options {
             on_damage: OnDamage::default(),
             weigh: |record| record.len() as u64,
             until: None,
+            follows: None,
             digests: false,
         }
     }
@@ -240,6 +246,8 @@ pub struct FileLog<D> {
     space: space::Space,
     lending: Lending,
     giving: give::Giving,
+    /// Unless the log leads, or has no others.
+    following: Option<Box<follow::Following>>,
     /// What is in memory before it was looked at for eviction.
     evicted: Offset,
     next_token: u64,
@@ -326,7 +334,7 @@ impl<D: Disk> FileLog<D> {
         if let Some(until) = options.until {
             writer.set_agreed(until.sequence);
         }
-        let log = Self {
+        let mut log = Self {
             disk,
             changes: recover::Changes::default(),
             hot: MemoryLog::starting_at(end),
@@ -337,10 +345,14 @@ impl<D: Disk> FileLog<D> {
             space: space::Space::awaiting(found.kept),
             lending: Lending::default(),
             giving: give::Giving::new(options.copies_bytes),
+            following: None,
             evicted: end,
             next_token: 0,
             options,
         };
+        if let Some((table, tail)) = found.followed {
+            log.follow(table, tail);
+        }
         (log, found.report)
     }
 
@@ -369,6 +381,12 @@ impl<D: Disk> FileLog<D> {
     /// Changes from how many bytes on volatile records are written to save memory.
     pub fn set_spill_bytes(&mut self, bytes: u64) {
         self.options.spill_bytes = bytes;
+    }
+
+    /// The disk, with which another log may be opened once nothing is under way: a leader that is one no longer forgets what it
+    /// did, and reads its files as a follower.
+    pub fn into_disk(self) -> D {
+        self.disk
     }
 
     /// The disk, for those who made it.
@@ -433,8 +451,12 @@ impl<D: Disk> FileLog<D> {
         while let Some((token, done)) = self.disk.poll() {
             match done {
                 Done::Written { head, body, result } => {
-                    if let Some(head) = self.rewrite_written(token, head, &result) {
-                        self.written(token, (head, body), result);
+                    match self.rewrite_written(token, head, &result) {
+                        Some(head) if self.following.is_some() => {
+                            self.copied(token, (head, body), result);
+                        }
+                        Some(head) => self.written(token, (head, body), result),
+                        None => {}
                     }
                 }
                 Done::Read(result) => {
@@ -444,7 +466,12 @@ impl<D: Disk> FileLog<D> {
                     let mut submit = |op| submit(disk, next_token, op);
                     fetch.input(token, result, store, &mut submit);
                 }
-                Done::Removed(result) => self.removed(token, &result),
+                Done::Removed(result) => {
+                    if let Some(result) = self.cut_done(token, result) {
+                        self.removed(token, &result);
+                    }
+                }
+                Done::Cut(result) => drop(self.cut_done(token, result)),
                 Done::Digested(result) => self.digested(token, &result),
                 Done::Failed(error) => self.writer.fail(error.to_string()),
             }
@@ -818,7 +845,8 @@ impl<D: Disk> Log for FileLog<D> {
     }
 
     fn notes(&self) -> usize {
-        self.writer.notes()
+        let copies = self.following.as_ref().map_or(0, |following| following.waiting());
+        self.writer.notes() + copies
     }
 
     fn keeps_spares(&self) -> bool {

@@ -256,6 +256,24 @@ impl World {
         Ok(())
     }
 
+    /// The end of a file is about to be cut off.
+    fn shorten(&mut self, file: FileName, len: u64, reached: Reached) -> Result<(), DiskError> {
+        self.write_list()?;
+        if let Some(known) = self.roster.get_mut(&file) {
+            (known.len, known.reached, known.stage) = (len, reached, Stage::Growing);
+        }
+        self.safe_roster = self.roster.clone();
+        Ok(())
+    }
+
+    fn truncate(&mut self, file: FileName, len: u64) {
+        if let Some(file) = self.files.get_mut(&file) {
+            file.bytes.truncate(len as usize);
+            file.unsynced.clear();
+            file.is_new = false;
+        }
+    }
+
     fn check_removal(&self, file: FileName) -> Result<(), DiskError> {
         match self.faults.fail_remove || self.faults.stuck == Some(file) {
             true => Err(DiskError::Failed("simulated removal error".into())),
@@ -418,6 +436,15 @@ impl SimDisk {
                 // Not in the list any more, and there still.
                 Op::Remove { file, .. } if world.below(2) == 0 => {
                     let _ = world.strike(file);
+                }
+                Op::Cut { file, len, reached } => {
+                    let steps = world.below(3);
+                    if steps > 0 {
+                        let _ = world.shorten(file, len, reached);
+                    }
+                    if steps > 1 {
+                        world.truncate(file, len);
+                    }
                 }
                 Op::Digest { file, len } if world.below(2) == 0 => {
                     let _ = world.digest(file, len);
@@ -626,6 +653,13 @@ impl Disk for SimDisk {
                 }
                 Done::Digested(result)
             }
+            Op::Cut { file, len, reached } => match world.shorten(file, len, reached) {
+                Ok(()) => {
+                    world.truncate(file, len);
+                    Done::Cut(Ok(()))
+                }
+                Err(error) => Done::Failed(error),
+            },
             Op::Remove { file, next_len } => {
                 world.digests.remove(&file);
                 if let Err(error) = world.strike(file) {
@@ -684,11 +718,7 @@ impl Disk for SimDisk {
     }
 
     fn truncate_now(&mut self, file: FileName, len: u64) -> Result<(), DiskError> {
-        if let Some(file) = self.world().files.get_mut(&file) {
-            file.bytes.truncate(len as usize);
-            file.unsynced.clear();
-            file.is_new = false;
-        }
+        self.world().truncate(file, len);
         Ok(())
     }
 

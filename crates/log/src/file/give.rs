@@ -3,10 +3,11 @@
 //! The newest ones are in memory, in the buffers from which they were written. Others are read from their segments, some in one
 //! go, while nobody waits. What was rewritten or removed cannot be given: who lacks it needs files.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 use foldhash::fast::FixedState;
+use hashbrown::HashMap;
 
 use super::format::{BatchHeader, FILE_HEADER, Kind, TERM_HEADER};
 use super::walk::{Batch, Step, Walk};
@@ -332,7 +333,7 @@ impl Read {
 }
 
 /// Whether the records of a batch are what they were. `bytes` are those of the batch.
-fn are_whole(batch: &Batch<'_>, bytes: &[u8]) -> bool {
+pub(super) fn are_whole(batch: &Batch<'_>, bytes: &[u8]) -> bool {
     let mut are_whole = true;
     let read = batch.records(&mut |record, place| {
         let from = place.saturating_sub(batch.position) as usize;

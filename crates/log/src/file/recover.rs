@@ -37,6 +37,7 @@ use std::collections::BTreeSet;
 use std::iter::once;
 
 use super::digest::Digest;
+use super::follow::Tail;
 use super::format::{FileHeader, LISTED_SINCE};
 use super::salvage::{self, Damage, salvage};
 use super::table::Table;
@@ -179,6 +180,8 @@ pub(super) struct Found {
     /// Segments of which files are kept aside, or word.
     pub(super) kept: BTreeSet<u64>,
     pub(super) report: Report,
+    /// Of a follower: what the table knows besides, and what is not in it.
+    pub(super) followed: Option<(Table, Tail)>,
 }
 
 /// What reading all files of a log came to. Nothing was changed.
@@ -344,7 +347,11 @@ fn read_all<D: Disk>(
     let mut recovery = Recovery {
         table: Table::new(options.weigh),
         report: Report::default(),
+        reached: Reached::default(),
         last_term: 0,
+        last: None,
+        terms: None,
+        tail: options.follows.map(Tail::new),
         until,
         cut: None,
         progress,
@@ -367,21 +374,19 @@ fn read_all<D: Disk>(
     let is_list_needed = files.iter().any(|file| file.header.format >= LISTED_SINCE);
     let mut files = files.into_iter().enumerate();
     while let Some((index, file)) = files.next() {
-        let terms = match file.header.framing().has_terms && file.name.generation == 0 {
-            true => match recovery.terms(disk, &file)? {
-                None => {
-                    // What was cut off once, or was to be.
-                    let behind: Vec<_> = once(file).chain(files.map(|(_, it)| it)).collect();
-                    for file in behind.iter().rev() {
-                        recovery.goes(file);
-                        unagreed.push(file.name);
-                    }
-                    break;
+        recovery.terms = None;
+        if file.header.framing().has_terms && file.name.generation == 0 {
+            recovery.terms = recovery.terms(disk, &file)?;
+            if recovery.terms.is_none() {
+                // What was cut off once, or was to be.
+                let behind: Vec<_> = once(file).chain(files.map(|(_, it)| it)).collect();
+                for file in behind.iter().rev() {
+                    recovery.goes(file);
+                    unagreed.push(file.name);
                 }
-                terms => terms,
-            },
-            false => None,
-        };
+                break;
+            }
+        }
         let is_tail = next(index as u64) == count as u64 && file.name.generation == 0;
         let end = recovery.passed.done.saturating_add(file.len);
         match digest_of(disk, &file, uses_digests && !is_tail)? {
@@ -389,26 +394,49 @@ fn read_all<D: Disk>(
             None => ends.extend(recovery.file(disk, &file, is_tail)?),
         }
         recovery.pass_to(end);
-        terms.into_iter().for_each(|terms| recovery.set_terms(terms));
-        let Some(segment) = recovery.table.store.segments.all.back() else { continue };
+        let Some(last) = recovery.last else { continue };
         let FileHeader { through, first, as_of, mark, .. } = file.header;
         enlisted.push(Listed {
             file: file.name,
-            len: segment.written,
+            len: last.len,
             beginning: file.beginning,
-            reached: recovery.table.reached,
+            reached: recovery.reached,
             heading: Some(Heading { through, first, as_of, mark }),
-            stage: if segment.is_sealed { Stage::Sealed } else { Stage::Growing },
+            stage: if last.is_sealed { Stage::Sealed } else { Stage::Growing },
         });
     }
     if let Some(file) = known.cut_short(&enlisted, told) {
         let len = known.there.iter().find(|it| it.name == file).map_or(0, |it| it.len);
         return Err(damaged(file, len, "this is a copy of an earlier time, which ends too soon"));
     }
-    let Recovery { table, mut report, cut, last_term, .. } = recovery;
-    let Table { mut store, reached: found, next_segment, .. } = table;
-    let Store { segments, cold, .. } = &mut store;
-    segments.stragglers.retain(|at, _| cold.get(*at).is_some());
+    let Recovery { mut table, mut report, mut cut, last_term, tail, reached: mut found, .. } =
+        recovery;
+    let mut store = std::mem::take(&mut table.store);
+    let next_segment = table.next_segment;
+    let followed = tail.map(|mut tail| {
+        // Nothing that is to have a next file or a next batch stays without it: that may be in another place.
+        let has_files = !store.segments.all.is_empty();
+        for (file, len) in tail.trim(found.sequence, last_term, has_files) {
+            let line = enlisted.iter_mut().find(|line| line.file == file);
+            match (line, len) {
+                (Some(line), Some(len)) => {
+                    (line.len, line.stage) = (len, Stage::Growing);
+                    line.reached = tail.reached(table.reached);
+                    cut = Some((file, len));
+                }
+                _ => {
+                    enlisted.retain(|line| line.file != file);
+                    ends.retain(|(it, _)| *it != file);
+                    unagreed.push(file);
+                }
+            }
+        }
+        found = tail.reached(table.reached).max(table.reached);
+        (table, tail)
+    });
+    if followed.is_none() {
+        forget_gone(&mut store);
+    }
     // What is gone was told of, and may come back: nothing else gets its names.
     let Floor { reached: floor, segment } = known.floor();
     // But the names of what others have not agreed to are free.
@@ -419,7 +447,7 @@ fn read_all<D: Disk>(
         }
     }
     // And where batches have terms each follows on the one that is there, whatever became of others.
-    let used = if last_term > 0 { found } else { floor };
+    let used = if last_term > 0 || followed.is_some() { found } else { floor };
     let reached = found.max(until.unwrap_or(used));
     let next_segment = next_segment.max(segment);
     let floor = Floor { reached, segment: next_segment };
@@ -427,8 +455,8 @@ fn read_all<D: Disk>(
     let kept = kept.into_iter().map(|file| file.segment).collect();
     report.removed_files = obsolete.len().saturating_add(unagreed.len()) as u64;
     let segments = &store.segments.all;
-    report.files = segments.len() as u64;
-    report.bytes = store.segments.disk_bytes();
+    report.files = enlisted.len() as u64;
+    report.bytes = enlisted.iter().map(|it| it.len).fold(0, u64::saturating_add);
     report.records = segments.iter().map(|it| it.live).fold(0, u64::saturating_add);
     report.list = match &known.roster {
         Roster::None if is_list_needed => Some("is missing".to_owned()),
@@ -442,7 +470,13 @@ fn read_all<D: Disk>(
     let lines = RosterLines { files: enlisted, floor };
     let has_list = is_list_needed || known.roster != Roster::None;
     let changes = Changes { ends, cut, obsolete, lines, is_list_needed, has_list, digested: None };
-    Ok((store, Found { reached, last_term, next_segment, kept, report }, changes))
+    Ok((store, Found { reached, last_term, next_segment, kept, report, followed }, changes))
+}
+
+/// Forgets where stragglers are that nobody holds.
+pub(super) fn forget_gone(store: &mut Store) {
+    let Store { segments, cold, .. } = store;
+    segments.stragglers.retain(|at, _| cold.get(*at).is_some());
 }
 
 /// Whether a file has nothing that others agreed to. What was rewritten has nothing else.

@@ -327,7 +327,7 @@ impl<D: Disk> FileLog<D> {
             return Next::Wait;
         }
         match work.phase {
-            Phase::Copy => self.copy(work),
+            Phase::Copy => self.copy_next(work),
             Phase::Settle { before } => {
                 if self.writer.unsafe_from(self.sums.unwritten) < before {
                     return Next::Wait;
@@ -352,7 +352,7 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
-    fn copy(&mut self, work: &mut Rewrite) -> Next {
+    fn copy_next(&mut self, work: &mut Rewrite) -> Next {
         if work.out.len() >= FULL {
             return self.write_out(work);
         }

@@ -18,7 +18,7 @@ use super::format::{
     BatchEntry, BatchHeader, FILE_HEADER, FileHeader, IndexReader, LISTED_SINCE, Malformed,
     NoteEntry, NoteKind, RecordEntry,
 };
-use super::segments::{Digested, Epoch, Segment};
+use super::segments::{Digested, Epoch, Segment, SegmentTerms};
 use super::sets::{SetId, Sets};
 use super::walk::Batch;
 use crate::Holder;
@@ -34,6 +34,8 @@ pub(super) struct Table {
     /// How far the log is.
     pub(super) reached: Reached,
     pub(super) next_segment: u64,
+    /// Bytes of records that notes let go of, about.
+    pub(super) freed: u64,
     /// What a record weighs, by its head.
     weigh: fn(&[u8]) -> u64,
 }
@@ -163,7 +165,7 @@ impl Tally {
 impl Table {
     pub(super) fn new(weigh: fn(&[u8]) -> u64) -> Self {
         let (store, lost, reached) = Default::default();
-        Self { store, lost, reached, next_segment: 0, weigh }
+        Self { store, lost, reached, next_segment: 0, freed: 0, weigh }
     }
 
     /// The batches that follow are those of this file.
@@ -182,6 +184,13 @@ impl Table {
         self.reached = self.reached.max(Reached { end: header.first, sequence: header.as_of });
         self.next_segment = self.next_segment.max(next(header.through));
         Ok(())
+    }
+
+    /// These are the terms of the file that was begun last.
+    pub(super) fn set_terms(&mut self, terms: SegmentTerms) {
+        if let Some(segment) = self.store.segments.all.back_mut() {
+            segment.terms = Some(terms);
+        }
     }
 
     /// The next batch of the file, or the one that seals it.
@@ -449,7 +458,8 @@ impl Table {
 
     /// Does to a record what a note says.
     fn change(&mut self, target: usize, at: u64, kind: NoteKind<'_>) {
-        let Store { segments, sets, cold, marks, elsewhere, paged, own, .. } = &mut self.store;
+        let Self { store, freed, .. } = self;
+        let Store { segments, sets, cold, marks, elsewhere, paged, own, .. } = store;
         match kind {
             NoteKind::Release(holder) => {
                 let Some(held) = cold.get(at) else { return };
@@ -466,7 +476,7 @@ impl Table {
                         marks.remove(&at);
                         segments.stragglers.remove(&at);
                         if let Some(segment) = segments.all.get_mut(target) {
-                            segment.drop_record(None);
+                            *freed = freed.saturating_add(segment.drop_record(None));
                         }
                     }
                 }

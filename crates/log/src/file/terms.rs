@@ -13,6 +13,8 @@ impl<D: Disk> FileLog<D> {
     /// those that follow. It is written by the next [`sync`](crate::Log::sync) while no batch is under way. Nothing that was
     /// appended before and not handed over has an earlier term.
     ///
+    /// A follower leads once all that it copied is on its disk: only then the batch is written, and all is applied.
+    ///
     /// A log that had no terms has them from now on, and older programs refuse it. Its batches from then on are numbered from 1
     /// at least: 0 is the name of none. What it had is agreed to.
     ///
@@ -22,7 +24,10 @@ impl<D: Disk> FileLog<D> {
     pub fn begin_term(&mut self, term: u64) {
         let last = self.last();
         assert!(term > last.term, "term {term} begins behind {last}");
-        self.writer.begin_term(term);
+        match &mut self.following {
+            Some(following) => following.will_lead(term),
+            None => self.writer.begin_term(term, !self.store.segments.all.is_empty()),
+        }
     }
 
     /// Has bytes that are not the log's written as a batch of their own: a change of the group's members. To be called in a
@@ -34,11 +39,17 @@ impl<D: Disk> FileLog<D> {
 
     /// The last batch, written or not. [`BatchName::NONE`] if there is none.
     pub fn last(&self) -> BatchName {
+        if let Some(following) = &self.following {
+            return following.last();
+        }
         self.name(self.writer.sequence())
     }
 
     /// The last batch that is on this disk for good, as all before it.
     pub fn stored(&self) -> BatchName {
+        if let Some(following) = &self.following {
+            return self.name(following.stored() + 1);
+        }
         self.name(self.writer.synced())
     }
 
@@ -53,12 +64,18 @@ impl<D: Disk> FileLog<D> {
     pub fn point(&self) -> BatchName {
         match self.as_written().last() {
             Some(segment) => before(segment),
-            None => BatchName { number: self.writer.sequence().saturating_sub(1), term: 0 },
+            None => match &self.following {
+                Some(following) => following.applied(),
+                None => BatchName { number: self.writer.sequence().saturating_sub(1), term: 0 },
+            },
         }
     }
 
     /// The term of a batch that is above the [`point`](Self::point), or is that.
     pub fn term_of(&self, number: u64) -> Option<u64> {
+        if let Some(following) = self.following.as_ref().filter(|it| number > it.applied().number) {
+            return following.term_of(number);
+        }
         if number >= self.writer.sequence() {
             return None;
         }
@@ -77,8 +94,8 @@ impl<D: Disk> FileLog<D> {
     pub(super) fn as_written(&self) -> impl Iterator<Item = &Segment> {
         let mut next = None;
         self.store.segments.all.iter().rev().take_while(move |segment| {
-            let is_next = next.is_none_or(|next| segment.through.checked_add(1) == Some(next));
-            next = Some(segment.file.segment);
+            let is_next = next.is_none_or(|next| segment.next_batch == next);
+            next = Some(segment.as_of);
             is_next && segment.terms.is_some()
         })
     }

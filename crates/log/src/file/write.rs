@@ -398,22 +398,6 @@ impl Writer {
         self.freed.push_back((self.notes_before + self.notes.len() as u64, place));
         None
     }
-
-    /// The number that begins each batch of a file. As hard to guess as the seed.
-    pub(super) fn new_mark(&self, file: FileName) -> u64 {
-        let numbers = [file.segment, file.generation, self.sequence];
-        let mark = numbers.iter().fold(mix(self.seed), |mark, number| mix(mark ^ mix(*number)));
-        // In another term the same numbers may be another file's.
-        if self.term > 0 { mix(mark ^ mix(self.term)) } else { mark }
-    }
-}
-
-/// SplitMix64's step.
-fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 /// What became of a record when a batch was gathered.
@@ -569,6 +553,9 @@ impl<D: Disk> FileLog<D> {
 
     /// Gathers the records and notes from before `until` into a batch and submits it, unless a batch is under way.
     pub(super) fn hand_over(&mut self, until: Moment) {
+        if self.following.is_some() && !self.write_copies() {
+            return;
+        }
         // What others have not agreed to may come back: then room is there only after they have.
         self.writer.has_only_releases = self.writer.is_full && self.writer.agreed == u64::MAX;
         if self.writer.flight.is_some() {

@@ -330,6 +330,21 @@ impl List {
         self.sync()
     }
 
+    /// The end of a file is going to be cut off: the list says so, for good.
+    pub(super) fn shorten(
+        &mut self,
+        file: FileName,
+        len: u64,
+        reached: Reached,
+    ) -> Result<(), DiskError> {
+        let Some(&index) = self.by_name.get(&file) else { return Ok(()) };
+        if let Some(line) = &mut self.lines[index] {
+            (line.len, line.reached, line.stage) = (len, reached, Stage::Growing);
+        }
+        self.write_line(index)?;
+        self.sync()
+    }
+
     /// Between two operations of a log that goes on: syncs it if that is due. Whoever waits for the first of them has been
     /// told by then, and nothing is written to a file before it is here that it was begun.
     pub(super) fn settle(&mut self, now: Instant) -> Result<(), DiskError> {

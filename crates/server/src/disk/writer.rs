@@ -161,6 +161,15 @@ impl Writer {
         sync_dir(&self.dir)
     }
 
+    /// Cuts off the end of a file.
+    fn cut_off(&mut self, name: FileName, len: u64) -> std::io::Result<()> {
+        // It is opened again for the next write.
+        self.close(name);
+        let file = OpenOptions::new().write(true).open(self.dir.join(name.to_string()))?;
+        file.set_len(len)?;
+        file.sync_all()
+    }
+
     /// Gives back what the file that is written to has behind its last write.
     fn cut(&mut self) {
         if let Some(open) = self.open.as_mut().filter(|open| open.is_reused) {
@@ -250,6 +259,14 @@ impl Writer {
                     Err(_) => {}
                 }
                 Done::Removed(removed.map_err(|error| failed(&error)))
+            }
+            Op::Cut { file, len, reached } => {
+                self.full_until = None;
+                self.has_listed = true;
+                if let Err(error) = self.list.lock().shorten(file, len, reached) {
+                    return Done::Failed(error);
+                }
+                Done::Cut(self.cut_off(file, len).map_err(|error| failed(&error)))
             }
             Op::Read { .. } => Done::Read(Err(not_for_this_thread())),
             Op::Digest { .. } => Done::Digested(Err(Undigested::Disk(not_for_this_thread()))),

@@ -1,10 +1,13 @@
 //! Reading files one after another, into the table of holders.
 
+use std::cmp::Ordering;
+
 use super::choose::File;
 use super::window::{Window, crcs, have_crcs};
 use super::{OpenError, Progress, Report, damaged, next, on};
 use crate::disk::{Disk, DiskError, FileName, Reached};
 use crate::file::digest::Digest;
+use crate::file::follow::Tail;
 use crate::file::format::{BatchHeader, FILE_HEADER, FileHeader, Framing, Malformed, TERM_HEADER};
 use crate::file::segments::SegmentTerms;
 use crate::file::table::Table;
@@ -13,14 +16,34 @@ use crate::file::walk::{Batch, Step, Walk, is_begun};
 pub(super) struct Recovery<'a> {
     pub(super) table: Table,
     pub(super) report: Report,
+    /// How far the files that were read are.
+    pub(super) reached: Reached,
     /// Of the last batch; 0 if it has none.
     pub(super) last_term: u64,
+    /// The file that was read last: how much of it is whole, and whether it is sealed.
+    pub(super) last: Option<LastFile>,
+    /// Of the file that is read next.
+    pub(super) terms: Option<SegmentTerms>,
+    /// What may be cut off of a follower's log is not for the table.
+    pub(super) tail: Option<Tail>,
     /// Where the log is to end.
     pub(super) until: Option<Reached>,
     /// The file that has a batch behind that, and where that begins.
     pub(super) cut: Option<(FileName, u64)>,
     pub(super) progress: &'a mut dyn FnMut(Progress),
     pub(super) passed: Progress,
+}
+
+/// A file that was read.
+#[derive(Clone, Copy)]
+pub(super) struct LastFile {
+    name: FileName,
+    through: u64,
+    has_terms: bool,
+    pub(super) len: u64,
+    pub(super) is_sealed: bool,
+    /// All of it is for the table: it was rewritten, or is of a log that had no others.
+    is_applied: bool,
 }
 
 impl Recovery<'_> {
@@ -34,7 +57,7 @@ impl Recovery<'_> {
     ) -> Result<Option<(FileName, u64)>, OpenError> {
         let File { name, len, header, .. } = file;
         let (name, len) = (*name, *len);
-        self.begin(file)?;
+        self.begin(file, false)?;
         let is_first_generation = name.generation == 0;
         let (len, is_interrupted) = if is_tail { tail(disk, file)? } else { (len, false) };
         let mut window = Window::new(disk, name, len);
@@ -57,7 +80,7 @@ impl Recovery<'_> {
                     if end != len {
                         return Err(damaged(name, end, "bytes follow the end of the segment"));
                     }
-                    on_batch(name, position, self.table.batch(&batch))?;
+                    on_batch(name, position, self.batch(&batch))?;
                     return Ok(is_tail.then_some((name, end)));
                 }
                 Step::Batch(batch)
@@ -69,7 +92,7 @@ impl Recovery<'_> {
                     need = 0;
                     self.last_term = batch.header.terms.map_or(0, |it| it.term);
                     expected = next(batch.header.sequence);
-                    on_batch(name, position, self.table.batch(&batch))?;
+                    on_batch(name, position, self.batch(&batch))?;
                     self.pass_to(self.passed.done.saturating_add(batch.len()));
                 }
                 Step::End if is_tail => {
@@ -122,35 +145,78 @@ impl Recovery<'_> {
         }
         let first = BatchHeader::decode(&bytes, header.framing()).ok();
         let before = first.and_then(|it| it.terms).map_or(self.last_term, |it| it.before);
-        let last = self.table.store.segments.all.back();
-        let last = last.filter(|it| it.file.generation == 0 && next(it.through) == name.segment);
-        let is_next = last.is_none_or(|last| {
-            let number = self.table.reached.sequence;
-            let is_its = last.terms.is_none() || header.as_of == number;
-            is_its && before == self.last_term
+        let expected = self.reached.sequence;
+        let is_next = self.last.filter(|it| it.name.generation == 0).is_none_or(|last| {
+            match header.as_of.cmp(&expected) {
+                Ordering::Equal => before == self.last_term,
+                Ordering::Less => false,
+                // Those between were in files that are gone, if there were any. Only the first with terms leaves a gap itself.
+                Ordering::Greater => !last.has_terms || next(last.through) < name.segment,
+            }
         });
         Ok(is_next.then_some(SegmentTerms { term: header.term, before }))
     }
 
-    /// These are the terms of the file that was read last.
-    pub(super) fn set_terms(&mut self, terms: SegmentTerms) {
-        if let Some(segment) = self.table.store.segments.all.back_mut() {
-            segment.terms = Some(terms);
+    fn begin(&mut self, file: &File, has_digest: bool) -> Result<(), OpenError> {
+        let (name, header) = (file.name, &file.header);
+        let FileHeader { through, first, as_of, .. } = *header;
+        let has_terms = header.framing().has_terms;
+        let is_applied = has_digest || name.generation > 0 || !has_terms;
+        let len = FILE_HEADER as u64;
+        let last = LastFile { name, through, has_terms, len, is_sealed: false, is_applied };
+        let what = "the header is at odds with that of the file before";
+        let is_behind = self.last.is_none_or(|last| name.segment > last.through);
+        if first < self.reached.end || !is_behind {
+            return Err(damaged(name, 0, what));
         }
+        let Self { table, tail, terms, .. } = self;
+        let begun = match (tail, *terms) {
+            (Some(tail), Some(terms)) if !is_applied => {
+                tail.begin(name, header, terms);
+                Ok(())
+            }
+            (tail, terms) => {
+                let applied = tail.as_mut().map_or(Ok(()), |tail| tail.apply_all(table));
+                let begun = applied.and_then(|()| table.begin(name, header));
+                terms.into_iter().for_each(|terms| table.set_terms(terms));
+                begun
+            }
+        };
+        self.reached = self.reached.max(Reached { end: first, sequence: as_of });
+        self.last = Some(last);
+        begun.map_err(|Malformed| damaged(name, 0, what))
     }
 
-    fn begin(&mut self, file: &File) -> Result<(), OpenError> {
-        let what = "the header is at odds with that of the file before";
-        let begun = self.table.begin(file.name, &file.header);
-        begun.map_err(|Malformed| damaged(file.name, 0, what))
+    /// The next batch of the file, or what seals it.
+    fn batch(&mut self, batch: &Batch<'_>) -> Result<(), Malformed> {
+        let Self { table, tail, last, reached, .. } = self;
+        let Some(last) = last else { return Err(Malformed) };
+        let BatchHeader { first, end, sequence, .. } = batch.header;
+        if first < reached.end && !batch.header.is_seal() {
+            return Err(Malformed);
+        }
+        (last.len, last.is_sealed) = (batch.end(), batch.header.is_seal());
+        let sequence = if last.is_sealed { 0 } else { next(sequence) };
+        *reached = reached.max(Reached { end, sequence });
+        match tail.as_mut().filter(|_| !last.is_applied) {
+            Some(tail) => {
+                batch.check(first)?;
+                tail.batch(batch, table)
+            }
+            None => table.batch(batch),
+        }
     }
 
     /// Takes in what the digest of a file says, instead of the file.
     pub(super) fn digested(&mut self, file: &File, digest: Digest) -> Result<(), OpenError> {
-        self.begin(file)?;
+        self.begin(file, true)?;
         let taken = self.table.digest(digest, file.len);
         taken.map_err(|Malformed| damaged(file.name, 0, "its digest is not readable"))?;
         self.last_term = if file.header.term > 0 { file.header.term } else { self.last_term };
+        self.reached = self.reached.max(self.table.reached);
+        if let Some(last) = &mut self.last {
+            (last.len, last.is_sealed) = (file.len, true);
+        }
         self.report.digests = next(self.report.digests);
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! Terms in what is written, and batches without records.
 
 use super::Writer;
-use crate::disk::{Body, Disk};
+use crate::disk::{Body, Disk, FileName};
 use crate::file::FileLog;
 use crate::file::format::{BatchHeader, Kind, Terms};
 use crate::file::lend::SharedOfBatch;
+use crate::{BatchName, Offset};
 
 /// A batch without records.
 #[derive(Debug)]
@@ -16,6 +17,14 @@ pub(super) enum BareBatch {
 }
 
 impl Writer {
+    /// The number that begins each batch of a file. As hard to guess as the seed.
+    pub(in crate::file) fn new_mark(&self, file: FileName) -> u64 {
+        let numbers = [file.segment, file.generation, self.sequence];
+        let mark = numbers.iter().fold(mix(self.seed), |mark, number| mix(mark ^ mix(*number)));
+        // In another term the same numbers may be another file's.
+        if self.term > 0 { mix(mark ^ mix(self.term)) } else { mark }
+    }
+
     /// What the header of the next batch has besides, if the log has terms.
     pub(super) fn terms(&self) -> Option<Terms> {
         let Self { term, last_term: before, .. } = *self;
@@ -30,10 +39,10 @@ impl Writer {
     }
 
     /// The next batch is the first of a term.
-    pub(in crate::file) fn begin_term(&mut self, term: u64) {
+    pub(in crate::file) fn begin_term(&mut self, term: u64, has_batches: bool) {
         if self.term == 0 {
             // All that is there is below: the batches of a group of one, or none, and 0 is the name of none.
-            self.sequence = if self.sequence > 0 { self.sequence.max(2) } else { 1 };
+            self.sequence = self.sequence.max(if has_batches { 2 } else { 1 });
             self.synced = self.sequence;
         }
         let agreed = self.agreed.min(self.sequence);
@@ -46,6 +55,31 @@ impl Writer {
         self.bare.push_back(BareBatch::Members(bytes.to_vec()));
     }
 
+    /// A follower has applied all up to this batch, the next offset is `end`, and others have agreed to all before `agreed`.
+    pub(in crate::file) fn set_applied(&mut self, last: BatchName, end: Offset, agreed: u64) {
+        self.sequence = last.number + 1;
+        self.synced = self.sequence;
+        self.go_on_in(last.term);
+        self.go_on_at(end);
+        self.set_agreed(agreed);
+    }
+
+    /// A follower leads, and has this batch as its last one. Others have agreed to all before `agreed`.
+    pub(in crate::file) fn lead_from(&mut self, last: BatchName, end: Offset, agreed: u64) {
+        self.agreed = u64::MAX;
+        self.set_applied(last, end, agreed);
+    }
+
+    /// The next segment has this number.
+    pub(in crate::file) fn set_next_segment(&mut self, number: u64) {
+        self.next_segment = number;
+    }
+
+    /// The disk has room, or not.
+    pub(in crate::file) fn set_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
+    }
+
     /// The term of the batches that are gathered.
     pub(in crate::file) fn term(&self) -> u64 {
         self.term
@@ -55,6 +89,14 @@ impl Writer {
     pub(in crate::file) fn synced(&self) -> u64 {
         self.synced
     }
+}
+
+/// SplitMix64's step.
+fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
 }
 
 impl<D: Disk> FileLog<D> {
