@@ -33,6 +33,7 @@ mod memory;
 mod message;
 mod output;
 mod replica;
+mod votes;
 
 #[cfg(test)]
 mod tests;
@@ -45,3 +46,4 @@ pub use memory::MemoryBatches;
 pub use message::{Body, Message};
 pub use output::{Output, Role, Stored, Task, Tasks, Ticket, Word};
 pub use replica::{NotNow, Replica, Settings};
+pub use votes::{VOTES, Votes};
