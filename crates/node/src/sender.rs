@@ -64,6 +64,8 @@ struct Window {
     bytes: u64,
     /// The number that is sent next.
     cursor: u64,
+    /// The other side had those below when the link was new.
+    has_below: u64,
     /// All up to this one are agreed upon.
     agreed: u64,
 }
@@ -145,7 +147,7 @@ impl StreamLetter {
 impl Window {
     fn new() -> Self {
         let letters = VecDeque::new();
-        Self { first: 1, letters, len: 0, bytes: 0, cursor: 1, agreed: 0 }
+        Self { first: 1, letters, len: 0, bytes: 0, cursor: 1, has_below: 0, agreed: 0 }
     }
 
     /// The number of the next letter.
@@ -186,9 +188,14 @@ impl Window {
         (from..=low.min(self.end() - 1)).for_each(|number| self.look_at(number));
     }
 
-    /// The next letter is this one, or the first one that is there.
+    /// The next letter is this one, unless it is one before.
     fn go_back_to(&mut self, number: u64) {
-        self.cursor = number.clamp(self.first, self.end());
+        self.cursor = self.cursor.min(number).max(self.first);
+    }
+
+    /// The next letter is the first one, and the other side has those below `next`.
+    fn begins(&mut self, next: u64) {
+        (self.cursor, self.has_below) = (self.first, next);
     }
 
     fn is_over(&self, max: KeptMax, shift: u32) -> bool {
@@ -263,7 +270,10 @@ impl StreamSender {
         while window.cursor < window.end() {
             let (number, kept_from) = (window.cursor, window.first);
             window.cursor += 1;
-            if let Some(Some(kept)) = window.place(number) {
+            let has_below = window.has_below;
+            if let Some(Some(kept)) = window.place(number)
+                && (kept.untold > 0 || number >= has_below)
+            {
                 let letter = kept.letter.again();
                 return Some(Numbered { stream, number, kept_from, letter });
             }
@@ -288,26 +298,28 @@ impl StreamSender {
         }
     }
 
+    /// How far it is, for reading.
+    pub fn describe(&self) -> String {
+        let window = |it: &Window| {
+            format!("{}..{} agreed {} cursor {}", it.first, it.end(), it.agreed, it.cursor)
+        };
+        let (bodies, acks) = (window(&self.bodies), window(&self.acks));
+        let (untold, paused) = (self.untold.len(), self.paused.len());
+        format!("bodies {bodies}, acks {acks}, {untold} untold, {paused} pause")
+    }
+
     /// Letters that are kept.
     pub fn kept(&self) -> usize {
         self.bodies.len + self.acks.len
     }
 
-    /// The link is new, or the shard: it is so far with messages, and with settlements. A shard in a new term may have lost what it
-    /// had said that it has, and may not have told what it did: so it is sent all that is kept.
+    /// The link is new, or the shard: it is so far with messages, and with settlements. All that is kept is sent again, but for
+    /// letters that the shard has and of which nobody waits for a verdict. What the shard has from before this term it tells
+    /// again.
     pub fn begins(&mut self, bodies: StreamPlace, acks: StreamPlace) {
-        if bodies.term > self.term {
-            self.begin_term(bodies.term);
-        } else {
-            self.bodies.go_back_to(bodies.next);
-            self.acks.go_back_to(acks.next);
-        }
-    }
-
-    fn begin_term(&mut self, term: u64) {
-        self.term = term;
-        self.bodies.go_back_to(0);
-        self.acks.go_back_to(0);
+        self.term = self.term.max(bodies.term);
+        self.bodies.begins(bodies.next);
+        self.acks.begins(acks.next);
     }
 
     /// The shard says something of a stream.
@@ -321,7 +333,7 @@ impl StreamSender {
                 self.window(stream.class).agreed(low);
                 self.resume(out);
             }
-            StreamEvent::Lacks(_) if term > self.term => self.begin_term(term),
+            // Of a later term, it comes before the news that the shard is another one.
             StreamEvent::Lacks(next) if term == self.term => {
                 self.window(stream.class).go_back_to(next);
             }

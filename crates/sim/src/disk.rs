@@ -644,9 +644,9 @@ impl Log for Store {
         };
         let (withheld, soon): (Vec<_>, Vec<_>) =
             soon.iter().partition(|&&at| agreement.withholds(at));
+        // What needs no disk is handed over at the end of the turn, where a batch may end.
         agreement.asked.extend(withheld);
         both!(mut self, log => log.fetch(&soon));
-        self.propose_what_is_asked();
     }
 
     fn fetch_ahead(&mut self, soon: &[Offset]) {

@@ -44,6 +44,7 @@ mod checks;
 mod client;
 mod disk;
 mod life;
+mod link;
 mod mover;
 mod node;
 mod plan;

@@ -5,6 +5,7 @@ use leveret_broker::shard::Restored;
 use leveret_broker::work::Limits;
 use leveret_log::Offset;
 use leveret_log::file::match_up;
+use leveret_node::KeptMax;
 use leveret_node::start::{Filled, Past, host};
 use leveret_queue::Time;
 use leveret_topology::Homes;
@@ -20,7 +21,7 @@ use crate::sim::{Agreed, Options};
 ///
 /// `seen_below`: what the process before left word of, by shard, if it left in good order.
 pub(crate) fn start(
-    Options { shards, agreed, .. }: Options,
+    Options { shards, agreed, has_links, .. }: Options,
     disks: Option<&Disks>,
     seen_below: Option<&[Offset]>,
     random: &mut Random,
@@ -56,6 +57,11 @@ pub(crate) fn start(
     let mut actors = host(stores, &topology, false, now);
     actors.iter_mut().for_each(|shard| shard.set_limits(limits(random)));
     let mut node = Node::with(checks::settings(seed), topology, meta, actors);
+    if has_links {
+        // So little that it is full now and then.
+        let letters = 1 + (seed >> 16) as usize % 12;
+        node.link(KeptMax { letters, bytes: 1 << (8 + (seed >> 20) % 8) });
+    }
     node.begin_to_follow().map_err(|error| format!("names by changes alone: {error}"))?;
     node.is_followed()?;
     node.hold_shards();

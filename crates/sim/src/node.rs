@@ -15,18 +15,21 @@ use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::Alarm;
 use leveret_broker::login::{Asked, Login};
 use leveret_broker::message::{ConnectionId, NodeId, Outbox, Step, ToMeta, ToSession, ToShard};
+use leveret_broker::stream::StreamNews;
 use leveret_broker::{Meta, Shard};
 use leveret_log::disk::SimDisk;
 use leveret_log::{Log, MemoryLog};
 use leveret_node::connection::{self, Read, Written};
 use leveret_node::start::Filled;
-use leveret_node::{Inboxes, Run};
+use leveret_node::{Inboxes, KeptMax, Run};
 use leveret_queue::Time;
 use leveret_session::{AwaitedBody, Context, Peer, Session, Settings};
 use leveret_topology::stored::StoredError;
 use leveret_topology::{Bootstrap, Change, GroupId, Homes, PasswordHash, Topology};
 
 use crate::disk::Store;
+use crate::link::{Arrived, Link};
+use crate::random::Random;
 use crate::shadow::Check;
 
 /// Bytes asked of a socket at once, as the server does.
@@ -109,6 +112,12 @@ pub struct Node<L = MemoryLog> {
     next_connection: u64,
     longest_output: usize,
     scratch: Scratch,
+    /// To each shard, if shards are treated as if they were elsewhere.
+    links: Vec<Link>,
+    /// Lives of this node before.
+    start: u32,
+    /// Who had the last turn.
+    last: Option<Actor>,
 }
 
 /// What turns work with, kept from one to the next: empty in between.
@@ -192,12 +201,22 @@ impl<L: Log> Node<L> {
             next_connection: 1,
             longest_output: 0,
             scratch: Scratch::default(),
+            links: Vec::new(),
+            start: 0,
+            last: None,
         }
+    }
+
+    /// From now on letters to shards go over links.
+    pub(crate) fn link(&mut self, max: KeptMax) {
+        self.links = self.shards.iter().map(|_| Link::new(self.start, max)).collect();
     }
 
     /// Names connections as if the last one of an earlier process was the one before.
     pub(crate) fn go_on_after(&mut self, earlier: &Self) {
         self.next_connection = earlier.next_connection;
+        self.start = earlier.start + 1;
+        self.links.iter_mut().for_each(|link| link.start_again(self.start));
     }
 
     /// From now on a second topology begins with what is there, and has nothing but the changes that are told. It knows one group
@@ -249,6 +268,10 @@ impl<L: Log> Node<L> {
     /// All queues are filled.
     pub(crate) fn begin_shards(&mut self, filled: Filled) {
         filled.end(&mut self.meta);
+        // Of earlier lives nothing comes any more.
+        for actor in &mut self.shards {
+            actor.shard.keep_streams(|stream| stream.start == self.start);
+        }
         self.are_shards_held = false;
     }
 
@@ -456,6 +479,7 @@ impl<L: Log> Node<L> {
     /// bytes a read or a write moves. Its own letters are then in [`outbox`](Self::outbox), to be
     /// [posted](Self::post).
     pub fn turn(&mut self, actor: Actor, now: Time, mut part: impl FnMut(usize) -> usize) {
+        self.last = Some(actor);
         let Self { topology, outbox, scratch, .. } = self;
         match actor {
             Actor::Meta => {
@@ -500,6 +524,7 @@ impl<L: Log> Node<L> {
     /// No letter waits, no byte is under way, no message is left.
     pub fn is_idle(&self) -> bool {
         self.meta_inbox.is_empty()
+            && self.links.iter().all(Link::is_idle)
             && self.shards.iter().all(|actor| actor.inbox.is_empty() && !actor.has_more)
             && self.connections.values().all(|connection| connection.inbox.is_empty())
     }
@@ -548,6 +573,9 @@ impl<L: Log> Node<L> {
                 }
             }
         }
+        for (link, actor) in self.links.iter().zip(&self.shards) {
+            text.push_str(&link.describe(&actor.shard));
+        }
         for (id, connection) in &self.connections {
             text.push_str(&format!(
                 "connection {}: over={} inbox={} input={} output={} wants_input={} end={:?} sockets={}/{}\n",
@@ -566,9 +594,71 @@ impl<L: Log> Node<L> {
     }
 }
 
+impl<L: Log> Node<L> {
+    /// Letters to sessions that come of what links do.
+    fn tell_now(&mut self, out: Outbox) {
+        out.sessions.into_iter().for_each(|(id, letter)| self.tell(id, letter));
+    }
+
+    /// Links on which something may happen.
+    pub(crate) fn ready_links(&self) -> impl Iterator<Item = usize> {
+        let ready = |link: &Link| self.is_filled() && link.is_ready();
+        let links = self.links.iter().enumerate();
+        links.filter(move |(_, link)| ready(link)).map(|(index, _)| index)
+    }
+
+    /// Something happens on a link.
+    pub(crate) fn step_link(&mut self, index: usize, random: &mut Random) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        let Arrived { letters, is_cut } = link.step(random);
+        self.shards[index].inbox.extend(letters);
+        if is_cut {
+            self.begin_link(index, false, false);
+        }
+    }
+
+    /// The link to a shard begins anew. The shard may have, too.
+    pub(crate) fn begin_link(&mut self, index: usize, is_new_term: bool, keeps_flights: bool) {
+        if let Some(link) = self.links.get_mut(index) {
+            link.begin(&self.shards[index].shard, is_new_term, keeps_flights);
+        }
+    }
+
+    /// What is on links comes at once.
+    pub(crate) fn flush_links(&mut self) {
+        for (link, actor) in self.links.iter_mut().zip(&mut self.shards) {
+            actor.inbox.extend(link.flush(&actor.shard));
+        }
+    }
+
+    /// Letters that were numbered in this life.
+    pub(crate) fn numbered_letters(&self) -> u64 {
+        self.links.iter().map(Link::numbered).sum()
+    }
+
+    /// Letters that are kept for shards.
+    pub(crate) fn kept_letters(&self) -> usize {
+        self.links.iter().map(|link| link.sender.kept()).sum()
+    }
+
+    /// The letters on a link, in words.
+    pub(crate) fn letters_on(&self, index: usize) -> Vec<String> {
+        self.links.get(index).map(Link::letters).unwrap_or_default()
+    }
+}
+
 impl<L: Log> Inboxes for Node<L> {
     fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
         let index = self.topology.homes().index_of(group);
+        let mut letter = letter;
+        if let Some(link) = index.and_then(|index| self.links.get_mut(index)) {
+            let is_of_session = matches!(self.last, Some(Actor::Connection(_)));
+            let mut out = Outbox::default();
+            let rest = link.post(letter, is_of_session, &mut out);
+            self.tell_now(out);
+            let Some(rest) = rest else { return 0 };
+            letter = rest;
+        }
         let Some(actor) = index.and_then(|index| self.shards.get_mut(index)) else { return 0 };
         actor.inbox.push_back(letter);
         actor.inbox.len()
@@ -579,9 +669,25 @@ impl<L: Log> Inboxes for Node<L> {
     }
 
     fn to_session(&mut self, id: ConnectionId, letters: &mut Run<'_, '_>) {
-        if let Some(connection) = self.connections.get_mut(&id).filter(|it| !it.is_over) {
-            connection.inbox.extend(letters);
+        let Some(connection) = self.connections.get_mut(&id).filter(|it| !it.is_over) else {
+            return;
+        };
+        let Some(Actor::Shard(index)) = self.last else { return connection.inbox.extend(letters) };
+        let Some(link) = self.links.get_mut(index) else { return connection.inbox.extend(letters) };
+        let mut out = Outbox::default();
+        letters.for_each(|letter| link.sender.tell(id, letter, &mut out));
+        self.tell_now(out);
+    }
+
+    fn news(&mut self, news: &mut Vec<(GroupId, StreamNews)>) {
+        let mut out = Outbox::default();
+        for (group, news) in news.drain(..) {
+            let index = self.topology.homes().index_of(group);
+            if let Some(link) = index.and_then(|index| self.links.get_mut(index)) {
+                link.sender.hear(&news, &mut out);
+            }
         }
+        self.tell_now(out);
     }
 
     fn login(&mut self, login: Login, outbox: &mut Outbox) {
@@ -750,6 +856,7 @@ impl Node<Store> {
         let last = NodeId::ALONE.connection(self.next_connection - 1);
         let restored = actor.shard.lose(log, &[last], topology, &decided, now, outbox);
         actor.has_more = true;
+        self.last = Some(Actor::Shard(index));
         self.post();
         Some(restored)
     }

@@ -87,8 +87,12 @@ impl Sim {
         let proposed: usize = (0..shards).map(|index| self.node.proposed(index)).sum();
         self.trace
             .event([27, proposed as u64, 0], || "shards lose the ends of their logs".to_owned());
-        let peers = self.peers.drain(..).map(|peer| peer.connection);
-        for connection in peers.chain(self.silent.drain(..)) {
+        // Whoever only publishes goes on, if his letters are kept.
+        let has_links = self.options.has_links;
+        let cut = self.peers.extract_if(.., |peer| !(has_links && peer.client.only_publishes));
+        let cut: Vec<_> = cut.map(|peer| peer.connection).collect();
+        self.shadow.totals.spared += self.peers.len() as u64;
+        for connection in cut.into_iter().chain(self.silent.drain(..)) {
             if let Some(socket) = self.node.socket(connection) {
                 socket.is_reset = true;
                 socket.to_server.clear();
@@ -111,6 +115,8 @@ impl Sim {
             let Some(restored) = restored.filter(|it| it.damaged == 0) else {
                 return Err(format!("shard {index} finds damaged records"));
             };
+            let keeps_flights = self.faults.one_in(2);
+            self.node.begin_link(index, true, keeps_flights);
             let counters = self.node.shard_mut(index).map(|it| it.counters()).unwrap_or_default();
             let came = counters.enqueued + counters.refused - counters.unstored;
             let out = counters.acked + counters.dead_lettered + counters.dropped + counters.moved;
@@ -294,6 +300,7 @@ impl Sim {
     fn work_off(&mut self, connections: &[ConnectionId]) -> Check {
         let mut ready = Vec::new();
         loop {
+            self.node.flush_links();
             self.node.ready(self.now, &mut ready);
             ready.retain(|actor| match actor {
                 Actor::Connection(id) => connections.contains(id),

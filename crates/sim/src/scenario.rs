@@ -33,6 +33,7 @@ const QUIET: Options = Options {
     clients: 1,
     has_disks: false,
     agreed: Agreed::AtOnce,
+    has_links: false,
     faults: NO_FAULTS,
     lines: 0,
 };

@@ -174,6 +174,8 @@ pub struct Totals {
     pub cuts: u64,
     /// Times that shards lost the ends of their logs and went on.
     pub losses: u64,
+    /// Connections that were not cut off by that.
+    pub spared: u64,
     /// Letters that came twice.
     pub said_again: u64,
 }
@@ -208,6 +210,7 @@ impl Totals {
         self.deleted += other.deleted;
         self.cuts += other.cuts;
         self.losses += other.losses;
+        self.spared += other.spared;
     }
 }
 

@@ -154,6 +154,8 @@ pub struct Options {
     pub has_disks: bool,
     /// When what is appended may be given out.
     pub agreed: Agreed,
+    /// Letters of sessions go to shards over links, which lose some.
+    pub has_links: bool,
     /// What goes wrong.
     pub faults: Faults,
     /// How many of the last events to keep as text.
@@ -170,7 +172,7 @@ impl Options {
         };
         let has_disks = !seed.0.is_multiple_of(4);
         let if_disks = |often: usize| if has_disks { often } else { 0 };
-        Self {
+        let mut options = Self {
             shards: 1 + random.below(4),
             clients: 1 + random.below(8),
             has_disks,
@@ -198,8 +200,11 @@ impl Options {
                 true => Agreed::Later,
                 false => Agreed::AtOnce,
             },
+            has_links: false,
             lines: 0,
-        }
+        };
+        options.has_links = options.agreed == Agreed::Cut && !seed.0.is_multiple_of(3);
+        options
     }
 }
 
@@ -280,6 +285,8 @@ pub struct Sim {
     pub(crate) faults: Random,
     /// Until when a disk is full.
     pub(crate) full_until: Option<Time>,
+    /// What befalls links.
+    network: Random,
     /// How logs are opened.
     pub(crate) storage: Random,
     /// When queues are filled.
@@ -304,6 +311,8 @@ enum Event {
     Disk(usize),
     /// Of a log some more is agreed upon.
     Agree(usize),
+    /// Something happens on a link.
+    Link(usize),
 }
 
 impl Sim {
@@ -324,6 +333,7 @@ impl Sim {
             watch: Watch { marks: vec![[0; 3]; options.shards], ..Watch::default() },
             full_until: None,
             storage,
+            network: Random::new(seed, 8),
             starts: Random::new(seed, 7),
             past: None,
             peers: Vec::new(),
@@ -597,7 +607,7 @@ impl Sim {
             peer.stalled_until = self.now;
         }
         let steady = self.shadow.queues.iter().filter(|kind| kind.is_steady).count();
-        let (mut idle_times, mut drained_times) = (0, 0);
+        let (mut idle_times, mut drained_times, mut numbered) = (0, 0, 0);
         for _ in 0..CALM_STEPS_MAX {
             // A session whose client has left may still wait for an answer, and then do what it had read.
             let all_left =
@@ -624,6 +634,12 @@ impl Sim {
             }
             // Long enough for what waits for a timer.
             self.now = self.now.after_ms(2_000);
+            // Who pauses until what he sent is agreed upon goes on, some letters at a time.
+            if self.node.numbered_letters()
+                != std::mem::replace(&mut numbered, self.node.numbered_letters())
+            {
+                continue;
+            }
             idle_times += 1;
             if self.mood == Mood::Drain && self.peers.is_empty() && self.node.messages() > 0 {
                 // Those who were to drain were refused something for a disk that was still full.
@@ -636,6 +652,9 @@ impl Sim {
             drained_times += u32::from(is_drained);
             // What a shard has released is told to another when that is on the disk.
             if drained_times >= DRAINED_TIMES {
+                if self.node.kept_letters() > 0 {
+                    return Err("letters are kept that are done".to_owned());
+                }
                 self.shadow.nothing_is_lost()?;
                 return checks::is_drained(&self.node, &self.watch, steady);
             }
@@ -657,7 +676,9 @@ impl Sim {
     fn connect(&mut self) {
         let room = 1 << (10 + self.schedule.below(7));
         let connection = self.node.connect(self.schedule.next(), room, self.now);
-        let client = Client::new(self.next_client, connection, self.options.lines > 0);
+        let mut client = Client::new(self.next_client, connection, self.options.lines > 0);
+        // Such a one need not be cut off when a shard loses the end of its log.
+        client.only_publishes = self.options.has_links && self.next_client % 2 == 1;
         self.next_client += 1;
         if self.is_alarmed {
             self.node.tell(connection, ToSession::Alarm(self.alarm));
@@ -686,9 +707,12 @@ impl Sim {
                 let lines = peer.client.diary.as_mut().map(std::mem::take).unwrap_or_default();
                 lines.into_iter().for_each(|line| self.trace.line(line));
             }
-            if let Event::Turn(actor) = event {
-                self.node.letters(actor).into_iter().for_each(|line| self.trace.line(line));
-            }
+            let letters = match event {
+                Event::Turn(actor) => self.node.letters(actor),
+                Event::Link(index) => self.node.letters_on(index),
+                _ => Vec::new(),
+            };
+            letters.into_iter().for_each(|line| self.trace.line(line));
         }
         self.happen(event)?;
         Ok(true)
@@ -702,6 +726,7 @@ impl Sim {
                 let count = 1 + self.schedule.below(self.node.proposed(index));
                 self.node.agree(index, count);
             }
+            Event::Link(index) => self.node.step_link(index, &mut self.network),
             Event::Send(index) => {
                 let Peer { client, connection, .. } = &mut self.peers[index];
                 if let Some(socket) = self.node.socket(*connection) {
@@ -770,6 +795,7 @@ impl Sim {
         actors.clear();
         node.ready(self.now, actors);
         ready.extend(actors.drain(..).map(Event::Turn));
+        ready.extend(node.ready_links().map(Event::Link));
         ready.extend(disks.iter().flat_map(|disks| disks.ready(self.now)).map(Event::Disk));
         for (index, Peer { client, connection, stalled_until, is_forced }) in
             peers.iter_mut().enumerate()
@@ -886,6 +912,7 @@ impl Event {
             Self::Act(index) => [15, index as u64, 0],
             Self::Disk(index) => [16, index as u64, 0],
             Self::Agree(index) => [17, index as u64, 0],
+            Self::Link(index) => [18, index as u64, 0],
         }
     }
 }

@@ -1,0 +1,220 @@
+//! A link between the sessions of a node and a shard that is treated as if it were elsewhere: letters to it are numbered, and come
+//! late, twice, or not at all.
+//!
+//! ```text
+//!   sessions --> sender --> bodies  [ 7 ][ 8 ]  --> shard's inbox
+//!                      \--> acks    [ 3 ]       -->
+//!            --> commands: each behind the numbers that were given before it
+//! ```
+//!
+//! Within a class letters keep their order, as on a connection; what is lost there is noticed by what follows, or when the link
+//! is cut, which it always is in the end. Commands are not lost: what asks is asked again.
+
+use std::collections::VecDeque;
+
+use leveret_broker::Shard;
+use leveret_broker::message::{NodeId, Outbox, ToShard};
+use leveret_broker::stream::{Numbered, StreamClass};
+use leveret_log::Log;
+use leveret_node::{KeptMax, StreamSender};
+
+use crate::random::Random;
+
+const CLASSES: [StreamClass; 2] = [StreamClass::Bodies, StreamClass::Acks];
+
+/// Steps for which one class stands still.
+const STALL_STEPS: usize = 60;
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    max: KeptMax,
+    pub(crate) sender: StreamSender,
+    /// On the way, by class.
+    flights: [VecDeque<Numbered>; 2],
+    /// Behind which numbers they come.
+    commands: VecDeque<([u64; 2], ToShard)>,
+    /// All up to these numbers are in the shard's inbox, or were.
+    arrived: [u64; 2],
+    /// For so many steps a class stands still.
+    stalls: [usize; 2],
+    /// It lost something, and is cut for that.
+    is_broken: bool,
+}
+
+/// What a step of a link came to.
+#[derive(Debug, Default)]
+pub(crate) struct Arrived {
+    /// For the shard's inbox.
+    pub(crate) letters: Vec<ToShard>,
+    /// The link is to begin anew.
+    pub(crate) is_cut: bool,
+}
+
+impl Link {
+    pub(crate) fn new(start: u32, max: KeptMax) -> Self {
+        Self {
+            max,
+            sender: StreamSender::new(NodeId::ALONE, start, max),
+            flights: Default::default(),
+            commands: VecDeque::new(),
+            arrived: [0; 2],
+            stalls: [0; 2],
+            is_broken: false,
+        }
+    }
+
+    /// Of a node at another start, which has sent nothing yet.
+    pub(crate) fn start_again(&mut self, start: u32) {
+        *self = Self::new(start, self.max);
+    }
+
+    /// A letter of this node. Of those that get no number the ones of sessions come behind what was written before.
+    pub(crate) fn post(
+        &mut self,
+        letter: ToShard,
+        is_of_session: bool,
+        out: &mut Outbox,
+    ) -> Option<ToShard> {
+        if let ToShard::Disconnected { connection, .. } = letter {
+            self.sender.ended(connection, out);
+        }
+        if StreamSender::numbers(&letter) {
+            self.sender.keep(letter, out);
+        } else if is_of_session {
+            let behind = CLASSES.map(|class| self.sender.last(class));
+            self.commands.push_back((behind, letter));
+        } else {
+            return Some(letter);
+        }
+        None
+    }
+
+    fn has_command(&self) -> bool {
+        let arrived = |behind: &[u64; 2]| behind.iter().zip(self.arrived).all(|(it, at)| *it <= at);
+        self.commands.front().is_some_and(|(behind, _)| arrived(behind))
+    }
+
+    /// Whether a step would do something.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_broken
+            || self.has_command()
+            || self.flights.iter().any(|flight| !flight.is_empty())
+            || CLASSES.iter().any(|&class| self.sender.has_next(class))
+    }
+
+    /// Letters that have a number.
+    pub(crate) fn numbered(&self) -> u64 {
+        CLASSES.iter().map(|&class| self.sender.last(class)).sum()
+    }
+
+    /// Whether nothing is on its way.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.is_ready() && self.commands.is_empty()
+    }
+
+    /// Something happens on the link.
+    pub(crate) fn step(&mut self, random: &mut Random) -> Arrived {
+        let mut arrived = Arrived::default();
+        if random.one_in(60) || self.is_broken && random.one_in(20) {
+            arrived.is_cut = true;
+            return arrived;
+        }
+        let class = random.below(2);
+        if random.one_in(40) {
+            self.stalls[class] = random.below(STALL_STEPS);
+        }
+        if self.stalls[class] > 0 {
+            self.stalls[class] -= 1;
+            return arrived;
+        }
+        for _ in 0..random.below(3) {
+            let Some(numbered) = self.sender.next(CLASSES[class]) else { break };
+            if random.one_in(40) {
+                self.is_broken = true;
+            } else {
+                self.flights[class].push_back(numbered);
+            }
+        }
+        for _ in 0..random.below(3) {
+            let Some(numbered) = self.flights[class].pop_front() else { break };
+            arrived.letters.push(self.arrive(class, numbered));
+        }
+        while self.has_command()
+            && let Some((_, letter)) = self.commands.pop_front()
+        {
+            arrived.letters.push(letter);
+        }
+        arrived
+    }
+
+    fn arrive(&mut self, class: usize, numbered: Numbered) -> ToShard {
+        if numbered.number == self.arrived[class] + 1 {
+            self.arrived[class] += 1;
+        }
+        ToShard::Numbered(Box::new(numbered))
+    }
+
+    /// The link begins anew, perhaps because the shard did. What is on its way from before is lost, or comes all the same.
+    pub(crate) fn begin<L: Log>(
+        &mut self,
+        shard: &Shard<L>,
+        is_new_term: bool,
+        keeps_flights: bool,
+    ) {
+        let places = CLASSES.map(|class| shard.stream_place(self.sender.stream(class)));
+        self.sender.begins(places[0], places[1]);
+        for (class, place) in places.into_iter().enumerate() {
+            if !keeps_flights {
+                self.flights[class].clear();
+            }
+            if is_new_term {
+                self.arrived[class] = place.next - 1;
+            }
+        }
+        self.is_broken = false;
+    }
+
+    /// All that is to come comes now, in order: the process stops.
+    pub(crate) fn flush<L: Log>(&mut self, shard: &Shard<L>) -> Vec<ToShard> {
+        let mut letters = Vec::new();
+        if self.is_idle() {
+            return letters;
+        }
+        self.begin(shard, false, false);
+        for (class, name) in CLASSES.into_iter().enumerate() {
+            while let Some(numbered) = self.sender.next(name) {
+                letters.push(self.arrive(class, numbered));
+            }
+        }
+        while self.has_command()
+            && let Some((_, letter)) = self.commands.pop_front()
+        {
+            letters.push(letter);
+        }
+        letters
+    }
+
+    /// How far it is, for reading.
+    pub(crate) fn describe<L: Log>(&self, shard: &Shard<L>) -> String {
+        let places = CLASSES.map(|class| shard.stream_place(self.sender.stream(class)).next);
+        let sender = self.sender.describe();
+        let (arrived, commands) = (self.arrived, self.commands.len());
+        let Self { max, is_broken, .. } = self;
+        format!(
+            "link: {sender} of {max:?} arrived={arrived:?} next={places:?} \
+             commands={commands} is_broken={is_broken}\n"
+        )
+    }
+
+    /// The letters on their way, in words.
+    pub(crate) fn letters(&self) -> Vec<String> {
+        let flights =
+            self.flights.iter().flatten().map(|it| {
+                format!("    {:?} {} of {}", it.stream.class, it.number, it.letter.kind())
+            });
+        let commands = self.commands.iter();
+        flights
+            .chain(commands.map(|(at, it)| format!("    behind {at:?}: {}", it.kind())))
+            .collect()
+    }
+}
