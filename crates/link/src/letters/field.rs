@@ -56,11 +56,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Bytes that were not read.
-    pub(super) fn left(&self) -> usize {
-        self.left
-    }
-
     /// All was read.
     pub(super) fn end(&self) -> Result<(), LetterError> {
         if self.left == 0 { Ok(()) } else { Err(LetterError::TooLong(self.left)) }

@@ -65,8 +65,7 @@ impl Field for Message {
         let (names, properties, body): (usize, usize, u32) =
             (from.get()?, from.get()?, from.get()?);
         let front = names.checked_add(properties).ok_or(LetterError::Truncated)?;
-        let all = front.checked_add(body as usize).filter(|all| *all <= from.left());
-        let all = all.ok_or(LetterError::Truncated)?;
+        let all = front.checked_add(body as usize).ok_or(LetterError::Truncated)?;
         // The body's beginning comes with the names, where it lies behind them; of what is in several pieces the names are
         // copied, and never the body.
         let here = from.in_piece().min(all).max(front);

@@ -304,6 +304,9 @@ fn wrong_letters() {
     check(1, of(&[1, 0, 1, 1, 0, 2, 2, 0, 0, 0, 0, 8]),  "a message whose properties are none");
     check(1, of(&[2, 0, 1, 1, 0, 2, 2, 0, 0, 0, 0, 0]),  "it is shorter than it says");
     check(1, of(&[1, 0, 0xff, 0xff, 4, 0, 2, 2, 0, 0, 0, 0, 0]), "a number that is too large");
+    check(1, of(&[1, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 2, 2, 0, 0, 0, 0, 0]), "a number that is too large");
+    check(1, of(&[1, 0, 1, 1, 0, 2, 2, 0x80, 0x80, 0x80, 0x80, 0x10, 0, 0, 0, 0]), "a number that is too large");
+    check(1, of(&[1, 0, 1, 1, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2, 0, 0, 0, 0, 0]), "it is shorter than it says");
     check(2, of(&[1, 4, 0, 0]),                          "an entry as the one before it, and there is none");
     check(2, of(&[1, 8, 0, 0, 0]),                       "unknown flags 0x08");
     check(14, vec![1, 0xff, 0, 0, 0, 0, 0],              "a text that is not UTF-8");
