@@ -40,6 +40,8 @@ pub(super) struct LastFile {
     name: FileName,
     through: u64,
     has_terms: bool,
+    /// The number behind that of its last batch.
+    next_batch: u64,
     pub(super) len: u64,
     pub(super) is_sealed: bool,
     /// All of it is for the table: it was rewritten, or is of a log that had no others.
@@ -145,9 +147,8 @@ impl Recovery<'_> {
         }
         let first = BatchHeader::decode(&bytes, header.framing()).ok();
         let before = first.and_then(|it| it.terms).map_or(self.last_term, |it| it.before);
-        let expected = self.reached.sequence;
         let is_next = self.last.filter(|it| it.name.generation == 0).is_none_or(|last| {
-            match header.as_of.cmp(&expected) {
+            match header.as_of.cmp(&last.next_batch) {
                 Ordering::Equal => before == self.last_term,
                 Ordering::Less => false,
                 // Those between were in files that are gone, if there were any. Only the first with terms leaves a gap itself.
@@ -163,7 +164,15 @@ impl Recovery<'_> {
         let has_terms = header.framing().has_terms;
         let is_applied = has_digest || name.generation > 0 || !has_terms;
         let len = FILE_HEADER as u64;
-        let last = LastFile { name, through, has_terms, len, is_sealed: false, is_applied };
+        let last = LastFile {
+            name,
+            through,
+            has_terms,
+            next_batch: as_of,
+            len,
+            is_sealed: false,
+            is_applied,
+        };
         let what = "the header is at odds with that of the file before";
         let is_behind = self.last.is_none_or(|last| name.segment > last.through);
         if first < self.reached.end || !is_behind {
@@ -197,6 +206,7 @@ impl Recovery<'_> {
         }
         (last.len, last.is_sealed) = (batch.end(), batch.header.is_seal());
         let sequence = if last.is_sealed { 0 } else { next(sequence) };
+        last.next_batch = last.next_batch.max(sequence);
         *reached = reached.max(Reached { end, sequence });
         match tail.as_mut().filter(|_| !last.is_applied) {
             Some(tail) => {
@@ -214,8 +224,10 @@ impl Recovery<'_> {
         taken.map_err(|Malformed| damaged(file.name, 0, "its digest is not readable"))?;
         self.last_term = if file.header.term > 0 { file.header.term } else { self.last_term };
         self.reached = self.reached.max(self.table.reached);
-        if let Some(last) = &mut self.last {
+        let segment = self.table.store.segments.all.back();
+        if let (Some(last), Some(segment)) = (&mut self.last, segment) {
             (last.len, last.is_sealed) = (file.len, true);
+            last.next_batch = segment.next_batch;
         }
         self.report.digests = next(self.report.digests);
         Ok(())
