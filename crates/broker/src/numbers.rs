@@ -4,7 +4,7 @@
 //! of a hundred thousand queues has turns for messages in between. Totals of queues that are gone come
 //! with the last piece: all pieces of one round together never show less than an earlier round did.
 
-use leveret_log::{PagedOut, Usage};
+pub use leveret_log::{PagedOut, Usage};
 use leveret_queue::{Counts, Time, Totals};
 use leveret_topology::GroupId;
 use leveret_topology::{QueueId, QueueKind};

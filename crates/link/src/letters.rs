@@ -13,6 +13,7 @@
 
 mod field;
 mod messages;
+mod numbers;
 mod streams;
 mod table;
 mod values;

@@ -19,6 +19,16 @@ use crate::message::Reason;
 pub struct ByReason([u64; 4]);
 
 impl ByReason {
+    /// From the [counts](Self::counts) of other ones.
+    pub const fn from_counts(counts: [u64; 4]) -> Self {
+        Self(counts)
+    }
+
+    /// The counts, in the order of the reasons.
+    pub const fn counts(&self) -> [u64; 4] {
+        self.0
+    }
+
     /// How many for this reason.
     pub const fn get(&self, reason: Reason) -> u64 {
         self.0[reason as usize]

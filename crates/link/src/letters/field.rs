@@ -415,7 +415,15 @@ pub(super) fn put_list<T: Field>(list: &[T], to: &mut Writer) {
 }
 
 pub(super) fn get_list<T: Field>(from: &mut Reader<'_>) -> Result<Vec<T>, LetterError> {
-    let count = from.count(T::MIN)?;
+    get_list_of(T::MIN, from)
+}
+
+/// A list of fields that have `min` bytes each at least.
+pub(super) fn get_list_of<T: Field>(
+    min: usize,
+    from: &mut Reader<'_>,
+) -> Result<Vec<T>, LetterError> {
+    let count = from.count(min)?;
     let mut list = Vec::with_capacity(count);
     for _ in 0..count {
         list.push(from.get()?);

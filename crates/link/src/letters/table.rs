@@ -145,10 +145,10 @@ table! {
     7 GotNothing {}
     12 Committed {}
     13 Refused { code, text }
-    of one value: 8 Purged 9 Moved 10 Looked 11 Deleted;
+    of one value: 8 Purged 9 Moved 10 Looked 11 Deleted 14 Queues 15 Sampled;
     by hand:;
     stays:;
-    not yet: Imported Queues Sampled;
+    not yet: Imported;
 }
 
 /// Its number, and its fields. Whoever writes an answer has asked for its number before.

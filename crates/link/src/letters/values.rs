@@ -19,7 +19,7 @@ use leveret_queue::{Gate, Look, LookAt};
 use leveret_topology::{By, Link, Origin};
 
 use super::LetterError;
-use super::field::{Field, Reader, get_list, put_list};
+use super::field::{Field, Reader};
 use crate::payload::Writer;
 
 /// Writes the fields of a [`ToShard::Consume`] but for its gate.
@@ -88,6 +88,8 @@ macro_rules! structures {
         }
     )*};
 }
+
+pub(super) use structures;
 
 structures! {
     By { user, origin }
@@ -267,12 +269,21 @@ bytes! {
     PutResult: "result" { 0 Yes, 1 Refused, 2 NotStored }
 }
 
-impl Field for Vec<Looked> {
-    fn put(&self, to: &mut Writer) {
-        put_list(self, to);
-    }
+/// Lists of structures, with the bytes that one has at least.
+macro_rules! lists_of {
+    ($($name:ty: $min:literal)*) => {$(
+        impl Field for Vec<$name> {
+            fn put(&self, to: &mut Writer) {
+                $crate::letters::field::put_list(self, to);
+            }
 
-    fn get(from: &mut Reader<'_>) -> Result<Self, LetterError> {
-        get_list(from)
-    }
+            fn get(from: &mut Reader<'_>) -> Result<Self, LetterError> {
+                $crate::letters::field::get_list_of($min, from)
+            }
+        }
+    )*};
 }
+
+pub(super) use lists_of;
+
+lists_of! { Looked: 8 }

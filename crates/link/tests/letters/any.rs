@@ -8,20 +8,26 @@ use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{Table, Value};
 use leveret_broker::message::{
-    Binding, ConnectionId, ConsumerSlot, DeadLetterFrom, Delivery, GivenBack, Holding, Looked,
-    Message, MoveTo, Moved, Named, Page, Publish, PutResult, Refusal, Reply, ReplyTo, Settle,
-    Settlement, ToMeta, ToSession, ToShard, UnackedDelivery,
+    Binding, ConnectionId, ConsumerFacts, ConsumerSlot, DeadLetterFrom, Delivery, GivenBack,
+    Holding, Looked, Message, MoveTo, Moved, Named, Page, Publish, PutResult, QueueFacts, Refusal,
+    Reply, ReplyTo, Settle, Settlement, ToMeta, ToSession, ToShard, UnackedDelivery,
+};
+use leveret_broker::numbers::{
+    GoneQueues, HeadFacts, PagedOut, QueueNumbers, ShardNumbers, ShardRest, Usage,
 };
 use leveret_broker::record::{Head, join_names};
+use leveret_broker::shard::{Confirmed, Counters, Nacked};
 use leveret_broker::stream::{Numbered, StreamClass, StreamEvent, StreamId, StreamNews};
 use leveret_broker::transaction::{TxId, Vote};
-use leveret_queue::{Gate, Look, LookAt, Offset, Time, UnackedId};
-use leveret_topology::{By, ExchangeId, GroupId, Link, NodeId, Origin, QueueId, VhostId};
+use leveret_queue::{ByReason, Counts, Gate, Look, LookAt, Offset, Time, Totals, UnackedId};
+use leveret_topology::{
+    By, ExchangeId, GroupId, Link, NodeId, Origin, QueueId, QueueKind, VhostId,
+};
 
 /// Numbers that follow from a seed.
 pub(crate) struct Seeded {
     state: u64,
-    /// No body is long.
+    /// No body is long; no list is empty, and nothing is left out.
     is_brief: bool,
 }
 
@@ -61,11 +67,12 @@ impl Seeded {
     }
 
     fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        self.is().then(|| make(self))
+        (self.is() || self.is_brief).then(|| make(self))
     }
 
     fn some<T>(&mut self, below: usize, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
-        (0..self.below(below)).map(|_| make(self)).collect()
+        let count = self.below(below).max(usize::from(self.is_brief));
+        (0..count).map(|_| make(self)).collect()
     }
 
     fn text(&mut self) -> String {
@@ -252,14 +259,148 @@ impl Seeded {
                 expires_at: any.maybe(|any| Time::from_ms(any.word())),
                 consumer_key: any.maybe(Self::word),
             },
-            holder: any.maybe(|any| Holding {
-                connection: any.connection(),
-                channel: any.half() as u16,
-                tag: any.text().into(),
-            }),
+            holder: any.maybe(Self::holding),
             record: any.maybe(Self::record),
         });
         Box::new(Page { messages, next: self.maybe(Self::offset), end: self.offset() })
+    }
+
+    fn reasons(&mut self) -> ByReason {
+        ByReason::from_counts(std::array::from_fn(|_| self.word()))
+    }
+
+    fn totals(&mut self) -> Totals {
+        Totals {
+            enqueued: self.word(),
+            enqueued_bytes: self.word(),
+            restored: self.word(),
+            refused: self.word(),
+            delivered: self.word(),
+            delivered_no_ack: self.word(),
+            delivered_bytes: self.word(),
+            got: self.word(),
+            got_no_ack: self.word(),
+            get_empty: self.word(),
+            redelivered: self.word(),
+            acked: self.word(),
+            requeued: self.word(),
+            dropped: self.reasons(),
+            dead_lettered: self.reasons(),
+            dead_letters_confirmed: self.word(),
+            purged: self.word(),
+            moved: self.word(),
+        }
+    }
+
+    fn kind(&mut self) -> QueueKind {
+        if self.is() { QueueKind::Classic } else { QueueKind::Quorum }
+    }
+
+    fn queue_numbers(&mut self) -> QueueNumbers {
+        QueueNumbers {
+            queue: self.queue(),
+            kind: self.kind(),
+            at_least_once: self.is(),
+            counts: Counts {
+                ready: self.word(),
+                unacked: self.word(),
+                ready_bytes: self.word(),
+                unacked_bytes: self.word(),
+                persistent: self.word(),
+                persistent_bytes: self.word(),
+                packed: self.word(),
+                held: self.word(),
+                held_bytes: self.word(),
+                early: self.word(),
+                consumers: self.half(),
+            },
+            paged_out: PagedOut {
+                records: self.word(),
+                bytes: self.word(),
+                volatile: self.word(),
+                volatile_bytes: self.word(),
+            },
+            totals: self.totals(),
+            head: self.maybe(|any| HeadFacts {
+                published_ms: any.word(),
+                timestamp_s: any.maybe(Self::word),
+            }),
+            used: Time::from_ms(self.word()),
+            waited_ms: self.word(),
+            is_in_flow: self.is(),
+            memory_bytes: self.word(),
+        }
+    }
+
+    fn holding(&mut self) -> Holding {
+        let (connection, channel) = (self.connection(), self.half() as u16);
+        Holding { connection, channel, tag: self.text().into() }
+    }
+
+    fn queue_facts(&mut self) -> QueueFacts {
+        let consumers = self.some(3, |any| ConsumerFacts {
+            connection: any.connection(),
+            channel: any.half() as u16,
+            tag: any.text().into(),
+            ack_required: any.is(),
+            prefetch: any.half() as u16,
+            active: any.is(),
+            exclusive: any.is(),
+            priority: any.half() as i32,
+            unacked: any.half(),
+            is_blocked: any.is(),
+            prefetch_full_since: any.maybe(|any| Time::from_ms(any.word())),
+            arguments: Arc::new(any.table()),
+        });
+        QueueFacts {
+            queue: self.queue(),
+            numbers: self.queue_numbers(),
+            active_consumers: self.half(),
+            single_active: self.maybe(Self::holding),
+            exclusive: self.maybe(Self::holding),
+            consumers,
+        }
+    }
+
+    fn rest(&mut self) -> ShardRest {
+        ShardRest {
+            gone: self.some(3, |any| GoneQueues {
+                kind: any.kind(),
+                at_least_once: any.is(),
+                totals: any.totals(),
+            }),
+            counters: Counters {
+                enqueued: self.word(),
+                delivered: self.word(),
+                acked: self.word(),
+                dead_lettered: self.word(),
+                dropped: self.word(),
+                moved: self.word(),
+                refused: self.word(),
+                unstored: self.word(),
+                unreadable: self.word(),
+                copies_left_out: self.word(),
+            },
+            confirmed: Confirmed {
+                at_once: self.word(),
+                durable: self.word(),
+                acked: self.word(),
+                nacked: self.word(),
+            },
+            nacked: Nacked::from_counts(std::array::from_fn(|_| self.word())),
+            log: Usage {
+                live_bytes: self.word(),
+                held_bytes: self.word(),
+                records: self.word(),
+                blocks: self.word(),
+                unwritten_bytes: self.word(),
+                disk_bytes: self.word(),
+                lent: self.word(),
+            },
+            queue_bytes: self.word(),
+            unresolved_bytes: self.word(),
+            held_bytes: self.word(),
+        }
     }
 
     /// What channels of two groups had not settled, which are back in the order of their lists.
@@ -469,6 +610,12 @@ impl Seeded {
             Reply::Deleted(self.word()),
             Reply::Committed,
             Reply::Refused { code: self.code(), text: self.text() },
+            Reply::Queues(self.some(3, Self::queue_facts)),
+            Reply::Sampled(Box::new(ShardNumbers {
+                group: self.group(),
+                queues: self.some(3, Self::queue_numbers),
+                rest: self.maybe(Self::rest),
+            })),
         ];
         let channel = self.half() as u16;
         let mut letters: Vec<_> =

@@ -315,7 +315,7 @@ fn wrong_letters() {
     check(23, vec![],                                    "unknown letter to a shard 23");
     check(35, vec![],                                    "unknown letter to the owner of the names 35");
     check(47, of(&[]),                                   "unknown letter to a session 47");
-    check(43, of(&[0, 14]),                              "unknown answer 14");
+    check(43, of(&[0, 16]),                              "unknown answer 16");
     check(43, of(&[0, 13, 1, 0]),                        "unknown reply code 1");
     check(22, vec![0, 0, 0, 1],                          "a stream whose node cannot be");
     check(22, vec![1, 0, 0, 3],                          "unknown numbered letter 3");

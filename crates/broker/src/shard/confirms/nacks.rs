@@ -59,6 +59,16 @@ impl NackReason {
 pub struct Nacked([u64; NackReason::ALL.len()]);
 
 impl Nacked {
+    /// From the [counts](Self::counts) of other ones.
+    pub const fn from_counts(counts: [u64; NackReason::ALL.len()]) -> Self {
+        Self(counts)
+    }
+
+    /// The counts, in the order of [`NackReason::ALL`].
+    pub const fn counts(&self) -> [u64; NackReason::ALL.len()] {
+        self.0
+    }
+
     /// How many for this reason.
     pub const fn of(&self, reason: NackReason) -> u64 {
         self.0[reason as usize]
