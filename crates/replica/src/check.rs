@@ -20,7 +20,7 @@ pub enum Breach {
     #[error("a message of term {0}")]
     Term(u64),
     /// Batches that do not follow each other.
-    #[error("batch {found} behind {before}")]
+    #[error("{found} behind {before}")]
     Order {
         /// What is before.
         before: BatchName,
@@ -28,7 +28,7 @@ pub enum Breach {
         found: BatchName,
     },
     /// Others have agreed upon another batch of this number.
-    #[error("batch {found}, where {agreed} is agreed upon")]
+    #[error("{found}, where {agreed} is agreed upon")]
     Agreed {
         /// What came.
         found: BatchName,

@@ -222,6 +222,11 @@ impl<D: Disk> Votes<D> {
         Ok(kept)
     }
 
+    /// Whether something is being written, or is to be.
+    pub fn is_busy(&self) -> bool {
+        self.round.is_some() || !self.wanted.is_empty()
+    }
+
     fn lines(&self) -> impl Iterator<Item = &WordLine> {
         self.slots.iter().filter_map(|slot| match slot {
             WordSlot::Of(line) => Some(line),

@@ -37,3 +37,11 @@ fn a_seed_has_one_trace() {
         (0..20).map(|seed| run(seed).unwrap().trace).collect();
     assert_eq!(traces.len(), 20, "each seed is another run");
 }
+
+/// For a night: `cargo test -p leveret-replica -- --ignored --nocapture`.
+#[test]
+#[ignore = "takes minutes"]
+fn many_seeds_hold() {
+    let failed: Vec<_> = (SEEDS..21 * SEEDS).filter_map(|seed| run(seed).err()).collect();
+    assert!(failed.is_empty(), "{}: {:#?}", failed.len(), &failed[..failed.len().min(9)]);
+}

@@ -44,7 +44,7 @@ pub(super) enum Event {
     Arrive(Packet),
     Tick { at: usize, life: u64 },
     SyncLog { at: usize, life: u64, count: usize },
-    SyncWord { at: usize, life: u64, count: usize },
+    SyncWord { at: usize, life: u64 },
     Fetched { at: usize, life: u64, point: Point },
     Restart { at: usize },
     Crash { at: usize },
@@ -212,7 +212,7 @@ impl World {
             Event::Arrive(packet) => self.arrive(packet),
             Event::Tick { at, life } => self.tick(at, life),
             Event::SyncLog { at, life, count } => self.sync_log(at, life, count),
-            Event::SyncWord { at, life, count } => self.sync_word(at, life, count),
+            Event::SyncWord { at, life } => self.sync_word(at, life),
             Event::Fetched { at, life, point } => self.fetched(at, life, point),
             Event::Restart { at } => self.start(at),
             Event::Crash { at } => {

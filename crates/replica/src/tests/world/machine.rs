@@ -1,12 +1,17 @@
 //! A machine: a replica, its log, its word, and its clock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+
+use leveret_log::disk::{Faults, SimDisk};
 
 use super::{Event, Packet, Planted, TICK_MS, World};
 use crate::{
     BatchName, Batches, Body, MemberId, Members, MemoryBatches, Message, Output, Point, Replica,
-    Role, Stored, Task, Tasks, Ticket, Word,
+    Role, Stored, Task, Tasks, Ticket, Votes,
 };
+
+/// Of the only one.
+const GROUP: u64 = 7;
 
 pub(in crate::tests) struct Machine {
     pub(in crate::tests) id: MemberId,
@@ -15,9 +20,9 @@ pub(in crate::tests) struct Machine {
     pub(super) tasks: Tasks,
     /// Bytes that came with messages.
     pub(super) bytes: BTreeMap<(u64, u64), u64>,
-    /// What is on disk, and what is on its way there.
-    pub(super) word: Word,
-    pub(super) keeping: VecDeque<(Word, Ticket)>,
+    /// The disk of its words, and what is on its way there.
+    pub(super) disk: SimDisk,
+    pub(super) votes: Option<Votes<SimDisk>>,
     pub(super) kept: Ticket,
     pub(super) syncs_log: bool,
     pub(super) syncs_word: bool,
@@ -38,14 +43,16 @@ impl Machine {
     pub(super) fn new(id: MemberId, members: Members, skew: u64) -> Self {
         let term = u64::from(!members.voters.is_empty());
         let point = Point { at: BatchName { number: term, term }, members };
+        let disk = SimDisk::new(id.0);
+        disk.set_faults(Faults { delay: 1, ..Faults::default() });
         Self {
             id,
             replica: None,
-            log: MemoryBatches::new(point.clone()),
+            log: MemoryBatches::new(point),
             tasks: Tasks::default(),
             bytes: BTreeMap::new(),
-            word: Word { term, mark: point.at, ..Word::default() },
-            keeping: VecDeque::new(),
+            disk,
+            votes: None,
             kept: Ticket(0),
             syncs_log: false,
             syncs_word: false,
@@ -86,10 +93,8 @@ impl Machine {
         let log = std::mem::take(&mut self.log);
         let kept = keep(log.unsynced());
         self.log = log.crash(kept);
-        let kept = keep(self.keeping.len());
-        if let Some((word, _)) = self.keeping.drain(..).take(kept).next_back() {
-            self.word = word;
-        }
+        self.votes = None;
+        self.disk.crash();
         self.life += 1;
         self.tasks = Tasks::default();
         self.bytes.clear();
@@ -105,7 +110,10 @@ impl World {
         }
         let seed = self.below(u64::MAX);
         let machine = &mut self.machines[at];
-        let mut word = machine.word;
+        let votes = Votes::open(machine.disk.clone(), machine.id).map_err(|it| it.to_string())?;
+        // One that was in no group has given no word, nor has one that founds one.
+        let mut word = votes.word(GROUP).unwrap_or_default();
+        machine.votes = Some(votes);
         if self.planted == Planted::MarkIgnored {
             word.mark = machine.log.last();
         }
@@ -179,15 +187,15 @@ impl World {
         self.handle(at, None, output)
     }
 
-    pub(super) fn sync_word(&mut self, at: usize, life: u64, count: usize) -> Result<(), String> {
+    /// The disk does some of what it has to do for words: none, one line, or both.
+    pub(super) fn sync_word(&mut self, at: usize, life: u64) -> Result<(), String> {
         if self.alive(at, life).is_none() {
             return Ok(());
         }
         let machine = &mut self.machines[at];
         machine.syncs_word = false;
-        let newest = machine.keeping.drain(..count).next_back();
-        if let Some((word, ticket)) = newest {
-            machine.word = word;
+        let kept = machine.votes.as_mut().map(Votes::collect).transpose();
+        for (_, ticket) in kept.map_err(|it| it.to_string())?.unwrap_or_default() {
             self.kept(at, ticket)?;
         }
         self.begin_syncs(at);
@@ -255,7 +263,10 @@ impl World {
             let mut appended = Vec::new();
             match task {
                 Task::Keep(word, ticket) => {
-                    machine.keeping.push_back((word, ticket));
+                    if let Some(votes) = &mut machine.votes {
+                        votes.keep(GROUP, word, ticket);
+                        votes.sync();
+                    }
                     if self.planted == Planted::WordNotSynced {
                         self.kept(at, ticket)?;
                     }
@@ -322,11 +333,12 @@ impl World {
             let after_ms = 1 + self.below(most);
             self.at(after_ms, Event::SyncLog { at, life, count });
         }
-        let count = self.machines[at].keeping.len();
-        if count > 0 && !self.machines[at].syncs_word {
+        let is_busy = self.machines[at].votes.as_ref().is_some_and(Votes::is_busy);
+        if is_busy && !self.machines[at].syncs_word {
             self.machines[at].syncs_word = true;
-            let after_ms = 1 + self.below(most);
-            self.at(after_ms, Event::SyncWord { at, life, count });
+            // Some of it at a time.
+            let after_ms = 1 + self.below(1 + most / 8);
+            self.at(after_ms, Event::SyncWord { at, life });
         }
     }
 }
