@@ -2,7 +2,7 @@
 
 use super::world::{Planted, World};
 
-/// Seeds of an ordinary run.
+/// Seeds of an ordinary run. `SEEDS=20000 cargo test -p leveret-replica seeds` runs more.
 pub(super) const SEEDS: u64 = 1_000;
 
 /// Runs this seed, and says how it went.
@@ -15,7 +15,8 @@ fn run(seed: u64) -> Result<World, String> {
 #[test]
 fn a_thousand_seeds_hold() {
     let (mut terms, mut cuts, mut installs, mut changes) = (0, 0, 0, 0);
-    for seed in 0..SEEDS {
+    let seeds = std::env::var("SEEDS").ok().and_then(|it| it.parse().ok()).unwrap_or(SEEDS);
+    for seed in 0..seeds {
         let world = run(seed).unwrap();
         terms += world.terms;
         cuts += world.cuts;
@@ -36,12 +37,4 @@ fn a_seed_has_one_trace() {
     let traces: std::collections::BTreeSet<_> =
         (0..20).map(|seed| run(seed).unwrap().trace).collect();
     assert_eq!(traces.len(), 20, "each seed is another run");
-}
-
-/// For a night: `cargo test -p leveret-replica -- --ignored --nocapture`.
-#[test]
-#[ignore = "takes minutes"]
-fn many_seeds_hold() {
-    let failed: Vec<_> = (SEEDS..21 * SEEDS).filter_map(|seed| run(seed).err()).collect();
-    assert!(failed.is_empty(), "{}: {:#?}", failed.len(), &failed[..failed.len().min(9)]);
 }
