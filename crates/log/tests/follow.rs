@@ -9,7 +9,7 @@ use bytes::Bytes;
 use leveret_log::disk::{
     Disk, DiskError, Done, Faults, FileName, Op, Reached, Roster, RosterLines, SimDisk, Token,
 };
-use leveret_log::file::{BatchCopy, CopyError, CutError, NoBatch, Options, There};
+use leveret_log::file::{BatchCopy, CopyError, CutError, NoBatch, OnDamage, Options, There};
 use leveret_log::{BatchName, FileLog, Holder, Keep, Log, Offset};
 
 /// Numbers below what is asked for, from a seed.
@@ -42,6 +42,7 @@ struct Leader {
     log: FileLog<SimDisk>,
     held: Vec<(Offset, Holder)>,
     term: u64,
+    has_volatile: bool,
 }
 
 impl Leader {
@@ -56,14 +57,15 @@ impl Leader {
         log.hold_files();
         log.begin_term(term);
         drive(&mut log);
-        Self { disk, log, held: Vec::new(), term }
+        Self { disk, log, held: Vec::new(), term, has_volatile: true }
     }
 
     fn step(&mut self, below: &mut dyn FnMut(u64) -> u64) {
         let any = below(self.held.len().max(1) as u64) as usize;
         match below(16) {
             0..=6 => {
-                let keep = if below(4) == 0 { Keep::Volatile } else { Keep::Durable };
+                let is_volatile = below(4) == 0 && self.has_volatile;
+                let keep = if is_volatile { Keep::Volatile } else { Keep::Durable };
                 let count = 1 + below(3);
                 let mut holders: Vec<_> = (0..count).map(Holder::new).collect();
                 if keep == Keep::Durable && below(10) == 0 {
@@ -247,7 +249,8 @@ fn a_copy_is_the_leaders_log() {
             assert_eq!(record, batches::read(&mut reopened, Offset::new(at)).unwrap());
         }
         // It leads: its log goes on, and others copy it.
-        let mut leader = Leader { disk, log: follower, held: Vec::new(), term: last.term };
+        let mut leader =
+            Leader { disk, log: follower, held: Vec::new(), term: last.term, has_volatile: true };
         leader.log.append(b"h", &[b"new"], &batches::ONE, Keep::Durable).unwrap();
         leader.settle();
         let next = leader.batch(last.number + 2);
@@ -717,4 +720,67 @@ fn copies_wait_for_room() {
     assert!(!follower.is_short());
     assert_alike(&files(&disk), &files(&whole), 0);
     assert_eq!(follower.stored(), leader.last());
+}
+
+/// Leader and follower give back space, each on its own, and records are written late: after a start each has the same.
+#[test]
+fn each_gives_back_space_on_its_own() {
+    let mut merged = 0;
+    for seed in 0..20 {
+        let mut below = numbers(seed);
+        let mut leader = Leader::new(seed);
+        leader.log.reclaim();
+        leader.has_volatile = false;
+        let disk = SimDisk::new(seed + 1000);
+        let digests = |follows| Options {
+            follows,
+            digests: seed % 2 == 0,
+            on_damage: OnDamage::Aside,
+            ..options()
+        };
+        let mut follower = open(&disk, digests(Some(0)));
+        for _ in 0..1500 {
+            leader.step(&mut below);
+            if leader.held.len() > 60 {
+                let (at, holder) = leader.held.swap_remove(below(60) as usize);
+                leader.log.release(at, holder).unwrap();
+            }
+            leader.log.hold_batches(follower.last().number + 1);
+            while follower.last() < leader.log.last() {
+                let next = leader.batch(follower.last().number + 1);
+                follower.copy(&next).unwrap();
+            }
+            follower.sync().unwrap();
+            let committed = follower.stored().number;
+            follower.apply_to(committed);
+            leader.log.set_agreed(committed + 1);
+            if below(300) == 0 {
+                settle(&mut follower);
+                drop(follower);
+                disk.crash();
+                follower = open(&disk, digests(Some(committed)));
+            }
+        }
+        leader.settle();
+        while follower.last() < leader.log.last() {
+            let next = leader.batch(follower.last().number + 1);
+            follower.copy(&next).unwrap();
+        }
+        settle(&mut follower);
+        follower.apply_to(u64::MAX);
+        leader.log.set_agreed(u64::MAX);
+        for _ in 0..300 {
+            leader.log.sync().unwrap();
+            follower.sync().unwrap();
+        }
+        for disk in [&disk, &leader.disk] {
+            merged += u32::from(disk.files().iter().any(|(file, _)| file.generation > 0));
+        }
+        let want = found(&mut open(&leader.disk.copy_whole(1), options()));
+        assert!(found(&mut open(&disk.copy_whole(1), options())) == want, "seed {seed}");
+        follower.begin_term(leader.term + 1);
+        settle(&mut follower);
+        assert!(found(&mut follower) == want, "seed {seed}");
+    }
+    assert!(merged > 20, "{merged}");
 }

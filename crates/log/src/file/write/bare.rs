@@ -119,6 +119,12 @@ impl<D: Disk> FileLog<D> {
             ..BatchHeader::default()
         };
         (writer.sequence, writer.last_term) = (sequence + 1, writer.term);
+        for note in &writer.notes {
+            // It waits for the batch after this one.
+            if let Some(index) = self.store.segments.by_number(note.segment) {
+                self.store.segments.all[index].last_noted = writer.sequence;
+            }
+        }
         let mut head = vec![0; header.header_len()];
         head.extend_from_slice(&index);
         self.submit_batch(header, (head, Body::default()), true, SharedOfBatch::default());
