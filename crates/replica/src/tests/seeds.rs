@@ -24,8 +24,8 @@ fn a_thousand_seeds_hold() {
         changes += world.changes;
     }
     eprintln!("{terms} leaders, {cuts} cuts, {installs} snapshots, {changes} changes");
-    assert!(terms > 3 * SEEDS && cuts > SEEDS / 4, "the world is too quiet");
-    assert!(installs > SEEDS / 4 && changes > SEEDS / 2, "the world is too quiet");
+    assert!(terms > 3 * seeds && cuts > seeds / 4, "the world is too quiet");
+    assert!(installs > seeds / 4 && changes > seeds / 2, "the world is too quiet");
 }
 
 #[test]
