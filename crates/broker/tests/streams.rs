@@ -1,5 +1,7 @@
 //! Numbered letters to a shard that loses the end of its log: each message is stored once, and its publisher is told.
 
+#[path = "hand/lines.rs"]
+mod lines;
 #[path = "hand/log.rs"]
 mod log;
 
@@ -273,6 +275,23 @@ fn a_settlement_counts_once() {
     assert_eq!(world.shard.stream_place(ACKS).next, 2);
     let counts = world.shard.queues().find(|(id, _)| *id == all).map(|(_, it)| it.counts());
     assert_eq!(counts.map(|it| (it.ready, it.unacked)), Some((2, 0)));
+}
+
+/// While the disk is full each turn tries to write the note: that is one line a second, and the note comes when there is room.
+#[test]
+fn a_note_without_room_is_told_once_a_second() {
+    let mut world = World::new();
+    world.log.hand().is_full = true;
+    let letter = ToShard::Settle { from: NodeId::ALONE.connection(1), settlements: Vec::new() };
+    let said = lines::logged(|| {
+        world.turn([numbered(ACKS, 1, letter)]);
+        (0..1_500).for_each(|_| world.turn([]));
+    });
+    let line = "ERROR what was done of numbered letters is not noted yet";
+    assert!(said.len() == 2 && said.iter().all(|it| it.starts_with(line)), "{said:#?}");
+    world.log.hand().is_full = false;
+    assert_eq!(lines::logged(|| world.turn([])), [""; 0]);
+    assert_eq!((world.notes(), world.shard.stream_records()), (1, 1));
 }
 
 /// Letters of several publishers, some of which come twice or not at all at first, to a shard that is cut in small pieces and loses

@@ -120,9 +120,9 @@ impl<L: Log> Shard<L> {
     pub(super) fn write_notes(&mut self, now: Time) {
         for (stream, pieces) in self.streams.to_note() {
             let heads: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.encode()).collect();
-            let Ok(Noted { first, count, moment }) = self.store.append_notes(&heads, now) else {
-                tracing::error!(shard = self.group.get(), "there is no room to note what was done");
-                return;
+            let Noted { first, count, moment } = match self.store.append_notes(&heads, now) {
+                Ok(noted) => noted,
+                Err(error) => return self.store.complain_of_note(error, now),
             };
             let durable = self.store.durable();
             for old in self.streams.noted(stream, first, count, moment, durable) {

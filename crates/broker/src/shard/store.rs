@@ -181,10 +181,26 @@ impl<L: Log> Store<L> {
     /// Messages are not stored, so many since the start: one line a second.
     #[cold]
     pub(super) fn complain(&mut self, error: AppendError, unstored: u64, now: Time) {
-        if self.complained_at.is_none_or(|at| at.after_ms(1_000) <= now) {
-            self.complained_at = Some(now);
+        if self.complains(now) {
             tracing::error!(%error, unstored, "messages are not stored; publishers that want confirms are told");
         }
+    }
+
+    /// The same of a note, which each turn tries to write.
+    #[cold]
+    pub(super) fn complain_of_note(&mut self, error: AppendError, now: Time) {
+        if self.complains(now) {
+            tracing::error!(%error, "what was done of numbered letters is not noted yet");
+        }
+    }
+
+    /// Whether it is a second since the last complaint of an append.
+    fn complains(&mut self, now: Time) -> bool {
+        let is_due = self.complained_at.is_none_or(|at| at.after_ms(1_000) <= now);
+        if is_due {
+            self.complained_at = Some(now);
+        }
+        is_due
     }
 
     /// A queue lets go of a record.
