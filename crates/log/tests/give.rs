@@ -206,3 +206,18 @@ fn a_damaged_batch_is_told() {
         assert_eq!(get(&mut log, 20).as_ref(), Ok(&batch));
     }
 }
+
+/// Others may have stored a batch before this disk has, and one of them may ask for it again.
+#[test]
+fn what_is_being_written_is_here_though_all_have_it() {
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk, u64::MAX);
+    log.begin_term(1);
+    drive(&mut log);
+    disk.set_faults(Faults { delay: 1000, ..Faults::default() });
+    append(&mut log, b"record").unwrap();
+    log.sync().unwrap();
+    assert_eq!((log.last().number, log.stored().number), (2, 1));
+    log.let_go_of(3);
+    assert_eq!(get(&mut log, 2).map(|it| it.name()), Ok(Some(log.last())));
+}

@@ -71,6 +71,20 @@ fn a_batch_is_stored_when_it_is_synced() {
     assert_eq!(log.stored(), name(1, 2));
 }
 
+#[test]
+fn what_is_under_way_when_terms_begin_is_not_stored() {
+    let disk = batches::written(3);
+    let mut log = open(&disk);
+    append(&mut log, b"record").unwrap();
+    log.sync().unwrap();
+    assert_eq!((log.last(), log.stored()), (name(3, 0), name(2, 0)));
+    log.begin_term(1);
+    assert_eq!((log.last(), log.stored()), (name(3, 0), name(2, 0)));
+    drive(&mut log);
+    drive(&mut log);
+    assert_eq!((log.last(), log.stored()), (name(4, 1), name(4, 1)));
+}
+
 /// A log of one alone goes on with terms: what it had stays as it is, and is below the point.
 #[test]
 fn a_log_without_terms_gets_them() {

@@ -357,7 +357,8 @@ impl Following {
     }
 
     pub(super) fn term_of(&self, number: u64) -> Option<u64> {
-        let mut items = self.tail.items.iter().rev();
+        // They ascend: of a batch that is new all are below.
+        let mut items = self.tail.items.iter().rev().take_while(|item| item.number >= number);
         items.find_map(|item| match &item.what {
             What::Batch(_, header, _) if header.sequence == number => Some(name_of(header).term),
             _ => None,

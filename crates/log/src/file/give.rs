@@ -237,8 +237,9 @@ impl<D: Disk> FileLog<D> {
         Err(NoBatch::ToCome)
     }
 
-    /// All others have the batches below this number: they need not stay in memory.
+    /// All others have the batches below this number: they need not stay in memory, once they are on this disk.
     pub fn let_go_of(&mut self, below: u64) {
+        let below = below.min(self.writer.synced());
         while self.giving.kept.front().is_some_and(|(number, _)| *number < below) {
             self.giving.drop_first();
         }

@@ -205,6 +205,8 @@ impl<D: Disk> FileLog<D> {
         // What may be cut off has none: a digest is of a file that never changes.
         let end = self.writer.sequence();
         let until = next.map_or(end, |next| next.as_of);
+        // With terms another next batch may have the place of what seals the file.
+        let until = until + u64::from(segment.framing.has_terms);
         if self.writer.is_written(file) && until <= self.writer.agreed() {
             let token =
                 super::submit(&mut self.disk, &mut self.next_token, Op::Digest { file, len });

@@ -42,8 +42,12 @@ impl Writer {
     pub(in crate::file) fn begin_term(&mut self, term: u64, has_batches: bool) {
         if self.term == 0 {
             // All that is there is below: the batches of a group of one, or none, and 0 is the name of none.
-            self.sequence = self.sequence.max(if has_batches { 2 } else { 1 });
-            self.synced = self.sequence;
+            let sequence = self.sequence.max(if has_batches { 2 } else { 1 });
+            // What is under way is not synced by that.
+            if self.synced == self.sequence {
+                self.synced = sequence;
+            }
+            self.sequence = sequence;
         }
         let agreed = self.agreed.min(self.sequence);
         self.agreed = agreed;
