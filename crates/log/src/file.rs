@@ -624,7 +624,10 @@ impl<D: Disk> FileLog<D> {
             Some(rest) if rest == set => {}
             Some(rest) => store.cold.insert(at.get(), Held { set: rest, is_volatile }),
             None => {
-                store.cold.remove(at.get());
+                if is_volatile {
+                    self.note_lost(at, holder);
+                }
+                self.store.cold.remove(at.get());
                 self.sums.records -= 1;
                 let len = self.fetch.forget(at, &self.store);
                 let len = if self.is_elsewhere(at) { Some(0) } else { len };
@@ -777,6 +780,9 @@ impl<D: Disk> Log for FileLog<D> {
         match rest {
             Some(rest) => self.hot.set_held(place, rest.get()),
             None => {
+                if tag.is(Tag::WRITTEN) && tag.is(Tag::VOLATILE) {
+                    self.note_lost(at, holder);
+                }
                 self.hot.drop_record(place);
                 self.drop_hot(at, tag, facts.len);
             }

@@ -42,14 +42,18 @@ struct Leader {
     log: FileLog<SimDisk>,
     held: Vec<(Offset, Holder)>,
     term: u64,
-    has_volatile: bool,
+    /// What the follower has, if files may go.
+    copied: Option<u64>,
 }
 
 impl Leader {
     fn new(seed: u64) -> Self {
         let disk = SimDisk::new(seed);
-        let options = Options { spill_bytes: 300, ..options() };
-        Self::of(open(&disk, options), disk, 1)
+        Self::of(open(&disk, Self::options()), disk, 1)
+    }
+
+    fn options() -> Options {
+        Options { spill_bytes: 300, ..options() }
     }
 
     fn of(mut log: FileLog<SimDisk>, disk: SimDisk, term: u64) -> Self {
@@ -57,15 +61,14 @@ impl Leader {
         log.hold_files();
         log.begin_term(term);
         drive(&mut log);
-        Self { disk, log, held: Vec::new(), term, has_volatile: true }
+        Self { disk, log, held: Vec::new(), term, copied: None }
     }
 
     fn step(&mut self, below: &mut dyn FnMut(u64) -> u64) {
         let any = below(self.held.len().max(1) as u64) as usize;
         match below(16) {
             0..=6 => {
-                let is_volatile = below(4) == 0 && self.has_volatile;
-                let keep = if is_volatile { Keep::Volatile } else { Keep::Durable };
+                let keep = if below(4) == 0 { Keep::Volatile } else { Keep::Durable };
                 let count = 1 + below(3);
                 let mut holders: Vec<_> = (0..count).map(Holder::new).collect();
                 if keep == Keep::Durable && below(10) == 0 {
@@ -87,9 +90,22 @@ impl Leader {
             11 if !self.held.is_empty() => drop(self.log.persist(self.held[any].0).unwrap()),
             12 if below(6) == 0 => self.log.append_members(&[below(256) as u8; 20]),
             13 if below(12) == 0 => {
-                drive(&mut self.log);
+                self.settle();
                 self.term += 1 + below(3);
+                // It was deposed, and is elected again.
+                self.log = open(&self.disk, Options { follows: Some(0), ..Self::options() });
+                match self.copied {
+                    None => self.log.hold_files(),
+                    Some(copied) => self.log.hold_batches(copied + 1),
+                }
                 self.log.begin_term(self.term);
+                self.settle();
+                // Nobody has the volatile ones any more.
+                let all = found(&mut self.log).1.into_iter();
+                let holders = all.flat_map(|(at, _, holders)| {
+                    holders.into_iter().map(move |(holder, _)| (Offset::new(at), holder))
+                });
+                self.held = holders.collect();
             }
             _ => self.log.sync().unwrap(),
         }
@@ -250,7 +266,7 @@ fn a_copy_is_the_leaders_log() {
         }
         // It leads: its log goes on, and others copy it.
         let mut leader =
-            Leader { disk, log: follower, held: Vec::new(), term: last.term, has_volatile: true };
+            Leader { disk, log: follower, held: Vec::new(), term: last.term, copied: None };
         leader.log.append(b"h", &[b"new"], &batches::ONE, Keep::Durable).unwrap();
         leader.settle();
         let next = leader.batch(last.number + 2);
@@ -730,7 +746,7 @@ fn each_gives_back_space_on_its_own() {
         let mut below = numbers(seed);
         let mut leader = Leader::new(seed);
         leader.log.reclaim();
-        leader.has_volatile = false;
+        leader.copied = Some(0);
         let disk = SimDisk::new(seed + 1000);
         let digests = |follows| Options {
             follows,
@@ -750,6 +766,7 @@ fn each_gives_back_space_on_its_own() {
                 let next = leader.batch(follower.last().number + 1);
                 follower.copy(&next).unwrap();
             }
+            leader.copied = Some(follower.last().number);
             follower.sync().unwrap();
             let committed = follower.stored().number;
             follower.apply_to(committed);

@@ -473,9 +473,10 @@ fn read_all<D: Disk>(
     Ok((store, Found { reached, last_term, next_segment, kept, report, followed }, changes))
 }
 
-/// Forgets where stragglers are that nobody holds.
+/// Forgets where stragglers are that nobody holds, and volatile records: they are lost.
 pub(super) fn forget_gone(store: &mut Store) {
     let Store { segments, cold, .. } = store;
+    segments.all.iter_mut().for_each(|segment| segment.lost = 0);
     segments.stragglers.retain(|at, _| cold.get(*at).is_some());
 }
 

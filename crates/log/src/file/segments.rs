@@ -83,6 +83,8 @@ pub(super) struct Segment {
     /// Records that are held. Bytes are an estimate once cold records were released.
     pub(super) live: u64,
     pub(super) live_bytes: u64,
+    /// Volatile records of a leader, in the log of its follower: a later batch may make them durable.
+    pub(super) lost: u64,
     /// The batch of the last note on its records.
     pub(super) last_noted: u64,
     /// The last one is current; the others are those of rewritings that failed.
@@ -152,6 +154,7 @@ impl Segment {
             next_batch: as_of,
             live: 0,
             live_bytes: 0,
+            lost: 0,
             last_noted: 0,
             epochs: vec![epoch],
             about: HashMap::default(),
@@ -228,7 +231,7 @@ impl Segment {
 
     /// Whether nothing of it is needed.
     pub(super) fn is_dead(&self) -> bool {
-        self.is_sealed && self.live == 0 && !self.has_notes()
+        self.is_sealed && self.live == 0 && self.lost == 0 && !self.has_notes()
     }
 
     /// Bytes of the file that would be left if it were rewritten, about.
@@ -297,6 +300,15 @@ impl Segments {
         let result = change(segment);
         self.sums.add(segment);
         Some(result)
+    }
+
+    /// A segment has one volatile record less that is lost unless a note says otherwise.
+    pub(super) fn lose(&mut self, number: u64) {
+        if let Some(index) = self.by_number(number)
+            && let Some(segment) = self.all.get_mut(index)
+        {
+            segment.lost = segment.lost.saturating_sub(1);
+        }
     }
 
     /// The segment of a number, also of one that a file stands for.

@@ -328,7 +328,8 @@ impl<D: Disk> FileLog<D> {
         let held_from = self.giving.held_from();
         let can = |it: &&Segment| {
             let is_whole = it.is_sealed && !it.is_damaged && !it.is_dead();
-            let is_whole = is_whole && it.next_batch <= held_from;
+            // What a follower does not know the holders of cannot be copied.
+            let is_whole = is_whole && it.next_batch <= held_from && it.lost == 0;
             // A rewriting has no notes on what is not in the log any more.
             is_whole
                 && !is_awaited(it.file.segment, it.through)

@@ -187,7 +187,13 @@ impl Table {
     }
 
     /// These are the terms of the file that was begun last.
+    ///
+    /// Volatile records of an earlier term are lost: nobody has them but who led then.
     pub(super) fn set_terms(&mut self, terms: SegmentTerms) {
+        if terms.term != terms.before {
+            self.lost.clear();
+            self.store.segments.all.iter_mut().for_each(|segment| segment.lost = 0);
+        }
         if let Some(segment) = self.store.segments.all.back_mut() {
             segment.terms = Some(terms);
         }
@@ -401,6 +407,7 @@ impl Table {
             segments.stragglers.insert(at, (number, batch.position));
         }
         if fact.is_volatile {
+            segment.lost = next(segment.lost);
             self.lost.insert(at, Lost { segment: number, len, weight });
             return Ok(());
         }
@@ -458,11 +465,17 @@ impl Table {
 
     /// Does to a record what a note says.
     fn change(&mut self, target: usize, at: u64, kind: NoteKind<'_>) {
-        let Self { store, freed, .. } = self;
+        let Self { store, freed, lost, .. } = self;
         let Store { segments, sets, cold, marks, elsewhere, paged, own, .. } = store;
         match kind {
             NoteKind::Release(holder) => {
-                let Some(held) = cold.get(at) else { return };
+                let Some(held) = cold.get(at) else {
+                    // Of a volatile record the last release alone is noted.
+                    if let Some(lost) = lost.remove(&at) {
+                        segments.lose(lost.segment);
+                    }
+                    return;
+                };
                 let Ok(rest) = sets.without(held.set, holder) else { return };
                 paged.released(holder, false, None);
                 if holder == Holder::OWNER {
@@ -489,7 +502,8 @@ impl Table {
                 }
             }
             NoteKind::Persist(holders) => {
-                let Some(lost) = self.lost.remove(&at) else { return };
+                let Some(lost) = lost.remove(&at) else { return };
+                segments.lose(lost.segment);
                 let names = distinct(holders.map(|(name, _)| name).collect());
                 let number = segments.all.get(target).map(|it| it.file.segment);
                 if cold.get(at).is_none() && number == Some(lost.segment) {

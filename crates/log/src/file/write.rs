@@ -483,6 +483,13 @@ impl<D: Disk> FileLog<D> {
         self.note(at, holder, NoteKind::Release);
     }
 
+    /// The last holder of a volatile record left. Who has a copy of the log keeps the record until it is told.
+    pub(super) fn note_lost(&mut self, at: Offset, holder: Holder) {
+        if self.writer.term > 0 {
+            self.note(at, holder, NoteKind::Release);
+        }
+    }
+
     pub(super) fn note_mark(&mut self, at: Offset, holder: Holder, mark: u8) {
         self.note(at, holder, NoteKind::Mark(mark));
     }
