@@ -243,6 +243,20 @@ fn of_a_letter_that_is_done_in_part_the_rest_is_done() {
     assert!((1..=21).all(|it| world.told.get(&it).is_some_and(|told| told.iter().all(|ok| *ok))));
 }
 
+/// A batch may end where an earlier turn ended: it has the note of that turn, though there is a newer one.
+#[test]
+fn each_turn_has_its_note_in_its_batch() {
+    let mut world = World::new();
+    let [all, ..] = world.queues;
+    world.publish(1, [message(1, &[all])]);
+    let until = world.log.moment();
+    world.publish(2, [message(2, &[all])]);
+    world.log.clone().sync_until(until).expect("handed over");
+    world.log.hand().finish();
+    world.lose();
+    assert_eq!((world.stored(), world.shard.stream_place(BODIES).next), (vec![1], 2));
+}
+
 #[test]
 fn a_settlement_counts_once() {
     let mut world = World::new();
