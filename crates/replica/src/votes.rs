@@ -132,7 +132,8 @@ impl<D: Disk> Votes<D> {
         let whole = pages.saturating_mul(PAGE);
         bytes.resize(whole as usize, 0);
         let mut slots = Vec::new();
-        let mut repairs = Vec::new();
+        // First lines, and second ones.
+        let mut repairs = [Vec::new(), Vec::new()];
         for slot in 0..pages.saturating_mul(PAGE_GROUPS) as usize {
             let sectors = [false, true].map(|is_second| {
                 let from = position(slot, is_second) as usize;
@@ -146,14 +147,25 @@ impl<D: Disk> Votes<D> {
                 None => WordSlot::Damaged,
             });
             let Some(line) = newest else { continue };
-            let others = [false, true].into_iter().zip(lines).filter(|(_, it)| *it != newest);
-            repairs.extend(others.map(|(is_second, _)| (position(slot, is_second), line.bytes())));
+            for ((repairs, found), is_second) in repairs.iter_mut().zip(lines).zip([false, true]) {
+                if found != newest {
+                    repairs.push((position(slot, is_second), line.bytes()));
+                }
+            }
         }
+        let [first, mut second] = repairs;
         if whole > len {
             // Its last byte, so that all of it is there.
-            repairs.push((whole.saturating_sub(1), vec![0]));
+            second.push((whole.saturating_sub(1), vec![0]));
         }
-        for (position, bytes) in &repairs {
+        for (position, bytes) in &first {
+            disk.write_now(VOTES, *position, bytes)?;
+        }
+        // A disk whose sectors have several lines may tear them all: never first ones and second ones together.
+        if !first.is_empty() {
+            disk.truncate_now(VOTES, len)?;
+        }
+        for (position, bytes) in &second {
             disk.write_now(VOTES, *position, bytes)?;
         }
         // What was written is safe after that, and what a process before this one had not synced.

@@ -1,7 +1,9 @@
 //! Words on disk: torn, damaged, interrupted.
 
 use leveret_log::BatchName;
-use leveret_log::disk::{DiskError, Faults, SimDisk};
+use leveret_log::disk::{
+    Disk, DiskError, Done, Faults, FileName, Op, Roster, RosterLines, SimDisk, Token,
+};
 use leveret_replica::{MemberId, Ticket, VOTES, Votes, Word};
 
 const VOTES_1: &[u8] = include_bytes!("golden/votes-1");
@@ -178,6 +180,89 @@ fn nothing_is_kept_after_a_failed_sync() {
         let found = open(&disk).word(7).unwrap().term;
         assert!((1..=2).contains(&found), "{found}");
     }
+}
+
+/// A disk that tears all of a sector of 4 KiB of which it writes a part: what is written anew between two syncs is first lines,
+/// or second ones.
+struct Coarse {
+    disk: SimDisk,
+    /// Whether second lines were written since the last sync, if any were.
+    half: Option<bool>,
+    syncs: usize,
+}
+
+impl Disk for Coarse {
+    fn submit(&mut self, token: Token, op: Op) {
+        self.disk.submit(token, op);
+    }
+
+    fn poll(&mut self) -> Option<(Token, Done)> {
+        self.disk.poll()
+    }
+
+    fn roster(&mut self) -> Result<Roster, DiskError> {
+        self.disk.roster()
+    }
+
+    fn enlist(&mut self, lines: &RosterLines, is_needed: bool) -> Result<(), DiskError> {
+        self.disk.enlist(lines, is_needed)
+    }
+
+    fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
+        self.disk.list()
+    }
+
+    fn read_now(&mut self, file: FileName, at: u64, into: &mut [u8]) -> Result<(), DiskError> {
+        self.disk.read_now(file, at, into)
+    }
+
+    fn truncate_now(&mut self, file: FileName, len: u64) -> Result<(), DiskError> {
+        self.syncs += usize::from(self.half.take().is_some());
+        self.disk.truncate_now(file, len)
+    }
+
+    fn write_now(&mut self, file: FileName, at: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        let is_second = at as usize / APART % 2 == 1;
+        assert_eq!(*self.half.get_or_insert(is_second), is_second, "both may be torn");
+        self.disk.write_now(file, at, bytes)
+    }
+
+    fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
+        self.disk.keep_aside(file)
+    }
+
+    fn kept(&mut self) -> Result<Vec<FileName>, DiskError> {
+        self.disk.kept()
+    }
+
+    fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
+        self.disk.remove_now(file)
+    }
+}
+
+impl Drop for Coarse {
+    fn drop(&mut self) {
+        let is_failed = std::thread::panicking();
+        assert!(is_failed || (self.half, self.syncs) == (None, 2), "each half has its own sync");
+    }
+}
+
+/// A power cut while first lines are written leaves some of them new, and one torn. The start that writes the others anew may
+/// be cut off, too.
+#[test]
+fn a_start_never_writes_both_halves_at_once() {
+    let disk = SimDisk::new(0);
+    let mut votes = open(&disk);
+    keep(&mut votes, 7, word(1));
+    keep(&mut votes, 8, word(1));
+    let before = disk.bytes_of(VOTES);
+    keep(&mut votes, 7, word(2));
+    let mut bytes = disk.bytes_of(VOTES);
+    bytes[APART..].copy_from_slice(&before[APART..]);
+    bytes[LINE + 9] ^= 1;
+    disk.put(VOTES, bytes);
+    let votes = Votes::open(Coarse { disk, half: None, syncs: 0 }, MEMBER).unwrap();
+    assert_eq!((votes.word(7), votes.word(8)), (Some(word(2)), Some(word(1))));
 }
 
 /// SplitMix64.
