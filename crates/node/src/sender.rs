@@ -48,8 +48,6 @@ pub struct StreamSender {
     acks: Window,
     /// Messages that have no verdict of this group, by connection, channel and number of the confirm: in which letter they are.
     untold: BTreeMap<(ConnectionId, ChannelId, u64), u64>,
-    /// Who pauses, as there is no room.
-    paused: Vec<ConnectionId>,
 }
 
 /// The letters of a stream that are kept.
@@ -68,6 +66,8 @@ struct Window {
     has_below: u64,
     /// All up to this one are agreed upon.
     agreed: u64,
+    /// Who pauses, as there is no room here.
+    paused: Vec<ConnectionId>,
 }
 
 #[derive(Debug)]
@@ -146,8 +146,16 @@ impl StreamLetter {
 
 impl Window {
     fn new() -> Self {
-        let letters = VecDeque::new();
-        Self { first: 1, letters, len: 0, bytes: 0, cursor: 1, has_below: 0, agreed: 0 }
+        Self {
+            first: 1,
+            letters: VecDeque::new(),
+            len: 0,
+            bytes: 0,
+            cursor: 1,
+            has_below: 0,
+            agreed: 0,
+            paused: Vec::new(),
+        }
     }
 
     /// The number of the next letter.
@@ -214,7 +222,6 @@ impl StreamSender {
             bodies: Window::new(),
             acks: Window::new(),
             untold: BTreeMap::new(),
-            paused: Vec::new(),
         }
     }
 
@@ -257,10 +264,18 @@ impl StreamSender {
         let max = self.max;
         let window = self.window(class);
         window.push(KeptLetter { letter, bytes, untold });
-        if window.is_over(max, 0) && from != ConnectionId::NOBODY && !self.paused.contains(&from) {
-            self.paused.push(from);
-            out.session(from, ToSession::Paused(true));
+        if window.is_over(max, 0) && from != ConnectionId::NOBODY && !window.paused.contains(&from)
+        {
+            let pauses = self.pauses(from);
+            self.window(class).paused.push(from);
+            if !pauses {
+                out.session(from, ToSession::Paused(true));
+            }
         }
+    }
+
+    fn pauses(&self, who: ConnectionId) -> bool {
+        self.bodies.paused.contains(&who) || self.acks.paused.contains(&who)
     }
 
     /// The next letter of a stream that is to be sent, if there is one.
@@ -304,7 +319,8 @@ impl StreamSender {
             format!("{}..{} agreed {} cursor {}", it.first, it.end(), it.agreed, it.cursor)
         };
         let (bodies, acks) = (window(&self.bodies), window(&self.acks));
-        let (untold, paused) = (self.untold.len(), self.paused.len());
+        let paused = self.bodies.paused.len() + self.acks.paused.len();
+        let untold = self.untold.len();
         format!("bodies {bodies}, acks {acks}, {untold} untold, {paused} pause")
     }
 
@@ -365,7 +381,8 @@ impl StreamSender {
 
     /// The connection ended: nobody is told of its messages any more. They are to be done all the same.
     pub fn ended(&mut self, connection: ConnectionId, out: &mut Outbox) {
-        self.paused.retain(|other| *other != connection);
+        self.bodies.paused.retain(|other| *other != connection);
+        self.acks.paused.retain(|other| *other != connection);
         let all = (connection, 0, 0)..=(connection, ChannelId::MAX, u64::MAX);
         let untold: Vec<u64> =
             self.untold.extract_if(all, |_, _| true).map(|(_, number)| number).collect();
@@ -381,16 +398,21 @@ impl StreamSender {
         self.bodies.look_at(number);
     }
 
-    /// Who pauses goes on if there is room: half of it, so that he does not pause again at once.
+    /// Who pauses goes on if there is room where he filled it: half of it, so that he does not pause again at once. Messages may
+    /// wait for the very acks of who pauses, so room for acks is enough for these.
     fn resume(&mut self, out: &mut Outbox) {
-        if self.paused.is_empty()
-            || self.bodies.is_over(self.max, 1)
-            || self.acks.is_over(self.max, 1)
-        {
-            return;
+        let mut freed = Vec::new();
+        for window in [&mut self.bodies, &mut self.acks] {
+            if !window.is_over(self.max, 1) {
+                freed.append(&mut window.paused);
+            }
         }
-        for who in self.paused.drain(..) {
-            out.session(who, ToSession::Paused(false));
+        freed.sort_unstable();
+        freed.dedup();
+        for who in freed {
+            if !self.pauses(who) {
+                out.session(who, ToSession::Paused(false));
+            }
         }
     }
 }

@@ -152,6 +152,20 @@ fn who_fills_the_window_pauses() {
     assert!(paused.iter().any(|it| it[..] == ["1: Paused(true)"]), "{paused:?}");
 }
 
+/// Messages wait for the acks of a consumer, who pauses as there was no room for acks.
+#[test]
+fn who_acks_does_not_wait_for_room_for_messages() {
+    let mut sender = sender(4);
+    (1..=4).for_each(|it| _ = keep(&mut sender, publish(ME, [it])));
+    (0..3).for_each(|_| assert!(keep(&mut sender, settle(OTHER)).is_empty()));
+    assert_eq!(keep(&mut sender, settle(OTHER)), ["2: Paused(true)"]);
+    assert!(keep(&mut sender, settle(ME)).is_empty(), "it pauses already");
+    hear(&mut sender, BODIES, StreamEvent::Agreed(4));
+    let acks = StreamClass::Acks;
+    assert_eq!(hear(&mut sender, acks, StreamEvent::Agreed(5)), ["2: Paused(false)"]);
+    assert_eq!(confirm(&mut sender, 1, 4, true), ["1: 1..4 true", "1: Paused(false)"]);
+}
+
 #[test]
 fn other_letters_get_no_number() {
     assert!(!StreamSender::numbers(&ToShard::Continue));
