@@ -248,9 +248,12 @@ fn of_a_letter_that_is_done_in_part_the_rest_is_done() {
 fn each_turn_has_its_note_in_its_batch() {
     let mut world = World::new();
     let [all, ..] = world.queues;
-    world.publish(1, [message(1, &[all])]);
+    // Nobody waits for them, so that the disk is not asked at once.
+    let lazy = |number| Publish { confirm: 0, ..message(number, &[all]) };
+    world.publish(1, [lazy(1)]);
     let until = world.log.moment();
-    world.publish(2, [message(2, &[all])]);
+    world.publish(2, [lazy(2)]);
+    assert!(world.log.under_way().is_none());
     world.log.clone().sync_until(until).expect("handed over");
     world.log.hand().finish();
     world.lose();
