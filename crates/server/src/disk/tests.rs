@@ -1,6 +1,6 @@
 use std::sync::{Condvar, Mutex};
 
-use leveret_log::disk::Body;
+use leveret_log::disk::{Body, Reached, Stage};
 use leveret_log::file::{OnDamage, Options, Undigested};
 use leveret_log::{FileLog, Holder, Keep, Log, Moment};
 
@@ -109,6 +109,42 @@ fn done(disk: &mut RealDisk, place: &TestDisk, op: Op) -> Done {
         }
         place.wait();
     }
+}
+
+/// A file whose end is cut off is as long as the list says, before what is written behind the cut.
+#[test]
+fn the_end_of_a_file_is_cut_off() {
+    let place = TestDisk::new();
+    let file = FileName { segment: 3, generation: 0 };
+    let path = place.dir.path().join(file.to_string());
+    let mut disk = place.disk();
+    disk.enlist(&RosterLines::default(), true).unwrap();
+    let reached = |sequence| Reached { end: sequence, sequence };
+    let write = |position, byte, sequence, is_last| Op::Write {
+        file,
+        position,
+        head: vec![byte; 128],
+        body: Body::default(),
+        reached: reached(sequence),
+        sync: true,
+        is_last,
+        is_background: false,
+    };
+    for op in [write(0, 1, 1, false), write(128, 2, 2, false), write(256, 3, 3, true)] {
+        assert!(matches!(done(&mut disk, &place, op), Done::Written { result: Ok(()), .. }));
+    }
+    let cut = Op::Cut { file, len: 128, reached: reached(1) };
+    assert!(matches!(done(&mut disk, &place, cut), Done::Cut(Ok(()))));
+    assert_eq!(std::fs::read(&path).unwrap(), [1; 128]);
+    let listed = |disk: &mut RealDisk| {
+        let roster = disk.roster().unwrap();
+        roster.listed().iter().map(|it| (it.len, it.reached, it.stage)).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&mut disk), [(128, reached(1), Stage::Growing)]);
+    let again = done(&mut disk, &place, write(128, 4, 2, false));
+    assert!(matches!(again, Done::Written { result: Ok(()), .. }));
+    assert_eq!(std::fs::read(&path).unwrap(), [[1; 128], [4; 128]].concat());
+    assert_eq!(listed(&mut disk), [(256, reached(2), Stage::Growing)]);
 }
 
 /// A long file that goes is the next that is begun, until that ends.
