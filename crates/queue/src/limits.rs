@@ -47,11 +47,6 @@ impl Queue {
             || self.options.max_length_bytes.is_some_and(|max| ready_bytes > max)
     }
 
-    /// Whether heads are to be dropped before anything is given out.
-    pub fn is_to_be_cut(&self) -> bool {
-        self.drops_head() && self.is_over_length()
-    }
-
     /// Drops heads until the lengths are kept, a limited number of them: [`dispatch`](Self::dispatch) goes
     /// on with the rest, before anything is given out. Tells how many were dropped.
     pub(crate) fn enforce_lengths(&mut self, out: &mut Vec<Left>) -> u32 {
