@@ -57,8 +57,8 @@ use crate::disk::{Disk, Done, Reached};
 use crate::memory::{LARGE, MemoryLog, RecordBytes};
 use crate::shared::{Errand, LogNumber, Shared};
 use crate::{
-    AppendError, HEAD_MAX, HoldError, Holder, Keep, Log, Moment, Offset, PagedOut, ReadError,
-    Record, Recovered, SyncError, Usage,
+    AppendError, BatchName, HEAD_MAX, HoldError, Holder, Keep, Log, Moment, Offset, PagedOut,
+    ReadError, Record, Recovered, SyncError, Usage,
 };
 use cold::{Cold, Held};
 use elsewhere::Elsewhere;
@@ -70,7 +70,7 @@ use sets::{SetId, Sets};
 use write::Writer;
 
 pub use digest::{Digester, ReadAt, Undigested};
-pub use follow::{CopyError, CutError, There};
+pub use follow::{CopyError, CutError, OtherBatch, There};
 pub(crate) use format::heading;
 pub use give::{BatchCopy, NoBatch};
 pub use lend::{Unmatched, match_up, match_up_at_rest};
@@ -113,9 +113,10 @@ pub struct Options {
     /// next record has this offset, or a later one. Up to there all has to be there, but what is gone as nobody needs it: a
     /// log that ends before is refused.
     pub until: Option<Reached>,
-    /// The log is that of a follower ([`FileLog::copy`]), and the batches up to this number are committed, itself included, or
-    /// more, as headers of batches tell. What is not known to be committed is not applied.
-    pub follows: Option<u64>,
+    /// The log is that of a follower ([`FileLog::copy`]), and the batches up to this one are committed, itself included, if the log
+    /// has it; or more, as headers of batches tell. What is not known to be committed is not applied. If the log has another
+    /// batch of that number, it is not opened.
+    pub follows: Option<BatchName>,
     /// Whether sealed segments get digests, which a start reads instead of them, unless damage is to be refused: that in
     /// the middle of a segment is found when its records are read.
     pub digests: bool,
@@ -331,6 +332,9 @@ impl<D: Disk> FileLog<D> {
         }
         let mut writer = Writer::new(end, sequence, found.next_segment, options.seed);
         writer.go_on_in(found.last_term);
+        if found.last_term > 0 {
+            writer.await_term();
+        }
         if let Some(until) = options.until {
             writer.set_agreed(until.sequence);
         }

@@ -279,6 +279,10 @@ pub enum AppendError {
     /// An earlier sync failed: see [`SyncError`].
     #[error("the log has failed and takes no more records")]
     Failed,
+    /// Others have the log, too, and this one leads none of its terms, or not yet: what it copied comes first. See
+    /// [`FileLog::begin_term`].
+    #[error("the log has to begin a term before it takes records")]
+    NoTerm,
 }
 
 /// Why a record could not be read.

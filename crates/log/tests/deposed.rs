@@ -7,7 +7,7 @@ use leveret_log::disk::SimDisk;
 use leveret_log::file::{BatchCopy, OnDamage, Options};
 use leveret_log::{BatchName, FileLog, Log};
 
-fn open(disk: &SimDisk, follows: Option<u64>) -> FileLog<SimDisk> {
+fn open(disk: &SimDisk, follows: Option<BatchName>) -> FileLog<SimDisk> {
     let on_damage = OnDamage::Aside;
     let options =
         Options { digests: true, on_damage, follows, segment_bytes: 1 << 20, ..options() };
@@ -32,12 +32,12 @@ fn a_seal_that_may_be_cut_is_in_no_digest() {
     drive(&mut leader);
     let last = leader.last().number;
     let other = SimDisk::new(2);
-    let mut log = open(&other, Some(0));
+    let mut log = open(&other, Some(BatchName::NONE));
     for number in 1..last {
         log.copy(&get(&mut leader, number)).unwrap();
     }
     drive(&mut log);
-    log.apply_to(last - 1);
+    log.apply_to(BatchName { number: last - 1, term: 2 }).unwrap();
     // It leads a term that nobody hears of.
     log.begin_term(3);
     for _ in 0..20 {
@@ -48,7 +48,7 @@ fn a_seal_that_may_be_cut_is_in_no_digest() {
     }
     assert_eq!(log.last(), BatchName { number: last, term: 3 });
     drop(log);
-    let mut log = open(&other, Some(last - 1));
+    let mut log = open(&other, Some(BatchName { number: last - 1, term: 2 }));
     log.cut_from(last).unwrap();
     let batch = get(&mut leader, last);
     assert_eq!(log.copy(&batch), Ok(leader.last()));

@@ -9,8 +9,10 @@ use bytes::Bytes;
 use leveret_log::disk::{
     Disk, DiskError, Done, Faults, FileName, Op, Reached, Roster, RosterLines, SimDisk, Token,
 };
-use leveret_log::file::{BatchCopy, CopyError, CutError, NoBatch, OnDamage, Options, There};
-use leveret_log::{BatchName, FileLog, Holder, Keep, Log, Offset};
+use leveret_log::file::{
+    BatchCopy, CopyError, CutError, NoBatch, OnDamage, OpenError, Options, OtherBatch, There,
+};
+use leveret_log::{AppendError, BatchName, FileLog, Holder, Keep, Log, Offset};
 
 /// Numbers below what is asked for, from a seed.
 fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
@@ -32,8 +34,19 @@ fn open(disk: &SimDisk, options: Options) -> FileLog<SimDisk> {
     FileLog::open(disk.clone(), options, &mut |_| {}).unwrap().0
 }
 
-fn following(committed: u64) -> Options {
+fn following(committed: BatchName) -> Options {
     Options { follows: Some(committed), ..options() }
+}
+
+/// The batch of this number of a log, or its last one.
+fn named<D: Disk>(log: &FileLog<D>, number: u64) -> BatchName {
+    let number = number.min(log.last().number);
+    name(number, log.term_of(number).unwrap_or(0))
+}
+
+/// All up to this batch is committed, as far as the log goes.
+fn commit<D: Disk>(log: &mut FileLog<D>, number: u64) {
+    log.apply_to(named(log, number)).unwrap();
 }
 
 /// A leader with something to do.
@@ -88,12 +101,13 @@ impl Leader {
                 self.log.mark(at, holder, 1 + below(9) as u8).unwrap();
             }
             11 if !self.held.is_empty() => drop(self.log.persist(self.held[any].0).unwrap()),
-            12 if below(6) == 0 => self.log.append_members(&[below(256) as u8; 20]),
+            12 if below(6) == 0 => self.log.append_members(&[below(256) as u8; 20]).unwrap(),
             13 if below(12) == 0 => {
                 self.settle();
                 self.term += 1 + below(3);
                 // It was deposed, and is elected again.
-                self.log = open(&self.disk, Options { follows: Some(0), ..Self::options() });
+                self.log =
+                    open(&self.disk, Options { follows: Some(BatchName::NONE), ..Self::options() });
                 match self.copied {
                     None => self.log.hold_files(),
                     Some(copied) => self.log.hold_batches(copied + 1),
@@ -200,7 +214,7 @@ fn a_copy_is_the_leaders_log() {
         let mut leader = Leader::new(seed);
         let disk = SimDisk::new(seed + 1000);
         disk.set_faults(Faults { delay: below(3) as u32, ..Faults::default() });
-        let mut follower = open(&disk, following(0));
+        let mut follower = open(&disk, following(BatchName::NONE));
         follower.hold_files();
         let mut committed = 0;
         for _ in 0..400 {
@@ -215,7 +229,7 @@ fn a_copy_is_the_leaders_log() {
             }
             if below(6) == 0 {
                 committed += below(follower.last().number.saturating_sub(committed) + 1);
-                follower.apply_to(committed);
+                commit(&mut follower, committed);
                 leader.log.set_agreed(committed + 1);
             }
             let applied = follower.applied().unwrap().number;
@@ -224,7 +238,8 @@ fn a_copy_is_the_leaders_log() {
                 let stored = follower.stored();
                 drop(follower);
                 disk.crash();
-                follower = open(&disk, following(committed.min(below(committed + 1))));
+                follower =
+                    open(&disk, following(named(&leader.log, committed.min(below(committed + 1)))));
                 follower.hold_files();
                 assert!(follower.last() >= stored && follower.last() == follower.stored());
                 let applied = follower.applied().unwrap();
@@ -241,7 +256,7 @@ fn a_copy_is_the_leaders_log() {
         settle(&mut follower);
         let last = follower.last();
         assert_eq!(leader.log.term_of(last.number), Some(last.term));
-        follower.apply_to(last.number);
+        follower.apply_to(last).unwrap();
         assert_eq!(follower.applied(), Some(last));
         let whole = files(&leader.disk);
         for (file, bytes) in files(&disk) {
@@ -283,7 +298,7 @@ fn several_batches_have_one_sync() {
         leader.settle();
     }
     let disk = SimDisk::new(2);
-    let mut follower = open(&disk, following(0));
+    let mut follower = open(&disk, following(BatchName::NONE));
     for number in 1..=11 {
         follower.copy(&leader.batch(number)).unwrap();
         assert_eq!((follower.last().number, follower.stored()), (number, BatchName::NONE));
@@ -295,11 +310,11 @@ fn several_batches_have_one_sync() {
     assert_eq!(follower.stored(), name(11, 1));
     assert_eq!(follower.applied(), Some(BatchName::NONE));
     assert_eq!(follower.usage().records, 0);
-    follower.apply_to(6);
+    follower.apply_to(name(6, 1)).unwrap();
     assert_eq!((follower.applied(), follower.usage().records), (Some(name(6, 1)), 5));
     // A start knows from the last header what the leader knew: nothing here.
     drop(follower);
-    let follower = open(&disk, following(4));
+    let follower = open(&disk, following(name(4, 1)));
     assert_eq!((follower.applied(), follower.usage().records), (Some(name(4, 1)), 3));
     assert_eq!((follower.last(), follower.term_of(9)), (name(11, 1), Some(1)));
 }
@@ -309,7 +324,7 @@ fn several_batches_have_one_sync() {
 fn a_start_knows_what_the_leader_knew() {
     let mut leader = Leader::new(1);
     let disk = SimDisk::new(2);
-    let mut follower = open(&disk, following(0));
+    let mut follower = open(&disk, following(BatchName::NONE));
     for number in 1..=90 {
         leader.log.set_agreed(number);
         leader.log.append(b"h", &[&[1; 100]], &batches::ONE, Keep::Durable).unwrap();
@@ -319,7 +334,7 @@ fn a_start_knows_what_the_leader_knew() {
     settle(&mut follower);
     drop(follower);
     assert!(disk.files().len() > 2);
-    let follower = open(&disk, following(0));
+    let follower = open(&disk, following(BatchName::NONE));
     assert_eq!((follower.last().number, follower.applied().unwrap().number), (90, 88));
     assert_eq!(follower.usage().records, 87);
 }
@@ -332,7 +347,7 @@ fn what_does_not_follow_is_told() {
         leader.settle();
     }
     let disk = SimDisk::new(2);
-    let mut follower = open(&disk, following(0));
+    let mut follower = open(&disk, following(BatchName::NONE));
     let there = |last, next| There { last, next };
     let mismatch = |follower: &mut FileLog<SimDisk>, batch: &BatchCopy| match follower.copy(batch) {
         Err(CopyError::Mismatch { name, segment, position, there }) => {
@@ -388,11 +403,86 @@ fn a_leader_becomes_a_follower() {
     }
     let disk = leader.log.into_disk();
     let mut other = Leader::of(open(&disk.copy_whole(1), options()), disk.copy_whole(1), 4);
-    let mut follower = open(&disk, following(5));
+    let mut follower = open(&disk, following(name(5, 1)));
     assert_eq!((follower.last(), follower.applied()), (name(11, 1), Some(name(5, 1))));
     follower.copy(&other.batch(12)).unwrap();
     settle(&mut follower);
     assert_eq!(follower.stored(), name(12, 4));
+}
+
+/// What was copied comes first: a record has no place before that is on the disk.
+#[test]
+fn who_is_about_to_lead_takes_no_records() {
+    let mut leader = Leader::new(1);
+    for _ in 0..3 {
+        leader.log.append(b"h", &[&[1; 50]], &batches::ONE, Keep::Durable).unwrap();
+        leader.settle();
+    }
+    let disk = SimDisk::new(2);
+    disk.set_faults(Faults { delay: 3, ..Faults::default() });
+    let mut follower = open(&disk, following(BatchName::NONE));
+    let refused = Err(AppendError::NoTerm);
+    for number in 1..=4 {
+        follower.copy(&leader.batch(number)).unwrap();
+    }
+    assert_eq!(batches::append(&mut follower, b"record"), refused);
+    assert_eq!(follower.append_members(b"members"), Err(AppendError::NoTerm));
+    follower.begin_term(2);
+    while follower.last().number < 5 {
+        let end = follower.end();
+        assert_eq!(batches::append(&mut follower, b"record"), refused);
+        assert_eq!(follower.append(b"", &[], &[], Keep::Volatile), refused);
+        assert_eq!(follower.append_members(b"members"), Err(AppendError::NoTerm));
+        assert_eq!(follower.end(), end);
+        follower.sync().unwrap();
+    }
+    assert_eq!(batches::append(&mut follower, b"record"), Ok(Offset::new(3)));
+    follower.append_members(b"members").unwrap();
+    settle(&mut follower);
+    assert_eq!((follower.last(), follower.end()), (name(7, 2), Offset::new(4)));
+}
+
+/// Others agree to a batch, and not to a number.
+#[test]
+fn what_is_committed_has_a_name() {
+    let mut leader = Leader::new(1);
+    for _ in 0..8 {
+        leader.log.append(b"h", &[&[1; 50]], &batches::ONE, Keep::Durable).unwrap();
+        leader.settle();
+    }
+    let disk = SimDisk::new(2);
+    let mut follower = open(&disk, following(BatchName::NONE));
+    for number in 1..=6 {
+        follower.copy(&leader.batch(number)).unwrap();
+    }
+    settle(&mut follower);
+    // It is not here yet, whoever made it.
+    for committed in [name(7, 1), name(9, 1), name(7, 2)] {
+        assert_eq!(follower.apply_to(committed), Ok(()));
+        assert_eq!(follower.applied(), Some(BatchName::NONE));
+    }
+    let other = |number| OtherBatch { committed: name(number, 2), here: name(number, 1) };
+    assert_eq!(follower.apply_to(name(4, 2)), Err(other(4)));
+    assert_eq!(follower.applied(), Some(BatchName::NONE));
+    follower.apply_to(name(4, 1)).unwrap();
+    assert_eq!(follower.applied(), Some(name(4, 1)));
+    assert_eq!(follower.apply_to(name(4, 2)), Err(other(4)));
+    assert_eq!(follower.apply_to(name(3, 1)), Ok(()));
+    // What was told too early does not come to count.
+    follower.copy(&leader.batch(7)).unwrap();
+    settle(&mut follower);
+    assert_eq!(follower.applied(), Some(name(4, 1)));
+    drop(follower);
+    // So it is with what a start is told.
+    for (committed, applied) in [(name(5, 1), 5), (name(9, 1), 0), (name(9, 3), 0)] {
+        let follower = open(&disk.copy_whole(1), following(committed));
+        assert_eq!(follower.applied().unwrap().number, applied);
+    }
+    let refused = FileLog::open(disk.copy_whole(1), following(name(5, 2)), &mut |_| {});
+    assert_eq!(refused.err(), Some(OpenError::Other(other(5))));
+    // A leader has agreed so far.
+    assert_eq!(leader.log.apply_to(name(5, 2)), Err(other(5)));
+    assert_eq!(leader.log.apply_to(name(5, 1)), Ok(()));
 }
 
 /// A disk that does so many operations, and then nothing.
@@ -462,7 +552,8 @@ fn written() -> SimDisk {
 /// The log of a new leader that has the first batches of another's, and goes on from there in its own term.
 fn parted(whole: &SimDisk, sequence: u64, below: &mut dyn FnMut(u64) -> u64) -> Leader {
     let disk = whole.copy_whole(sequence);
-    let end = open(&disk.copy_whole(1), following(sequence - 1)).end().get();
+    let last = named(&open(&disk.copy_whole(1), options()), sequence - 1);
+    let end = open(&disk.copy_whole(1), following(last)).end().get();
     let until = Some(Reached { end, sequence });
     let log = open(&disk, Options { until, seed: 99, ..options() });
     let mut leader = Leader::of(log, disk, 3);
@@ -506,11 +597,11 @@ fn no_batch_of_the_old_tail_is_taken_for_one_of_the_new() {
         let mut below = numbers(sequence);
         let mut leader = parted(&whole, sequence, &mut below);
         let new = files(&leader.disk);
+        let committed = named(&open(&whole.copy_whole(1), options()), sequence - 1);
         for stop in 0.. {
             let disk = whole.copy_whole(u64::from(stop) << 8 | sequence);
             let stops = Stops { disk: disk.clone(), left: stop };
-            let mut follower =
-                FileLog::open(stops, following(sequence - 1), &mut |_| {}).unwrap().0;
+            let mut follower = FileLog::open(stops, following(committed), &mut |_| {}).unwrap().0;
             copy_all(&mut follower, &mut leader);
             for _ in 0..100 {
                 follower.sync().unwrap();
@@ -519,7 +610,7 @@ fn no_batch_of_the_old_tail_is_taken_for_one_of_the_new() {
             let stored = follower.stored();
             drop(follower);
             disk.crash();
-            let mut follower = open(&disk, following(0));
+            let mut follower = open(&disk, following(BatchName::NONE));
             let last = follower.last();
             let (is_old, is_new) = (is_part(&files(&disk), &old), is_part(&files(&disk), &new));
             assert!(is_old || is_new, "cut at {sequence}, stopped after {stop}: {last}");
@@ -537,7 +628,7 @@ fn no_batch_of_the_old_tail_is_taken_for_one_of_the_new() {
                 (follower.last(), follower.stored()),
                 (leader.log.last(), leader.log.last())
             );
-            follower.apply_to(u64::MAX);
+            commit(&mut follower, u64::MAX);
             follower.begin_term(9);
             settle(&mut follower);
             let want = found(&mut open(&leader.disk.copy_whole(1), options()));
@@ -560,7 +651,7 @@ fn a_log_is_cut_at_any_time() {
         let mut first = Leader::of(open(&whole.copy_whole(1), options()), whole.copy_whole(1), 3);
         let disk = SimDisk::new(seed);
         disk.set_faults(Faults { delay: below(4) as u32, ..Faults::default() });
-        let mut follower = open(&disk, following(0));
+        let mut follower = open(&disk, following(BatchName::NONE));
         let mut committed = 0;
         for _ in 0..4 + below(5) {
             for _ in 0..below(30) {
@@ -573,7 +664,7 @@ fn a_log_is_cut_at_any_time() {
             }
             if below(4) == 0 {
                 committed += below(follower.last().number - committed + 1);
-                follower.apply_to(committed);
+                commit(&mut follower, committed);
             }
             let from = committed + 1 + below(4);
             assert!(follower.cut_from(committed).is_err());
@@ -592,7 +683,8 @@ fn a_log_is_cut_at_any_time() {
             let stored = follower.stored();
             drop(follower);
             disk.crash();
-            follower = open(&disk, following(committed));
+            follower =
+                open(&disk, following(named(&open(&whole.copy_whole(1), options()), committed)));
             assert!(follower.last().number >= stored.number);
             copy_all(&mut follower, &mut second);
             settle(&mut follower);
@@ -611,7 +703,7 @@ fn random_bytes_are_refused() {
     for seed in 0..6000 {
         let mut below = numbers(seed);
         let disk = SimDisk::new(seed);
-        let mut follower = open(&disk, following(0));
+        let mut follower = open(&disk, following(BatchName::NONE));
         let count = below(4) as usize;
         batches[..count].iter().for_each(|batch| _ = follower.copy(batch).unwrap());
         let mut batch = batches[count].clone();
@@ -664,14 +756,15 @@ fn random_bytes_are_refused() {
             }
             Err(_) => assert_eq!(follower.last(), before),
         }
-        follower.apply_to(u64::MAX);
+        commit(&mut follower, u64::MAX);
         for _ in 0..20 {
             // A batch that has all its checksums, and cannot be: the log says that it failed.
             let _ = follower.sync();
         }
         drop(follower);
         disk.crash();
-        let _ = FileLog::open(disk.clone(), following(u64::MAX), &mut |_| {});
+        let _ =
+            FileLog::open(disk.clone(), following(batch.name().unwrap_or_default()), &mut |_| {});
         let _ = FileLog::open(disk, options(), &mut |_| {});
     }
     assert!((100..3000).contains(&accepted), "{accepted}");
@@ -682,7 +775,7 @@ fn random_bytes_are_refused() {
 fn a_follower_gives_back_space() {
     let mut leader = Leader::new(1);
     let disk = SimDisk::new(2);
-    let mut follower = open(&disk, following(0));
+    let mut follower = open(&disk, following(BatchName::NONE));
     let mut kept = Vec::new();
     for number in 0..600_u64 {
         let at = leader.log.append(b"h", &[&[1; 100]], &batches::ONE, Keep::Durable).unwrap();
@@ -695,7 +788,7 @@ fn a_follower_gives_back_space() {
             follower.copy(&leader.batch(follower.last().number + 1)).unwrap();
         }
         settle(&mut follower);
-        follower.apply_to(follower.last().number);
+        follower.apply_to(follower.last()).unwrap();
         leader.log.set_agreed(follower.last().number + 1);
     }
     for _ in 0..1000 {
@@ -708,9 +801,9 @@ fn a_follower_gives_back_space() {
     assert_eq!(found(&mut open(&disk.copy_whole(1), options())), want);
     drop(follower);
     disk.crash();
-    let mut follower = open(&disk, following(0));
+    let mut follower = open(&disk, following(BatchName::NONE));
     assert_eq!(follower.last(), leader.log.last());
-    follower.apply_to(u64::MAX);
+    commit(&mut follower, u64::MAX);
     follower.begin_term(2);
     settle(&mut follower);
     assert_eq!(found(&mut follower), want);
@@ -723,7 +816,7 @@ fn copies_wait_for_room() {
     let mut leader = open(&whole, options());
     let disk = SimDisk::new(2);
     disk.set_faults(Faults { capacity: Some(3000), ..Faults::default() });
-    let mut follower = open(&disk, following(0));
+    let mut follower = open(&disk, following(BatchName::NONE));
     for number in 1..=leader.last().number {
         follower.copy(&get(&mut leader, number)).unwrap();
     }
@@ -754,7 +847,7 @@ fn each_gives_back_space_on_its_own() {
             on_damage: OnDamage::Aside,
             ..options()
         };
-        let mut follower = open(&disk, digests(Some(0)));
+        let mut follower = open(&disk, digests(Some(BatchName::NONE)));
         for _ in 0..1500 {
             leader.step(&mut below);
             if leader.held.len() > 60 {
@@ -769,13 +862,13 @@ fn each_gives_back_space_on_its_own() {
             leader.copied = Some(follower.last().number);
             follower.sync().unwrap();
             let committed = follower.stored().number;
-            follower.apply_to(committed);
+            commit(&mut follower, committed);
             leader.log.set_agreed(committed + 1);
             if below(300) == 0 {
                 settle(&mut follower);
                 drop(follower);
                 disk.crash();
-                follower = open(&disk, digests(Some(committed)));
+                follower = open(&disk, digests(Some(named(&leader.log, committed))));
             }
         }
         leader.settle();
@@ -784,7 +877,7 @@ fn each_gives_back_space_on_its_own() {
             follower.copy(&next).unwrap();
         }
         settle(&mut follower);
-        follower.apply_to(u64::MAX);
+        commit(&mut follower, u64::MAX);
         leader.log.set_agreed(u64::MAX);
         for _ in 0..300 {
             leader.log.sync().unwrap();

@@ -25,7 +25,7 @@ fn write(log: &mut FileLog<SimDisk>) {
                 log.mark(Offset::new(first), batches::ONE[0], number as u8 + 1).unwrap();
             }
             if number % 13 == 0 {
-                log.append_members(&number.to_le_bytes());
+                log.append_members(&number.to_le_bytes()).unwrap();
             }
             drive(log);
         }

@@ -41,7 +41,7 @@ fn write_with_terms() -> [Vec<u8>; 2] {
     log.begin_term(3);
     drive(&mut log);
     log.set_agreed(2);
-    log.append_members(b"members");
+    log.append_members(b"members").unwrap();
     write_with(&mut log);
     log.begin_term(5);
     drive(&mut log);

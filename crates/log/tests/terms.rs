@@ -5,7 +5,7 @@ mod batches;
 use batches::{FIRST, append, drive, open, options, recovered, try_open};
 use leveret_log::disk::{FileName, Reached, SimDisk};
 use leveret_log::file::{OnDamage, Options};
-use leveret_log::{BatchName, FileLog, Log, Offset};
+use leveret_log::{AppendError, BatchName, FileLog, Keep, Log, Offset};
 
 /// Bytes of the headers of a file and of a batch.
 const FILE_HEADER: usize = 128;
@@ -52,10 +52,35 @@ fn a_term_begins_a_segment_with_a_batch_of_its_own() {
     let want = [(0, 0), (1, 3), (2, 3), (3, 4), (4, 4), (5, 4), (6, 9), (7, 9)];
     assert_eq!(terms(&log), want);
     assert_eq!(log.term_of(8), None);
-    // What follows without a new term is of the last one, in the same file.
+}
+
+/// Whoever opens a log with terms knows nothing of what others agreed to, and leads no term yet.
+#[test]
+fn nothing_is_written_before_a_term_begins() {
+    let disk = three_terms();
+    let mut log = open(&disk);
+    assert_eq!(recovered(&mut log).len(), 4);
+    let before: Vec<_> = disk.files().into_iter().map(|(it, _)| disk.bytes_of(it)).collect();
+    assert_eq!(append(&mut log, b"more"), Err(AppendError::NoTerm));
+    assert_eq!(log.append(b"", &[], &[], Keep::Volatile), Err(AppendError::NoTerm));
+    assert_eq!(log.append_members(b"members"), Err(AppendError::NoTerm));
+    for at in 0..4 {
+        log.release(Offset::new(at), batches::ONE[0]).unwrap();
+    }
+    log.reclaim();
+    for _ in 0..20 {
+        log.sync().unwrap();
+    }
+    let now: Vec<_> = disk.files().into_iter().map(|(it, _)| disk.bytes_of(it)).collect();
+    assert!(now == before && log.last() == name(7, 9));
+    log.begin_term(10);
     append(&mut log, b"more").unwrap();
     drive(&mut log);
-    assert_eq!((log.last(), disk.files().len()), (name(8, 9), 3));
+    drive(&mut log);
+    assert_eq!(log.last(), name(9, 10));
+    drop(log);
+    disk.crash();
+    assert_eq!(recovered(&mut open(&disk)), [4]);
 }
 
 /// What is under way has a name, and is stored when it is synced.
@@ -116,15 +141,17 @@ fn a_log_without_terms_gets_them() {
 fn a_change_of_members_is_a_batch() {
     let disk = three_terms();
     let mut log = open(&disk);
-    log.append_members(b"one, two, three");
+    log.begin_term(10);
+    log.append_members(b"one, two, three").unwrap();
     append(&mut log, b"more").unwrap();
-    drive(&mut log);
-    drive(&mut log);
-    assert_eq!(log.last(), name(9, 9));
+    for _ in 0..3 {
+        drive(&mut log);
+    }
+    assert_eq!(log.last(), name(10, 10));
     drop(log);
     disk.crash();
     let mut log = open(&disk);
-    assert_eq!((recovered(&mut log).len(), log.last()), (5, name(9, 9)));
+    assert_eq!((recovered(&mut log).len(), log.last()), (5, name(10, 10)));
 }
 
 /// Changes the header of a batch in the bytes of a file.
@@ -165,12 +192,14 @@ fn a_log_ends_where_a_batch_does_not_follow() {
         let case = format!("{field} is {number}");
         assert_eq!((log.last(), disk.files().len()), (want, files), "{case}");
         assert_eq!(recovered(&mut log), [0, 1, 2], "{case}");
+        log.begin_term(12);
         append(&mut log, b"more").unwrap();
+        drive(&mut log);
         drive(&mut log);
         drop(log);
         disk.crash();
         let mut log = open(&disk);
-        assert_eq!(log.last(), name(want.number + 1, want.term), "{case}");
+        assert_eq!(log.last(), name(want.number + 2, 12), "{case}");
         assert_eq!(recovered(&mut log).len(), 4, "{case}");
     };
     // In the file.
@@ -197,10 +226,11 @@ fn what_seals_a_file_is_cut_with_the_next_batch() {
         assert_eq!(disk.files().len(), files);
         assert_eq!(recovered(&mut log), (0..end).collect::<Vec<_>>());
         if term > 0 {
-            // The next one of the same term is in the same file.
+            log.begin_term(term + 1);
             append(&mut log, b"more").unwrap();
             drive(&mut log);
-            assert_eq!((log.last(), disk.files().len()), (name(sequence, term), files));
+            drive(&mut log);
+            assert_eq!(log.last(), name(sequence + 1, term + 1));
             drop(log);
             disk.crash();
             assert_eq!(recovered(&mut open(&disk)), (0..=end).collect::<Vec<_>>());
@@ -251,6 +281,7 @@ fn terms_are_known_beside_digests_and_rewritten_files() {
         }
     }
     log.set_agreed(log.next_batch() + 1);
+    log.begin_term(3);
     for _ in 0..60 {
         append(&mut log, &[0; 100]).unwrap();
         drive(&mut log);

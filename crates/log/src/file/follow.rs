@@ -97,6 +97,16 @@ pub enum CutError {
     Leads,
 }
 
+/// Others agreed to another batch than the log has under this number: somebody's log is not what it said. Nothing was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{committed} is committed, and {here} is here")]
+pub struct OtherBatch {
+    /// What is committed.
+    pub committed: BatchName,
+    /// What the log has.
+    pub here: BatchName,
+}
+
 /// Something of the tail.
 #[derive(Debug)]
 struct TailItem {
@@ -139,11 +149,32 @@ pub(super) struct Tail {
     applied: BatchName,
     /// The last batch that others are known to have agreed to.
     committed: u64,
+    /// What they agreed to according to who opened the log: it counts once it is found.
+    told: BatchName,
 }
 
 impl Tail {
-    pub(super) fn new(committed: u64) -> Self {
-        Self { items: VecDeque::new(), applied: BatchName::NONE, committed }
+    pub(super) fn new(told: BatchName) -> Self {
+        Self { items: VecDeque::new(), applied: BatchName::NONE, committed: 0, told }
+    }
+
+    /// The batch that was read in place of the one that others agreed to.
+    pub(super) fn other(&self) -> Option<OtherBatch> {
+        let here = self.name_of(self.told.number)?;
+        (here != self.told).then_some(OtherBatch { committed: self.told, here })
+    }
+
+    /// The batch of this number, if it is in the tail, or the last one that is applied.
+    fn name_of(&self, number: u64) -> Option<BatchName> {
+        if number == self.applied.number {
+            return Some(self.applied);
+        }
+        // They ascend: of a batch that is new all are below.
+        let mut items = self.items.iter().rev().take_while(|item| item.number >= number);
+        items.find_map(|item| match &item.what {
+            What::Batch(_, header, _) if header.sequence == number => Some(name_of(header)),
+            _ => None,
+        })
     }
 
     /// The files that are read go on with this one, whose batches may be cut off.
@@ -165,6 +196,9 @@ impl Tail {
         self.items.push_back(TailItem { number: header.sequence, what });
         let told = header.terms.map_or(0, |it| before(it.committed));
         self.committed = self.committed.max(told.min(before(header.sequence)));
+        if name_of(&header) == self.told && !header.is_seal() {
+            self.committed = self.committed.max(self.told.number);
+        }
         self.apply(self.committed, table)
     }
 
@@ -357,12 +391,7 @@ impl Following {
     }
 
     pub(super) fn term_of(&self, number: u64) -> Option<u64> {
-        // They ascend: of a batch that is new all are below.
-        let mut items = self.tail.items.iter().rev().take_while(|item| item.number >= number);
-        items.find_map(|item| match &item.what {
-            What::Batch(_, header, _) if header.sequence == number => Some(name_of(header).term),
-            _ => None,
-        })
+        self.tail.name_of(number).map(|name| name.term)
     }
 
     pub(super) fn will_lead(&mut self, term: u64) {
@@ -453,6 +482,7 @@ impl<D: Disk> FileLog<D> {
         let reached = tail.reached(table.reached);
         let last = tail.last().map_or(tail.applied, name_of);
         let growing = tail.growing(&self.store.segments);
+        self.writer.await_term();
         self.following = Some(Box::new(Following {
             table,
             tail,
@@ -505,14 +535,24 @@ impl<D: Disk> FileLog<D> {
         Ok(name)
     }
 
-    /// The batches up to this number, itself included, are committed: they are applied to the table of holders once they are
-    /// on this disk. A lower number than before changes nothing, and a number above that of the last batch is the last one's.
-    pub fn apply_to(&mut self, number: u64) {
-        if let Some(following) = &mut self.following {
-            let committed = &mut following.tail.committed;
-            *committed = number.min(following.last.number).max(*committed);
-            self.apply_stored();
+    /// The batches up to this one, itself included, are committed, if the log has it: a follower's are applied to the table of
+    /// holders once they are on this disk, and a leader's are [agreed](Self::set_agreed) to. A lower one than before changes
+    /// nothing, nor does one that is not here yet: it is to be told again.
+    pub fn apply_to(&mut self, committed: BatchName) -> Result<(), OtherBatch> {
+        let BatchName { number, term } = committed;
+        // What is above the end has no term, nor has what is below the point.
+        let Some(here) = self.term_of(number) else { return Ok(()) };
+        if here != term {
+            return Err(OtherBatch { committed, here: BatchName { number, term: here } });
         }
+        match &mut self.following {
+            Some(following) => {
+                following.tail.committed = following.tail.committed.max(number);
+                self.apply_stored();
+            }
+            None => self.set_agreed(next(number)),
+        }
+        Ok(())
     }
 
     /// The last batch that is applied; none unless the log is a follower's.

@@ -37,7 +37,7 @@ use std::collections::BTreeSet;
 use std::iter::once;
 
 use super::digest::Digest;
-use super::follow::Tail;
+use super::follow::{OtherBatch, Tail};
 use super::format::{FileHeader, LISTED_SINCE};
 use super::salvage::{self, Damage, salvage};
 use super::table::Table;
@@ -159,6 +159,9 @@ pub enum OpenError {
         /// Up to where all was to be there.
         until: Reached,
     },
+    /// Others agreed to another batch than the log has: see `Options::follows`.
+    #[error("{0}")]
+    Other(OtherBatch),
     /// What says which files there were is not whole.
     #[error(
         "the list of files, `files`, {what}: without it nobody can say whether a file is missing. Restore it from a \
@@ -411,6 +414,9 @@ fn read_all<D: Disk>(
     }
     let Recovery { mut table, mut report, mut cut, last_term, tail, reached: mut found, .. } =
         recovery;
+    if let Some(other) = tail.as_ref().and_then(Tail::other) {
+        return Err(OpenError::Other(other));
+    }
     let mut store = std::mem::take(&mut table.store);
     let next_segment = table.next_segment;
     let followed = tail.map(|mut tail| {

@@ -172,7 +172,9 @@ impl<D: Disk> FileLog<D> {
 
     /// Does the next steps of what there is to do.
     pub(super) fn space_step(&mut self) {
-        if self.writer.has_failed() || self.space.is_held {
+        // What a log has without a term is not known to be agreed to. A follower knows what is.
+        let is_unsure = self.writer.has_no_term() && self.following.is_none();
+        if self.writer.has_failed() || self.space.is_held || is_unsure {
             return;
         }
         if self.space.may_remove {

@@ -5,15 +5,16 @@
 
 use super::FileLog;
 use super::segments::Segment;
-use crate::BatchName;
 use crate::disk::Disk;
+use crate::{AppendError, BatchName};
 
 impl<D: Disk> FileLog<D> {
     /// Begins a term, as the leader of a group: the next batch is one without records, in a new segment, and has the term, as
     /// those that follow. It is written by the next [`sync`](crate::Log::sync) while no batch is under way. Nothing that was
     /// appended before and not handed over has an earlier term.
     ///
-    /// A follower leads once all that it copied is on its disk: only then the batch is written, and all is applied.
+    /// A follower leads once all that it copied is on its disk: only then the batch is written, and all is applied, and only then
+    /// it takes records. A log with terms that was opened as no follower's writes nothing, and takes no records, before this.
     ///
     /// A log that had no terms has them from now on, and older programs refuse it. Its batches from then on are numbered from 1
     /// at least: 0 is the name of none. What it had is agreed to.
@@ -30,11 +31,10 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
-    /// Has bytes that are not the log's written as a batch of their own: a change of the group's members. To be called in a
-    /// term.
-    pub fn append_members(&mut self, bytes: &[u8]) {
-        debug_assert!(self.writer.term() > 0, "without others there are no members");
-        self.writer.append_members(bytes);
+    /// Has bytes that are not the log's written as a batch of their own: a change of the group's members. It is refused unless
+    /// the log leads a term, or when it has failed.
+    pub fn append_members(&mut self, bytes: &[u8]) -> Result<(), AppendError> {
+        self.writer.append_members(bytes)
     }
 
     /// The last batch, written or not. [`BatchName::NONE`] if there is none.

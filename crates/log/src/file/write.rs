@@ -160,6 +160,8 @@ pub(super) struct Writer {
     /// The disk was full at the last sync. So no durable record was appended since, and each later note is on an older one.
     has_only_releases: bool,
     failed: Option<String>,
+    /// Why no record may be appended, whatever it is.
+    refuses: Option<AppendError>,
     spare: (Vec<u8>, Body),
 }
 
@@ -188,6 +190,7 @@ impl Writer {
             is_full: false,
             has_only_releases: false,
             failed: None,
+            refuses: None,
             spare: Default::default(),
         }
     }
@@ -216,14 +219,15 @@ impl Writer {
 
     /// Whether a record may be appended.
     pub(super) fn admits(&self, is_volatile: bool) -> Result<(), AppendError> {
-        if self.failed.is_some() {
-            return Err(AppendError::Failed);
+        if let Some(error) = self.refuses {
+            return Err(error);
         }
         if self.is_full && !is_volatile { Err(AppendError::Full) } else { Ok(()) }
     }
 
     pub(super) fn fail(&mut self, reason: String) {
         self.failed.get_or_insert(reason);
+        self.refuses = Some(AppendError::Failed);
     }
 
     pub(super) fn check(&self) -> Result<(), SyncError> {
@@ -560,7 +564,7 @@ impl<D: Disk> FileLog<D> {
 
     /// Gathers the records and notes from before `until` into a batch and submits it, unless a batch is under way.
     pub(super) fn hand_over(&mut self, until: Moment) {
-        if self.following.is_some() && !self.write_copies() {
+        if self.following.is_some() && !self.write_copies() || self.writer.has_no_term() {
             return;
         }
         // What others have not agreed to may come back: then room is there only after they have.
@@ -884,6 +888,7 @@ impl<D: Disk> FileLog<D> {
                     }
                     DiskError::Failed(reason) => {
                         writer.failed.get_or_insert_with(|| format!("{}: {reason}", write.file));
+                        writer.refuses = Some(AppendError::Failed);
                     }
                 }
                 write.state = State::Waits(head, body);

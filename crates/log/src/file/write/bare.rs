@@ -5,7 +5,7 @@ use crate::disk::{Body, Disk, FileName};
 use crate::file::FileLog;
 use crate::file::format::{BatchHeader, Kind, Terms};
 use crate::file::lend::SharedOfBatch;
-use crate::{BatchName, Offset};
+use crate::{AppendError, BatchName, Offset};
 
 /// A batch without records.
 #[derive(Debug)]
@@ -33,7 +33,17 @@ impl Writer {
         (term > 0).then_some(Terms { term, before, committed })
     }
 
-    /// The log was opened, and its last batch has this term: others that are written without a new term have it, too.
+    /// Others have the log, too: nothing is appended or written before a term begins.
+    pub(in crate::file) fn await_term(&mut self) {
+        self.refuses = self.refuses.or(Some(AppendError::NoTerm));
+    }
+
+    /// Whether a term has to begin before anything is written.
+    pub(in crate::file) fn has_no_term(&self) -> bool {
+        self.refuses == Some(AppendError::NoTerm)
+    }
+
+    /// The last batch has this term.
     pub(in crate::file) fn go_on_in(&mut self, term: u64) {
         (self.term, self.last_term) = (term, term);
     }
@@ -52,11 +62,19 @@ impl Writer {
         let agreed = self.agreed.min(self.sequence);
         self.agreed = agreed;
         self.term = term;
+        self.refuses = self.refuses.filter(|error| *error != AppendError::NoTerm);
         self.bare.push_back(BareBatch::Term);
     }
 
-    pub(in crate::file) fn append_members(&mut self, bytes: &[u8]) {
-        self.bare.push_back(BareBatch::Members(bytes.to_vec()));
+    pub(in crate::file) fn append_members(&mut self, bytes: &[u8]) -> Result<(), AppendError> {
+        match self.refuses {
+            Some(error) => Err(error),
+            None if self.term == 0 => Err(AppendError::NoTerm),
+            None => {
+                self.bare.push_back(BareBatch::Members(bytes.to_vec()));
+                Ok(())
+            }
+        }
     }
 
     /// A follower has applied all up to this batch, the next offset is `end`, and others have agreed to all before `agreed`.
@@ -82,11 +100,6 @@ impl Writer {
     /// The disk has room, or not.
     pub(in crate::file) fn set_full(&mut self, is_full: bool) {
         self.is_full = is_full;
-    }
-
-    /// The term of the batches that are gathered.
-    pub(in crate::file) fn term(&self) -> u64 {
-        self.term
     }
 
     /// The first batch that is not known to be synced.
