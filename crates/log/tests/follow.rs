@@ -442,6 +442,28 @@ fn who_is_about_to_lead_takes_no_records() {
     assert_eq!((follower.last(), follower.end()), (name(7, 2), Offset::new(4)));
 }
 
+/// Others may agree to a term's first batch before the leader's own disk has it: then its records are told of all the same.
+#[test]
+fn who_leads_tells_of_its_records_before_its_disk_is_done() {
+    let mut leader = Leader::new(1);
+    leader.log.append(b"h", &[&[1; 50]], &batches::ONE, Keep::Durable).unwrap();
+    leader.settle();
+    let disk = SimDisk::new(2);
+    let mut follower = open(&disk, following(BatchName::NONE));
+    for number in 1..=2 {
+        follower.copy(&leader.batch(number)).unwrap();
+    }
+    settle(&mut follower);
+    disk.set_faults(Faults { stall: true, ..Faults::default() });
+    follower.begin_term(2);
+    follower.sync().unwrap();
+    assert_eq!((follower.last(), follower.stored()), (name(3, 2), name(2, 1)));
+    assert_eq!(found(&mut follower).1.len(), 1);
+    disk.set_faults(Faults::default());
+    settle(&mut follower);
+    assert_eq!(follower.stored(), name(3, 2));
+}
+
 /// Others agree to a batch, and not to a number.
 #[test]
 fn what_is_committed_has_a_name() {

@@ -27,6 +27,17 @@ pub struct Point {
     pub members: Members,
 }
 
+/// Why the bytes of a batch are not here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoBytes {
+    /// They come: what is to be sent waits, as long as the sender's term is that of the message.
+    #[error("the batch is to come")]
+    ToCome,
+    /// The log has it no more, or has another one of that number: what was to be sent is not sent.
+    #[error("the log has no such batch")]
+    Gone,
+}
+
 /// A log of batches, as a replica and its driver see it.
 ///
 /// The log is what is in memory and on its way; what is stored comes after. A leader's log has the batches of its shard before
@@ -47,12 +58,15 @@ pub trait Batches {
     /// How far the log was agreed upon, as far as it knows: what the newest header says, or the point.
     fn agreed(&self) -> u64;
 
-    /// The bytes of a batch. Nothing if the log has it no more, or has another one of that number: what was to be sent is then
-    /// not sent.
-    fn copy(&self, name: BatchName) -> Option<Self::Bytes>;
+    /// The bytes of a batch, to be sent. They may have to be read first, or made: a leader's first batch of a term is made when
+    /// all before it is stored.
+    fn copy(&mut self, name: BatchName) -> Result<Self::Bytes, NoBytes>;
 
     /// Writes a batch behind the last, with the bytes it has elsewhere. Without: an empty batch that the leader's replica
-    /// wants. Once it is synced, that is told with `cuts`.
+    /// wants, which the log may make later. Once it is synced, that is told with `cuts`.
+    ///
+    /// A log that leads, or is about to, has to be opened anew as a follower's before a copy, a cut, or the first batch of
+    /// another term: its owner waits with the tasks until nothing is under way on the disk.
     fn append(&mut self, batch: Batch, bytes: Option<Self::Bytes>, cuts: u64);
 
     /// Removes this batch and all behind it. What is appended from now on may be called stored only when no crash brings back

@@ -38,7 +38,7 @@ mod votes;
 #[cfg(test)]
 mod tests;
 
-pub use batches::{Batch, Batches, Point};
+pub use batches::{Batch, Batches, NoBytes, Point};
 pub use check::Breach;
 pub use leveret_log::BatchName;
 pub use members::{Change, MemberId, Members, Step};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use leveret_log::BatchName;
 
-use crate::batches::{Batch, Batches, Point};
+use crate::batches::{Batch, Batches, NoBytes, Point};
 use crate::output::Stored;
 
 /// A log in memory. The bytes of a batch are a number.
@@ -114,6 +114,12 @@ impl MemoryBatches {
         self.writes.push_back(Write::Point(point));
     }
 
+    /// The bytes of a batch, if the log has it.
+    pub fn bytes_of(&self, name: BatchName) -> Option<u64> {
+        let found = self.at(name.number).filter(|(batch, _)| batch.name == name);
+        found.map(|(_, bytes)| *bytes)
+    }
+
     fn at(&self, number: u64) -> Option<&(Batch, u64)> {
         let index = number.checked_sub(self.point.at.number + 1)?;
         self.batches.get(usize::try_from(index).ok()?)
@@ -139,8 +145,8 @@ impl Batches for MemoryBatches {
         self.agreed
     }
 
-    fn copy(&self, name: BatchName) -> Option<u64> {
-        self.at(name.number).filter(|(batch, _)| batch.name == name).map(|(_, bytes)| *bytes)
+    fn copy(&mut self, name: BatchName) -> Result<u64, NoBytes> {
+        self.bytes_of(name).ok_or(NoBytes::Gone)
     }
 
     fn append(&mut self, batch: Batch, bytes: Option<u64>, cuts: u64) {

@@ -114,6 +114,11 @@ impl Tasks {
         self.waiting.pop_front()
     }
 
+    /// The first one that is not done.
+    pub fn first(&self) -> Option<&Task> {
+        self.waiting.front().map(|(task, _)| task)
+    }
+
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()

@@ -6,7 +6,7 @@
 use super::FileLog;
 use super::segments::Segment;
 use crate::disk::Disk;
-use crate::{AppendError, BatchName};
+use crate::{AppendError, BatchName, SyncError};
 
 impl<D: Disk> FileLog<D> {
     /// Begins a term, as the leader of a group: the next batch is one without records, in a new segment, and has the term, as
@@ -35,6 +35,14 @@ impl<D: Disk> FileLog<D> {
     /// the log leads a term, or when it has failed.
     pub fn append_members(&mut self, bytes: &[u8]) -> Result<(), AppendError> {
         self.writer.append_members(bytes)
+    }
+
+    /// Hands over what others wait for, as [`sync`](crate::Log::sync) does, but no records and notes: a leader that may make no
+    /// batch now still copies, begins its term and changes its members, and tries again when its disk was full.
+    pub fn sync_made(&mut self) -> Result<(), SyncError> {
+        crate::Log::collect(self)?;
+        self.hand_over_made();
+        Ok(())
     }
 
     /// The last batch, written or not. [`BatchName::NONE`] if there is none.

@@ -562,19 +562,9 @@ impl<D: Disk> FileLog<D> {
         self.hot.append_hole().next()
     }
 
-    /// Gathers the records and notes from before `until` into a batch and submits it, unless a batch is under way.
+    /// Gathers the records and notes from before `until` into a batch and submits it, unless there is something else to write.
     pub(super) fn hand_over(&mut self, until: Moment) {
-        if self.following.is_some() && !self.write_copies() || self.writer.has_no_term() {
-            return;
-        }
-        // What others have not agreed to may come back: then room is there only after they have.
-        self.writer.has_only_releases = self.writer.is_full && self.writer.agreed == u64::MAX;
-        if self.writer.flight.is_some() {
-            self.retry();
-            return;
-        }
-        if let Some(bare) = self.writer.bare.pop_front() {
-            self.gather_bare(bare);
+        if self.hand_over_made() {
             return;
         }
         if self.sums.waiting == 0 && self.writer.notes.is_empty() {
@@ -584,6 +574,23 @@ impl<D: Disk> FileLog<D> {
         // A rewrite relies on the next batch to have all notes that the rewrite saw.
         let all = self.now();
         self.gather(if self.space.is_rewriting() || until.end > all.end { all } else { until });
+    }
+
+    /// Hands over what has no records to be gathered, and tries again what found no room. True if no batch of records may
+    /// follow yet.
+    pub(super) fn hand_over_made(&mut self) -> bool {
+        if self.following.is_some() && !self.write_copies() || self.writer.has_no_term() {
+            return true;
+        }
+        // What others have not agreed to may come back: then room is there only after they have.
+        self.writer.has_only_releases = self.writer.is_full && self.writer.agreed == u64::MAX;
+        if self.writer.flight.is_some() {
+            self.retry();
+            return true;
+        }
+        let Some(bare) = self.writer.bare.pop_front() else { return false };
+        self.gather_bare(bare);
+        true
     }
 
     /// Nothing waits for the disk: `gathered` and `durable` pass all records.

@@ -1,13 +1,16 @@
 //! A seeded world of replicas: machines with clocks and disks, links between them, and all that can go wrong with those.
 
 mod faults;
+pub(super) mod files;
 mod machine;
+pub(super) mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{BatchName, Batches, MemberId, Members, Message, Point, Role, Settings};
+use crate::{BatchName, MemberId, Members, MemoryBatches, Message, Point, Role, Settings};
 
 pub(super) use machine::Machine;
+use store::Store;
 
 /// Time in a world is quick.
 pub(super) const TICK_MS: u64 = 50;
@@ -40,8 +43,8 @@ pub(super) enum Planted {
 
 /// What happens.
 #[derive(Debug)]
-pub(super) enum Event {
-    Arrive(Packet),
+pub(super) enum Event<B> {
+    Arrive(Packet<B>),
     Tick { at: usize, life: u64 },
     SyncLog { at: usize, life: u64, count: usize },
     SyncWord { at: usize, life: u64 },
@@ -55,21 +58,22 @@ pub(super) enum Event {
 
 /// A message on its way, with the bytes of its batches.
 #[derive(Clone, Debug)]
-pub(super) struct Packet {
+pub(super) struct Packet<B> {
     pub(super) from: (usize, MemberId),
     pub(super) to: (usize, MemberId),
     pub(super) message: Message,
-    pub(super) bytes: Vec<u64>,
+    pub(super) bytes: Vec<B>,
 }
 
-pub(super) struct World {
+pub(super) struct World<L: Store = MemoryBatches> {
+    shared: L::Shared,
     pub(super) planted: Planted,
     pub(super) settings: Settings,
     dice: u64,
     pub(super) now_ms: u64,
-    events: BTreeMap<(u64, u64), Event>,
+    events: BTreeMap<(u64, u64), Event<L::Bytes>>,
     count: u64,
-    pub(super) machines: Vec<Machine>,
+    pub(super) machines: Vec<Machine<L>>,
     /// From, to: nothing gets through.
     blocked: BTreeSet<(usize, usize)>,
     /// Of a hundred messages so many are lost, and so many come twice.
@@ -95,9 +99,10 @@ pub(super) struct World {
     pub(super) changes: u64,
 }
 
-impl World {
+impl<L: Store> World<L> {
     pub(super) fn new(seed: u64, planted: Planted) -> Self {
         let mut world = Self {
+            shared: L::Shared::default(),
             planted,
             settings: Settings { tick_ms: TICK_MS, election_ticks: 4, ..Settings::default() },
             dice: seed.wrapping_mul(0x2545_F491_4F6C_DD1D),
@@ -125,13 +130,14 @@ impl World {
         world.settings.append_batches = [1, 2, 64][world.below(3) as usize];
         let voters = [3, 5, 5][world.below(3) as usize];
         let ids: Vec<_> = (1..=voters).map(MemberId).collect();
-        for id in 1..=voters + 1 {
+        for id in 1..=voters + u64::from(L::HAS_SNAPSHOTS) {
             let is_member = id <= voters;
             let members = if is_member { Members::of(&ids) } else { Members::default() };
             world.next_id = id;
             let skew = 90 + world.below(21);
             let sync_ms = [5, 40, 200][world.below(3) as usize];
-            world.machines.push(Machine { sync_ms, ..Machine::new(MemberId(id), members, skew) });
+            let machine = Machine::new(MemberId(id), members, skew, &world.shared);
+            world.machines.push(Machine { sync_ms, ..machine });
             world.start(id as usize - 1).expect("a first start says nothing");
         }
         world.at(50, Event::Client);
@@ -148,7 +154,7 @@ impl World {
         (z ^ (z >> 31)) % bound
     }
 
-    pub(super) fn at(&mut self, after_ms: u64, event: Event) {
+    pub(super) fn at(&mut self, after_ms: u64, event: Event<L::Bytes>) {
         self.count += 1;
         self.events.insert((self.now_ms + after_ms, self.count), event);
     }
@@ -174,7 +180,7 @@ impl World {
             let leader = self.machines.iter().find_map(|it| it.leader().map(|it| it.last()));
             wanted = wanted.or_else(|| leader.map(|it| it.number + 3));
             if wanted.is_some_and(|wanted| self.all_have(wanted)) {
-                return Ok(());
+                return self.machines.iter_mut().try_for_each(|it| it.log.check_all());
             }
         }
     }
@@ -231,7 +237,7 @@ impl World {
     }
 
     /// Sends a message, which may get lost, or come late, or twice.
-    pub(super) fn send(&mut self, packet: Packet) {
+    pub(super) fn send(&mut self, packet: Packet<L::Bytes>) {
         let (from, to) = (packet.from.0, packet.to.0);
         let is_lost = self.blocked.contains(&(from, to)) || self.below(100) < self.lost;
         let count = 1 + u64::from(self.below(100) < self.doubled);
@@ -257,7 +263,9 @@ impl World {
             let Some(replica) = machine.replica.as_mut().filter(|_| !is_paused) else { continue };
             let Some(name) = replica.next().filter(|_| machine.tasks.is_empty()) else { continue };
             self.written += 1;
-            machine.log.append_own(name, self.written, replica.cuts());
+            if !machine.log.own(name, self.written, replica.cuts()) {
+                continue;
+            }
             let output = replica.propose(name).map_err(|_| "a proposal was refused")?;
             return self.handle(at, None, output);
         }
@@ -274,7 +282,7 @@ impl World {
         let leads = replica.leads().is_some();
         for number in machine.checked + 1..=agreed {
             let Some(batch) = machine.log.batch(number) else { continue };
-            let bytes = machine.log.copy(batch.name).unwrap_or(u64::MAX);
+            let bytes = machine.log.print(batch.name).unwrap_or(u64::MAX);
             let here = (batch.name.term, bytes);
             let known = *self.agreed.entry(number).or_insert(here);
             if known != here {
@@ -290,14 +298,19 @@ impl World {
         let machine = &mut self.machines[at];
         if agreed > machine.checked {
             machine.log.apply_to(replica_agreed(machine));
+            machine.log.check()?;
         }
         machine.checked = agreed;
         Ok(())
     }
 
     pub(super) fn check_role(&mut self, at: usize, role: Role) -> Result<(), String> {
-        let Role::Leads { term } = role else { return Ok(()) };
+        let Role::Leads { term } = role else {
+            self.machines[at].log.deposed();
+            return Ok(());
+        };
         self.terms += 1;
+        self.machines[at].log.leads()?;
         let machine = &self.machines[at];
         let id = machine.id;
         let first = *self.leaders.entry(term).or_insert(id);
@@ -310,7 +323,7 @@ impl World {
                 continue;
             }
             let name = BatchName { number: *number, term: known.0 };
-            if machine.log.copy(name) != Some(known.1) {
+            if machine.log.print(name) != Some(known.1) {
                 return Err(format!("the leader {id} of term {term} lacks batch {name}"));
             }
         }
@@ -318,6 +331,6 @@ impl World {
     }
 }
 
-fn replica_agreed(machine: &Machine) -> BatchName {
+fn replica_agreed<L: Store>(machine: &Machine<L>) -> BatchName {
     machine.replica.as_ref().map(|it| it.agreed()).unwrap_or_default()
 }

@@ -134,6 +134,10 @@ fn walk_all<D: Disk>(
 ) -> Result<(), OpenError> {
     let name = segment.file;
     let len = segment.written;
+    if len <= FILE_HEADER as u64 {
+        // The first batch of the term that the log leads is on its way: it has no records, and others may have it before.
+        return Ok(());
+    }
     let mut window = Window::new(disk, name, len);
     let mut walk = Walk::new(FILE_HEADER as u64, len, segment.framing);
     let mut need = 0;
