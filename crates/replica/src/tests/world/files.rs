@@ -48,6 +48,8 @@ pub(in crate::tests) struct Files {
     /// It leads, and has a shard.
     has_shard: bool,
     is_full: bool,
+    /// What the log was told to be agreed upon. The replica may know of more, of batches that come after a cut.
+    agreed: BatchName,
     dice: u64,
     /// Bytes of batches in number, and changes of members.
     prints: BTreeMap<u64, u64>,
@@ -130,9 +132,9 @@ impl Files {
         self.disk.set_faults(Faults { delay: 1, stall, capacity, ..Faults::default() });
     }
 
-    /// Opens the log as a follower's, of which so much is agreed upon.
-    fn follow(&mut self, agreed: BatchName) {
-        self.log = open(&self.disk, self.seed, Some(agreed));
+    /// Opens the log as a follower's.
+    fn follow(&mut self) {
+        self.log = open(&self.disk, self.seed, Some(self.agreed));
         (self.leads, self.has_shard) = (false, false);
         self.deeds.clear();
         self.held.clear();
@@ -289,6 +291,7 @@ impl Batches for Files {
 
     fn apply_to(&mut self, agreed: BatchName) {
         self.log.apply_to(agreed).expect("the log has no other batch");
+        self.agreed = agreed;
     }
 
     fn install(&mut self, _: Point, _: u64) {
@@ -326,6 +329,7 @@ impl Store for Files {
             leads: false,
             has_shard: false,
             is_full: false,
+            agreed: BatchName::NONE,
             dice: seed,
             prints: BTreeMap::new(),
             changes: BTreeMap::new(),
@@ -357,7 +361,8 @@ impl Store for Files {
         self.disk.crash();
         self.waiting.clear();
         self.done.clear();
-        self.follow(BatchName::NONE);
+        self.agreed = BatchName::NONE;
+        self.follow();
     }
 
     fn lose(&mut self, _: usize) {
@@ -405,7 +410,7 @@ impl Store for Files {
         is_made
     }
 
-    fn is_ready(&mut self, task: &Task, agreed: BatchName) -> bool {
+    fn is_ready(&mut self, task: &Task) -> bool {
         let must_follow = match task {
             Task::Keep(..) => return true,
             // It is not to be confused with the first batch of the term, which may have to wait for the disk.
@@ -414,7 +419,7 @@ impl Store for Files {
         };
         if must_follow && self.disk.is_idle() {
             self.settle();
-            self.follow(agreed);
+            self.follow();
             self.settle();
         }
         !self.leads || !must_follow

@@ -270,8 +270,7 @@ impl<L: Store> World<L> {
     fn work(&mut self, at: usize) -> Result<(), String> {
         loop {
             let machine = &mut self.machines[at];
-            let agreed = machine.replica.as_ref().map(Replica::agreed).unwrap_or_default();
-            let is_ready = |task| machine.log.is_ready(task, agreed);
+            let is_ready = |task| machine.log.is_ready(task);
             if !machine.tasks.first().is_none_or(is_ready) {
                 return Ok(());
             }

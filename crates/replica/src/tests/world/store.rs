@@ -35,7 +35,7 @@ pub(in crate::tests) trait Store: Batches<Bytes: Clone> {
     fn own(&mut self, name: BatchName, what: u64, cuts: u64) -> bool;
 
     /// Whether a task can be done now. It is asked again when the disk has done something.
-    fn is_ready(&mut self, task: &Task, agreed: BatchName) -> bool;
+    fn is_ready(&mut self, task: &Task) -> bool;
 
     /// From now on it has a shard.
     fn leads(&mut self) -> Result<(), String>;
@@ -91,7 +91,7 @@ impl Store for MemoryBatches {
         true
     }
 
-    fn is_ready(&mut self, _: &Task, _: BatchName) -> bool {
+    fn is_ready(&mut self, _: &Task) -> bool {
         true
     }
 
