@@ -42,7 +42,7 @@ fn a_seed_has_one_trace() {
 }
 
 /// Seeds of an ordinary run over logs in files. `FILE_SEEDS=1000 cargo test -p leveret-replica seeds` runs more.
-const FILE_SEEDS: u64 = 100;
+const FILE_SEEDS: u64 = 150;
 
 /// The same world, and each member's log is one in files: what is copied, cut, applied and begun goes through it.
 #[test]
@@ -53,6 +53,7 @@ fn seeds_hold_over_logs_in_files() {
     let seeds = number("FILE_SEEDS").unwrap_or(FILE_SEEDS);
     let first = number("FIRST_SEED").unwrap_or(0);
     for seed in first..first + seeds {
+        // A log may stop the run.
         eprintln!("seed {seed}");
         let mut world = World::<Files>::new(seed, Planted::None);
         let result = world.run();

@@ -23,9 +23,11 @@ const HOLDERS: u64 = 4;
 enum Deed {
     Append(Offset, Vec<Holder>),
     Release(Offset, Holder),
+    Mark(Offset, Holder, u8),
 }
 
-type Held = BTreeMap<Offset, Vec<Holder>>;
+/// Who holds what, with the mark of each.
+type Held = BTreeMap<Offset, Vec<(Holder, u8)>>;
 
 /// All batches that any leader made.
 #[derive(Debug, Default)]
@@ -59,6 +61,8 @@ pub(in crate::tests) struct Files {
     done: VecDeque<Stored>,
     deeds: Vec<Deed>,
     held: Vec<(Offset, Holder)>,
+    /// Those of the shard's records that no other leader has.
+    volatile: BTreeMap<Offset, Vec<Holder>>,
     shared: Shared,
 }
 
@@ -68,6 +72,7 @@ fn open(disk: &SimDisk, seed: u64, follows: Option<BatchName>) -> FileLog<SimDis
         segment_bytes: 4_000,
         cache_bytes: 0,
         copies_bytes: 3_000,
+        spill_bytes: 300,
         follows,
         ..Options::default()
     };
@@ -138,6 +143,7 @@ impl Files {
         (self.leads, self.has_shard) = (false, false);
         self.deeds.clear();
         self.held.clear();
+        self.volatile.clear();
         self.prints.clear();
         self.changes.clear();
         // A start has to look at all, as nothing else tells which are changes of members; and a follower gives out none of what
@@ -191,15 +197,19 @@ impl Files {
             for deed in &made.batches[&(number, term)].1 {
                 match deed {
                     Deed::Append(at, holders) => {
-                        let was = held.insert(*at, holders.clone());
+                        let was = held.insert(*at, holders.iter().map(|it| (*it, 0)).collect());
                         assert_eq!(was, None, "record {at} is there twice");
                     }
                     Deed::Release(at, holder) => {
                         let left = held.get_mut(at).expect("it is held");
-                        left.retain(|it| it != holder);
+                        left.retain(|(it, _)| it != holder);
                         if left.is_empty() {
                             held.remove(at);
                         }
+                    }
+                    Deed::Mark(at, holder, mark) => {
+                        let all = held.get_mut(at).expect("it is held");
+                        all.iter_mut().filter(|(it, _)| it == holder).for_each(|it| it.1 = *mark);
                     }
                 }
             }
@@ -207,10 +217,35 @@ impl Files {
         held
     }
 
+    /// Something becomes of a record that somebody holds.
+    fn change_held(&mut self, index: usize) {
+        let (at, holder) = self.held[index];
+        match (self.below(6), self.volatile.contains_key(&at)) {
+            (0, false) => {
+                let mark = 1 + self.below(9) as u8;
+                self.log.mark(at, holder, mark).expect("it is held");
+                self.deeds.push(Deed::Mark(at, holder, mark));
+            }
+            (0 | 1, true) => {
+                self.log.persist(at).expect("it is held");
+                let holders = self.volatile.remove(&at).expect("it is there");
+                self.deeds.push(Deed::Append(at, holders));
+            }
+            (_, is_volatile) => {
+                self.held.swap_remove(index);
+                self.log.release(at, holder).expect("it is held");
+                match self.volatile.get_mut(&at).filter(|_| is_volatile) {
+                    Some(holders) => holders.retain(|it| *it != holder),
+                    None => self.deeds.push(Deed::Release(at, holder)),
+                }
+            }
+        }
+    }
+
     fn found(log: &mut FileLog<SimDisk>) -> Held {
         let mut found = Held::new();
         log.recover(&mut |it| {
-            let mut holders: Vec<_> = it.holders.iter().map(|(holder, _)| *holder).collect();
+            let mut holders = it.holders.to_vec();
             holders.sort_unstable();
             found.insert(it.at, holders);
         });
@@ -337,6 +372,7 @@ impl Store for Files {
             done: VecDeque::new(),
             deeds: Vec::new(),
             held: Vec::new(),
+            volatile: BTreeMap::new(),
             shared: shared.clone(),
         };
         files.stall(true);
@@ -358,7 +394,11 @@ impl Store for Files {
     }
 
     fn crash(&mut self, _: usize) {
-        self.disk.crash();
+        // Not only the machine may end, but the process alone, too.
+        match self.below(3) {
+            0 => self.disk.kill(),
+            _ => self.disk.crash(),
+        }
         self.waiting.clear();
         self.done.clear();
         self.agreed = BatchName::NONE;
@@ -385,21 +425,21 @@ impl Store for Files {
         for _ in 0..1 + self.below(3) {
             let any = self.below(self.held.len().max(1) as u64) as usize;
             if self.held.len() > 8 && self.below(2) == 0 {
-                let (at, holder) = self.held.swap_remove(any);
-                self.log.release(at, holder).expect("it is held");
-                self.deeds.push(Deed::Release(at, holder));
+                self.change_held(any);
                 continue;
             }
             let first = self.below(HOLDERS);
             let holders: Vec<_> = (first..HOLDERS).map(Holder::new).collect();
             let len = if self.below(20) == 0 { 5_000 } else { self.below(300) };
             let body = vec![what as u8; len as usize];
+            let keep = if self.below(4) == 0 { Keep::Volatile } else { Keep::Durable };
             // There may be no room.
-            let Ok(at) = self.log.append(&[1; 3], &[&body], &holders, Keep::Durable) else {
-                continue;
-            };
+            let Ok(at) = self.log.append(&[1; 3], &[&body], &holders, keep) else { continue };
             self.held.extend(holders.iter().map(|holder| (at, *holder)));
-            self.deeds.push(Deed::Append(at, holders));
+            match keep {
+                Keep::Durable => self.deeds.push(Deed::Append(at, holders)),
+                Keep::Volatile => _ = self.volatile.insert(at, holders),
+            }
         }
         self.log.sync().expect("the disk works");
         let is_made = self.log.last() == name;
@@ -432,7 +472,9 @@ impl Store for Files {
             return Err(format!("leader {}: {found:?} is held, not {want:?}", self.seed));
         }
         let all = found.into_iter();
-        let each = |(at, holders): (Offset, Vec<Holder>)| holders.into_iter().map(move |it| (at, it));
+        let each = |(at, holders): (Offset, Vec<(Holder, u8)>)| {
+            holders.into_iter().map(move |(holder, _)| (at, holder))
+        };
         (self.held, self.has_shard) = (all.flat_map(each).collect(), true);
         Ok(())
     }
@@ -444,7 +486,8 @@ impl Store for Files {
     fn check(&mut self) -> Result<(), String> {
         let Some(applied) = self.log.applied() else { return Ok(()) };
         let held = self.held_at(applied.number);
-        let counts = |holder| held.values().filter(|it| it.contains(&holder)).count() as u64;
+        let counts =
+            |holder| held.values().flatten().filter(|(it, _)| *it == holder).count() as u64;
         for holder in (0..HOLDERS).map(Holder::new) {
             let (found, want) = (self.log.paged_out(holder).records, counts(holder));
             if found != want {

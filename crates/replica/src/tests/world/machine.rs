@@ -7,7 +7,8 @@ use leveret_log::disk::{Faults, SimDisk};
 use super::store::Store;
 use super::{Event, Packet, Planted, TICK_MS, World};
 use crate::{
-    BatchName, Body, MemberId, Members, Message, NoBytes, Output, Point, Replica, Role, Stored, Task, Tasks, Ticket, Votes,
+    BatchName, Body, MemberId, Members, Message, NoBytes, Output, Point, Replica, Role, Stored,
+    Task, Tasks, Ticket, Votes,
 };
 
 /// Of the only one.
