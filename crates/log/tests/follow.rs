@@ -663,6 +663,37 @@ fn no_batch_of_the_old_tail_is_taken_for_one_of_the_new() {
     assert_eq!(kinds.len(), 3, "{kinds:?}");
 }
 
+/// What seals a file is cut off when its next one is not there, though all its batches are applied: another leader's comes to its
+/// place.
+#[test]
+fn a_seal_without_a_next_file_goes() {
+    let whole = written();
+    let mut leader = open(&whole, options());
+    let count = leader.last().number;
+    let begins = |number: &u64| !get(&mut leader, *number).beginning.is_empty();
+    let first = (2..=count).find(begins).unwrap();
+    let disk = SimDisk::new(1);
+    let mut follower = open(&disk, following(BatchName::NONE));
+    (1..first).for_each(|number| _ = follower.copy(&get(&mut leader, number)).unwrap());
+    settle(&mut follower);
+    let committed = follower.last();
+    let before = disk.files();
+    drop(follower);
+    let stops = Stops { disk: disk.clone(), left: 2 };
+    let mut follower = FileLog::open(stops, following(committed), &mut |_| {}).unwrap().0;
+    follower.copy(&get(&mut leader, first)).unwrap();
+    for _ in 0..10 {
+        follower.sync().unwrap();
+    }
+    assert_ne!(disk.files(), before, "it is sealed");
+    drop(follower);
+    disk.crash();
+    let follower = open(&disk, following(committed));
+    assert_eq!((follower.last(), follower.applied()), (committed, Some(committed)));
+    assert_eq!(disk.files(), before);
+    assert_eq!(disk.listed().iter().map(|it| (it.file, it.len)).collect::<Vec<_>>(), before);
+}
+
 /// Cuts at any time, also of what was not handed over, or is under way.
 #[test]
 fn a_log_is_cut_at_any_time() {

@@ -218,28 +218,31 @@ impl Tail {
         Ok(())
     }
 
-    /// All files were read: the next batch would have this number, and the last one has this term. A file without a batch goes, and so does what seals a
+    /// All files were read: the next batch would have this number, the last one has this term, and `applied` is the last file of
+    /// which something is applied. A file without a batch goes, and so does what seals a
     /// file, if it has no next one: those that are to come may be in other places. Gives the files that go, and those that are
     /// cut with their new length.
     pub(super) fn trim(
         &mut self,
         next: u64,
         last_term: u64,
-        has_files: bool,
+        applied: Option<FileName>,
     ) -> Vec<(FileName, Option<u64>)> {
         let mut changes = Vec::new();
         while let Some(item) = self.items.pop_back_if(|it| !matches!(it.what, What::Batch(..))) {
             match item.what {
                 What::Begin(name, ..) => changes.push((name, None)),
                 What::Seal(position, _) => {
-                    changes.extend(self.last_begun().map(|name| (name, Some(position))));
+                    // All batches of the file may be applied, and not what seals it.
+                    let file = self.last_begun().or(applied);
+                    changes.extend(file.map(|name| (name, Some(position))));
                 }
                 What::Batch(..) => {}
             }
         }
         if self.items.is_empty() {
             // The last batch of a log of one alone does not have the name of none.
-            let is_first = next == 1 && last_term == 0 && has_files;
+            let is_first = next == 1 && last_term == 0 && applied.is_some();
             let number = if is_first { 1 } else { before(next) };
             self.applied = BatchName { number, term: last_term };
         }

@@ -421,8 +421,8 @@ fn read_all<D: Disk>(
     let next_segment = table.next_segment;
     let followed = tail.map(|mut tail| {
         // Nothing that is to have a next file or a next batch stays without it: that may be in another place.
-        let has_files = !store.segments.all.is_empty();
-        for (file, len) in tail.trim(found.sequence, last_term, has_files) {
+        let applied = store.segments.all.back().map(|it| it.file);
+        for (file, len) in tail.trim(found.sequence, last_term, applied) {
             let line = enlisted.iter_mut().find(|line| line.file == file);
             match (line, len) {
                 (Some(line), Some(len)) => {

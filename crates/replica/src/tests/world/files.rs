@@ -49,7 +49,8 @@ pub(in crate::tests) struct Files {
     leads: bool,
     /// It leads, and has a shard.
     has_shard: bool,
-    is_full: bool,
+    /// Bytes that fit on the disk, if there is a limit.
+    capacity: Option<u64>,
     /// What the log was told to be agreed upon. The replica may know of more, of batches that come after a cut.
     agreed: BatchName,
     dice: u64,
@@ -133,7 +134,7 @@ impl Files {
 
     /// Nothing is written but when the world says so. What is read is read at once, or a little later.
     fn stall(&self, stall: bool) {
-        let capacity = self.is_full.then(|| self.disk.used() + 300);
+        let capacity = self.capacity;
         self.disk.set_faults(Faults { delay: 1, stall, capacity, ..Faults::default() });
     }
 
@@ -363,7 +364,7 @@ impl Store for Files {
             point,
             leads: false,
             has_shard: false,
-            is_full: false,
+            capacity: None,
             agreed: BatchName::NONE,
             dice: seed,
             prints: BTreeMap::new(),
@@ -525,7 +526,7 @@ impl Store for Files {
     }
 
     fn fill_disk(&mut self, is_full: bool) {
-        self.is_full = is_full;
+        self.capacity = is_full.then(|| self.disk.used() + 500);
         self.stall(true);
     }
 }
