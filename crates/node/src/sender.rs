@@ -6,7 +6,8 @@
 //!                     `- agreed upon, and all is told      `- to be sent
 //! ```
 //!
-//! A letter is let go of when its number is agreed upon and each of its messages has its verdict. After a change of the
+//! A letter is let go of when its number is agreed upon and each of its messages has its verdict. Those that are not agreed upon
+//! fill the window. After a change of the
 //! link or of the group's shard the cursor goes back, and what is kept is sent again in its order. A verdict is passed on
 //! once for each message: it may come from the shard before a change and from the one after it, and `Confirms` of a session counts
 //! answers. Bodies are kept by reference. See [`stream`](leveret_broker::stream) for the other side.
@@ -59,6 +60,10 @@ struct Window {
     letters: VecDeque<Option<KeptLetter>>,
     /// How many there are.
     len: usize,
+    /// How many of them are not agreed upon: these fill it. Of the others a verdict is awaited, which may be a consumer's ack,
+    /// and he may be one of those who would pause.
+    not_agreed: usize,
+    /// What those take.
     bytes: u64,
     /// The number that is sent next.
     cursor: u64,
@@ -74,6 +79,8 @@ struct Window {
 struct KeptLetter {
     letter: StreamLetter,
     bytes: u64,
+    /// It is not agreed upon.
+    fills: bool,
     /// Messages without a verdict.
     untold: usize,
 }
@@ -150,6 +157,7 @@ impl Window {
             first: 1,
             letters: VecDeque::new(),
             len: 0,
+            not_agreed: 0,
             bytes: 0,
             cursor: 1,
             has_below: 0,
@@ -166,6 +174,7 @@ impl Window {
     fn push(&mut self, kept: KeptLetter) -> u64 {
         let number = self.end();
         self.bytes += kept.bytes;
+        self.not_agreed += 1;
         self.len += 1;
         self.letters.push_back(Some(kept));
         number
@@ -180,9 +189,15 @@ impl Window {
     fn look_at(&mut self, number: u64) {
         let is_agreed = number <= self.agreed;
         let Some(place) = self.place(number) else { return };
-        if is_agreed && let Some(kept) = place.take_if(|it| it.untold == 0) {
-            self.bytes -= kept.bytes;
-            self.len -= 1;
+        let mut filled = None;
+        if is_agreed && let Some(kept) = place {
+            filled = std::mem::take(&mut kept.fills).then_some(kept.bytes);
+        }
+        let is_gone = is_agreed && place.take_if(|it| it.untold == 0).is_some();
+        self.len -= usize::from(is_gone);
+        if let Some(bytes) = filled {
+            self.bytes -= bytes;
+            self.not_agreed -= 1;
         }
         while self.letters.pop_front_if(|letter| letter.is_none()).is_some() {
             self.first += 1;
@@ -207,7 +222,8 @@ impl Window {
     }
 
     fn is_over(&self, max: KeptMax, shift: u32) -> bool {
-        self.len >= (max.letters >> shift).max(1) || self.bytes >= (max.bytes >> shift).max(1)
+        self.not_agreed >= (max.letters >> shift).max(1)
+            || self.bytes >= (max.bytes >> shift).max(1)
     }
 }
 
@@ -263,7 +279,7 @@ impl StreamSender {
         }
         let max = self.max;
         let window = self.window(class);
-        window.push(KeptLetter { letter, bytes, untold });
+        window.push(KeptLetter { letter, bytes, fills: true, untold });
         if window.is_over(max, 0) && from != ConnectionId::NOBODY && !window.paused.contains(&from)
         {
             let pauses = self.pauses(from);
