@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::disk::SimDisk;
+use crate::disk::{Disk, DiskError, Done, FileName, Op, Roster, RosterLines, SimDisk, Token};
 use crate::{FileLog, HEAD_MAX, HoldError, Holder, Keep, LARGE, Log, Offset, ReadError, Usage};
 
 /// A test per function of the suite, in the module where it stands. See [`suite`](crate::suite).
@@ -58,6 +58,91 @@ pub fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
     move |bound| {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 33) % bound
+    }
+}
+
+/// What a [`AskingDisk`] is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Look for something that is done.
+    Poll,
+    /// Change its list of files.
+    Enlist,
+    /// Shorten a file, synced.
+    Truncate,
+    /// Write from this byte of a file on.
+    Write(u64),
+    /// Remove a file.
+    Remove,
+}
+
+/// A simulated disk that asks before it does something: it stops at any of its deeds, or looks at their order.
+#[derive(Debug)]
+pub struct AskingDisk<A> {
+    disk: SimDisk,
+    ask: A,
+}
+
+impl<A: FnMut(Deed) -> Result<(), DiskError>> AskingDisk<A> {
+    /// `ask` lets it go on, or gives the error that the caller gets. Where there is none to give, nothing is done.
+    pub fn new(disk: SimDisk, ask: A) -> Self {
+        Self { disk, ask }
+    }
+}
+
+impl<A: FnMut(Deed) -> Result<(), DiskError>> Disk for AskingDisk<A> {
+    fn submit(&mut self, token: Token, op: Op) {
+        self.disk.submit(token, op);
+    }
+
+    fn poll(&mut self) -> Option<(Token, Done)> {
+        (self.ask)(Deed::Poll).ok()?;
+        self.disk.poll()
+    }
+
+    fn roster(&mut self) -> Result<Roster, DiskError> {
+        self.disk.roster()
+    }
+
+    fn enlist(&mut self, lines: &RosterLines, is_needed: bool) -> Result<(), DiskError> {
+        (self.ask)(Deed::Enlist)?;
+        self.disk.enlist(lines, is_needed)
+    }
+
+    fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
+        self.disk.list()
+    }
+
+    fn read_now(
+        &mut self,
+        file: FileName,
+        position: u64,
+        into: &mut [u8],
+    ) -> Result<(), DiskError> {
+        self.disk.read_now(file, position, into)
+    }
+
+    fn truncate_now(&mut self, file: FileName, len: u64) -> Result<(), DiskError> {
+        (self.ask)(Deed::Truncate)?;
+        self.disk.truncate_now(file, len)
+    }
+
+    fn write_now(&mut self, file: FileName, position: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        (self.ask)(Deed::Write(position))?;
+        self.disk.write_now(file, position, bytes)
+    }
+
+    fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
+        self.disk.keep_aside(file)
+    }
+
+    fn kept(&mut self) -> Result<Vec<FileName>, DiskError> {
+        self.disk.kept()
+    }
+
+    fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
+        (self.ask)(Deed::Remove)?;
+        self.disk.remove_now(file)
     }
 }
 

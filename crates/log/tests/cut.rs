@@ -3,10 +3,9 @@
 mod batches;
 
 use batches::{FIRST, append, drive, open, options, read, recovered, written};
-use leveret_log::disk::{
-    Disk, DiskError, Done, FileName, Op, Reached, Roster, RosterLines, SimDisk, Token,
-};
+use leveret_log::disk::{Disk, DiskError, FileName, Reached, SimDisk};
 use leveret_log::file::{OnDamage, OpenError, Options};
+use leveret_log::suite::{AskingDisk, Deed};
 use leveret_log::{FileLog, Log, Offset};
 
 /// Batches of one record each, in some files.
@@ -103,8 +102,7 @@ fn ends_of_files(disk: &SimDisk) -> Vec<(u64, u64)> {
 /// can be cut again. Whether the log was opened, how many files were left, the first ones, and how many records.
 fn cut_in_part(whole: &SimDisk, count: u64, changes: u32) -> (bool, usize, u64) {
     let disk = whole.copy_whole(u64::from(changes));
-    let stops = Stops { disk: disk.clone(), left: changes };
-    let is_open = cut_off(stops, count).is_ok();
+    let is_open = cut_off(stops(&disk, changes), count).is_ok();
     disk.crash();
     let names = |disk: &SimDisk| disk.files().into_iter().map(|(file, _)| file).collect::<Vec<_>>();
     let files = names(&disk);
@@ -315,71 +313,12 @@ fn settle(log: &mut FileLog<SimDisk>) {
 }
 
 /// A disk that does so many changes of files and of their list, and then nothing.
-#[derive(Debug)]
-struct Stops {
-    disk: SimDisk,
-    left: u32,
-}
-
-impl Stops {
-    fn may(&mut self) -> Result<(), DiskError> {
-        let stopped = DiskError::Failed("switched off".to_owned());
-        self.left = self.left.checked_sub(1).ok_or(stopped)?;
+fn stops(disk: &SimDisk, mut left: u32) -> impl Disk {
+    AskingDisk::new(disk.clone(), move |deed| {
+        if deed != Deed::Poll {
+            let stopped = DiskError::Failed("switched off".to_owned());
+            left = left.checked_sub(1).ok_or(stopped)?;
+        }
         Ok(())
-    }
-}
-
-impl Disk for Stops {
-    fn submit(&mut self, token: Token, op: Op) {
-        self.disk.submit(token, op);
-    }
-
-    fn poll(&mut self) -> Option<(Token, Done)> {
-        self.disk.poll()
-    }
-
-    fn roster(&mut self) -> Result<Roster, DiskError> {
-        self.disk.roster()
-    }
-
-    fn enlist(&mut self, lines: &RosterLines, is_needed: bool) -> Result<(), DiskError> {
-        self.may()?;
-        self.disk.enlist(lines, is_needed)
-    }
-
-    fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
-        self.disk.list()
-    }
-
-    fn read_now(
-        &mut self,
-        file: FileName,
-        position: u64,
-        into: &mut [u8],
-    ) -> Result<(), DiskError> {
-        self.disk.read_now(file, position, into)
-    }
-
-    fn truncate_now(&mut self, file: FileName, len: u64) -> Result<(), DiskError> {
-        self.may()?;
-        self.disk.truncate_now(file, len)
-    }
-
-    fn write_now(&mut self, file: FileName, position: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.may()?;
-        self.disk.write_now(file, position, bytes)
-    }
-
-    fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
-        self.disk.keep_aside(file)
-    }
-
-    fn kept(&mut self) -> Result<Vec<FileName>, DiskError> {
-        self.disk.kept()
-    }
-
-    fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
-        self.may()?;
-        self.disk.remove_now(file)
-    }
+    })
 }

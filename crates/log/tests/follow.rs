@@ -6,25 +6,12 @@ use std::collections::BTreeMap;
 
 use batches::{drive, options};
 use bytes::Bytes;
-use leveret_log::disk::{
-    Disk, DiskError, Done, Faults, FileName, Op, Reached, Roster, RosterLines, SimDisk, Token,
-};
+use leveret_log::disk::{Disk, DiskError, Faults, FileName, Reached, SimDisk};
 use leveret_log::file::{
     BatchCopy, CopyError, CutError, NoBatch, OnDamage, OpenError, Options, OtherBatch, There,
 };
+use leveret_log::suite::{AskingDisk, Deed, numbers};
 use leveret_log::{AppendError, BatchName, FileLog, Holder, Keep, Log, Offset};
-
-/// Numbers below what is asked for, from a seed.
-fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
-    let mut state = seed;
-    move |bound| {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
-}
 
 fn name(number: u64, term: u64) -> BatchName {
     BatchName { number, term }
@@ -508,52 +495,14 @@ fn what_is_committed_has_a_name() {
 }
 
 /// A disk that does so many operations, and then nothing.
-#[derive(Debug)]
-struct Stops {
-    disk: SimDisk,
-    left: u32,
-}
-
-impl Disk for Stops {
-    fn submit(&mut self, token: Token, op: Op) {
-        self.disk.submit(token, op);
-    }
-    fn poll(&mut self) -> Option<(Token, Done)> {
-        self.left = self.left.checked_sub(1)?;
-        self.disk.poll()
-    }
-    fn roster(&mut self) -> Result<Roster, DiskError> {
-        self.disk.roster()
-    }
-    fn enlist(&mut self, lines: &RosterLines, is_needed: bool) -> Result<(), DiskError> {
-        self.disk.enlist(lines, is_needed)
-    }
-    fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
-        self.disk.list()
-    }
-    fn read_now(
-        &mut self,
-        file: FileName,
-        position: u64,
-        into: &mut [u8],
-    ) -> Result<(), DiskError> {
-        self.disk.read_now(file, position, into)
-    }
-    fn truncate_now(&mut self, file: FileName, len: u64) -> Result<(), DiskError> {
-        self.disk.truncate_now(file, len)
-    }
-    fn write_now(&mut self, file: FileName, position: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        self.disk.write_now(file, position, bytes)
-    }
-    fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
-        self.disk.keep_aside(file)
-    }
-    fn kept(&mut self) -> Result<Vec<FileName>, DiskError> {
-        self.disk.kept()
-    }
-    fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
-        self.disk.remove_now(file)
-    }
+fn stops(disk: &SimDisk, mut left: u32) -> impl Disk {
+    AskingDisk::new(disk.clone(), move |deed| {
+        if deed == Deed::Poll {
+            let stopped = DiskError::Failed("switched off".to_owned());
+            left = left.checked_sub(1).ok_or(stopped)?;
+        }
+        Ok(())
+    })
 }
 
 /// Some batches of two terms in some files.
@@ -622,8 +571,8 @@ fn no_batch_of_the_old_tail_is_taken_for_one_of_the_new() {
         let committed = named(&open(&whole.copy_whole(1), options()), sequence - 1);
         for stop in 0.. {
             let disk = whole.copy_whole(u64::from(stop) << 8 | sequence);
-            let stops = Stops { disk: disk.clone(), left: stop };
-            let mut follower = FileLog::open(stops, following(committed), &mut |_| {}).unwrap().0;
+            let mut follower =
+                FileLog::open(stops(&disk, stop), following(committed), &mut |_| {}).unwrap().0;
             copy_all(&mut follower, &mut leader);
             for _ in 0..100 {
                 follower.sync().unwrap();
@@ -679,8 +628,7 @@ fn a_seal_without_a_next_file_goes() {
     let committed = follower.last();
     let before = disk.files();
     drop(follower);
-    let stops = Stops { disk: disk.clone(), left: 2 };
-    let mut follower = FileLog::open(stops, following(committed), &mut |_| {}).unwrap().0;
+    let mut follower = FileLog::open(stops(&disk, 2), following(committed), &mut |_| {}).unwrap().0;
     follower.copy(&get(&mut leader, first)).unwrap();
     for _ in 0..10 {
         follower.sync().unwrap();

@@ -33,6 +33,7 @@
 
 mod batches;
 mod check;
+mod dice;
 mod entries;
 mod members;
 mod memory;

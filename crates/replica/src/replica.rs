@@ -10,6 +10,7 @@ use leveret_log::BatchName;
 
 use crate::batches::{Batches, Point};
 use crate::check::{Breach, Receiver};
+use crate::dice::Dice;
 use crate::entries::{self, ENTRY_BYTES, Entries};
 use crate::members::{Change, MemberId, Members, Step};
 use crate::message::{Body, Message};
@@ -52,7 +53,7 @@ pub struct Replica {
     node: RawNode<Entries>,
     settings: Settings,
     /// SplitMix64.
-    dice: u64,
+    dice: Dice,
     /// Ticks until it stands, and for which term and role they were thrown.
     patience: (usize, u64, StateRole),
     /// When the last tick was, in milliseconds.
@@ -136,7 +137,7 @@ impl Replica {
             id,
             node,
             settings,
-            dice: seed,
+            dice: Dice::new(seed),
             patience: (settings.election_ticks, u64::MAX, StateRole::Follower),
             ticked_ms: None,
             quiet: settings.election_ticks,
@@ -449,15 +450,6 @@ impl Replica {
         }
     }
 
-    /// The next number of the dice, below `bound`, which is not 0.
-    fn below(&mut self, bound: u64) -> u64 {
-        self.dice = self.dice.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.dice;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
-
     /// So far the log is here to stay: stored, and acknowledged by a word that is kept.
     fn sure(&self) -> u64 {
         self.stored.min(self.marked)
@@ -499,7 +491,7 @@ impl Replica {
             output.roles.push(Role::Leads { term });
         }
         if (self.patience.1, self.patience.2) != (term, role) {
-            let share = self.below(self.settings.election_ticks as u64) as usize;
+            let share = self.dice.below(self.settings.election_ticks as u64) as usize;
             self.patience = (self.settings.election_ticks + share, term, role);
         }
         let (sure, kept) = (self.sure(), self.kept);

@@ -1,9 +1,8 @@
 //! Words on disk: torn, damaged, interrupted.
 
 use leveret_log::BatchName;
-use leveret_log::disk::{
-    Disk, DiskError, Done, Faults, FileName, Op, Roster, RosterLines, SimDisk, Token,
-};
+use leveret_log::disk::{DiskError, Faults, SimDisk};
+use leveret_log::suite::{AskingDisk, Deed, numbers};
 use leveret_replica::{MemberId, Ticket, VOTES, Votes, Word};
 
 const VOTES_1: &[u8] = include_bytes!("golden/votes-1");
@@ -182,65 +181,29 @@ fn nothing_is_kept_after_a_failed_sync() {
     }
 }
 
-/// A disk that tears all of a sector of 4 KiB of which it writes a part: what is written anew between two syncs is first lines,
+/// What is written anew between two syncs, on a disk that tears all of a sector of 4 KiB of which it writes a part: first lines,
 /// or second ones.
-struct Coarse {
-    disk: SimDisk,
+#[derive(Default)]
+struct Halves {
     /// Whether second lines were written since the last sync, if any were.
     half: Option<bool>,
     syncs: usize,
 }
 
-impl Disk for Coarse {
-    fn submit(&mut self, token: Token, op: Op) {
-        self.disk.submit(token, op);
-    }
-
-    fn poll(&mut self) -> Option<(Token, Done)> {
-        self.disk.poll()
-    }
-
-    fn roster(&mut self) -> Result<Roster, DiskError> {
-        self.disk.roster()
-    }
-
-    fn enlist(&mut self, lines: &RosterLines, is_needed: bool) -> Result<(), DiskError> {
-        self.disk.enlist(lines, is_needed)
-    }
-
-    fn list(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
-        self.disk.list()
-    }
-
-    fn read_now(&mut self, file: FileName, at: u64, into: &mut [u8]) -> Result<(), DiskError> {
-        self.disk.read_now(file, at, into)
-    }
-
-    fn truncate_now(&mut self, file: FileName, len: u64) -> Result<(), DiskError> {
-        self.syncs += usize::from(self.half.take().is_some());
-        self.disk.truncate_now(file, len)
-    }
-
-    fn write_now(&mut self, file: FileName, at: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        let is_second = at as usize / APART % 2 == 1;
-        assert_eq!(*self.half.get_or_insert(is_second), is_second, "both may be torn");
-        self.disk.write_now(file, at, bytes)
-    }
-
-    fn keep_aside(&mut self, file: FileName) -> Result<String, DiskError> {
-        self.disk.keep_aside(file)
-    }
-
-    fn kept(&mut self) -> Result<Vec<FileName>, DiskError> {
-        self.disk.kept()
-    }
-
-    fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
-        self.disk.remove_now(file)
+impl Halves {
+    fn see(&mut self, deed: Deed) {
+        match deed {
+            Deed::Truncate => self.syncs += usize::from(self.half.take().is_some()),
+            Deed::Write(at) => {
+                let is_second = at as usize / APART % 2 == 1;
+                assert_eq!(*self.half.get_or_insert(is_second), is_second, "both may be torn");
+            }
+            _ => {}
+        }
     }
 }
 
-impl Drop for Coarse {
+impl Drop for Halves {
     fn drop(&mut self) {
         let is_failed = std::thread::panicking();
         assert!(is_failed || (self.half, self.syncs) == (None, 2), "each half has its own sync");
@@ -261,24 +224,20 @@ fn a_start_never_writes_both_halves_at_once() {
     bytes[APART..].copy_from_slice(&before[APART..]);
     bytes[LINE + 9] ^= 1;
     disk.put(VOTES, bytes);
-    let votes = Votes::open(Coarse { disk, half: None, syncs: 0 }, MEMBER).unwrap();
+    let mut halves = Halves::default();
+    let disk = AskingDisk::new(disk, move |deed| {
+        halves.see(deed);
+        Ok(())
+    });
+    let votes = Votes::open(disk, MEMBER).unwrap();
     assert_eq!((votes.word(7), votes.word(8)), (Some(word(2)), Some(word(1))));
-}
-
-/// SplitMix64.
-fn below(state: &mut u64, bound: u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (z ^ (z >> 31)) % bound
 }
 
 #[test]
 fn what_was_answered_outlives_a_crash_at_any_moment() {
     let mut torn = 0;
     for seed in 0..2_000 {
-        let state = &mut (seed + 1);
+        let mut below = numbers(seed);
         let disk = SimDisk::new(seed);
         // At any moment something else may be under way.
         disk.set_faults(Faults { delay: 2, ..Faults::default() });
@@ -297,9 +256,9 @@ fn what_was_answered_outlives_a_crash_at_any_moment() {
                 (given[group], answered[group]) = (found, found);
             }
             assert_eq!(votes.damaged(), 0, "seed {seed}");
-            for _ in 0..below(state, 40) {
-                let group = below(state, 10) as usize;
-                if below(state, 2) == 0 {
+            for _ in 0..below(40) {
+                let group = below(10) as usize;
+                if below(2) == 0 {
                     given[group] += 1;
                     votes.keep(group as u64, word(given[group]), Ticket(given[group]));
                 }
@@ -308,7 +267,7 @@ fn what_was_answered_outlives_a_crash_at_any_moment() {
                     answered[group as usize] = ticket.0;
                 }
             }
-            if below(state, 4) == 0 { disk.kill() } else { disk.crash() }
+            if below(4) == 0 { disk.kill() } else { disk.crash() }
         }
     }
     assert!(torn > 2_000, "crashes come at quiet moments only: {torn}");

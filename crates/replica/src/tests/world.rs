@@ -7,6 +7,7 @@ pub(super) mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::dice::Dice;
 use crate::{BatchName, MemberId, Members, MemoryBatches, Message, Point, Role, Settings};
 
 pub(super) use machine::Machine;
@@ -69,7 +70,7 @@ pub(super) struct World<L: Store = MemoryBatches> {
     shared: L::Shared,
     pub(super) planted: Planted,
     pub(super) settings: Settings,
-    dice: u64,
+    dice: Dice,
     pub(super) now_ms: u64,
     events: BTreeMap<(u64, u64), Event<L::Bytes>>,
     count: u64,
@@ -105,7 +106,7 @@ impl<L: Store> World<L> {
             shared: L::Shared::default(),
             planted,
             settings: Settings { tick_ms: TICK_MS, election_ticks: 4, ..Settings::default() },
-            dice: seed.wrapping_mul(0x2545_F491_4F6C_DD1D),
+            dice: Dice::new(seed.wrapping_mul(0x2545_F491_4F6C_DD1D)),
             now_ms: 0,
             events: BTreeMap::new(),
             count: 0,
@@ -147,11 +148,7 @@ impl<L: Store> World<L> {
 
     /// A number below `bound`, which is not 0.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.dice = self.dice.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.dice;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
+        self.dice.below(bound)
     }
 
     pub(super) fn at(&mut self, after_ms: u64, event: Event<L::Bytes>) {

@@ -14,6 +14,7 @@ use leveret_log::file::{BatchCopy, NoBatch, Options};
 use leveret_log::{FileLog, Holder, Keep, Log, Offset};
 
 use super::store::Store;
+use crate::dice::Dice;
 use crate::{Batch, BatchName, Batches, Change, MemberId, NoBytes, Point, Step, Stored, Task};
 
 const HOLDERS: u64 = 4;
@@ -53,7 +54,7 @@ pub(in crate::tests) struct Files {
     capacity: Option<u64>,
     /// What the log was told to be agreed upon. The replica may know of more, of batches that come after a cut.
     agreed: BatchName,
-    dice: u64,
+    dice: Dice,
     /// Bytes of batches in number, and changes of members.
     prints: BTreeMap<u64, u64>,
     changes: BTreeMap<u64, Change>,
@@ -124,14 +125,6 @@ fn decode(bytes: &[u8]) -> Change {
 }
 
 impl Files {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.dice = self.dice.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.dice;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % bound
-    }
-
     /// Nothing is written but when the world says so. What is read is read at once, or a little later.
     fn stall(&self, stall: bool) {
         let capacity = self.capacity;
@@ -221,9 +214,9 @@ impl Files {
     /// Something becomes of a record that somebody holds.
     fn change_held(&mut self, index: usize) {
         let (at, holder) = self.held[index];
-        match (self.below(6), self.volatile.contains_key(&at)) {
+        match (self.dice.below(6), self.volatile.contains_key(&at)) {
             (0, false) => {
-                let mark = 1 + self.below(9) as u8;
+                let mark = 1 + self.dice.below(9) as u8;
                 self.log.mark(at, holder, mark).expect("it is held");
                 self.deeds.push(Deed::Mark(at, holder, mark));
             }
@@ -366,7 +359,7 @@ impl Store for Files {
             has_shard: false,
             capacity: None,
             agreed: BatchName::NONE,
-            dice: seed,
+            dice: Dice::new(seed),
             prints: BTreeMap::new(),
             changes: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -386,7 +379,7 @@ impl Store for Files {
 
     fn sync(&mut self, _: usize) {
         self.stall(false);
-        for _ in 0..1 + self.below(12) {
+        for _ in 0..1 + self.dice.below(12) {
             self.log.sync_made().expect("the disk works");
             self.note_made();
         }
@@ -396,7 +389,7 @@ impl Store for Files {
 
     fn crash(&mut self, _: usize) {
         // Not only the machine may end, but the process alone, too.
-        match self.below(3) {
+        match self.dice.below(3) {
             0 => self.disk.kill(),
             _ => self.disk.crash(),
         }
@@ -423,17 +416,17 @@ impl Store for Files {
         if !self.has_shard || self.log.last().number + 1 != name.number {
             return false;
         }
-        for _ in 0..1 + self.below(3) {
-            let any = self.below(self.held.len().max(1) as u64) as usize;
-            if self.held.len() > 8 && self.below(2) == 0 {
+        for _ in 0..1 + self.dice.below(3) {
+            let any = self.dice.below(self.held.len().max(1) as u64) as usize;
+            if self.held.len() > 8 && self.dice.below(2) == 0 {
                 self.change_held(any);
                 continue;
             }
-            let first = self.below(HOLDERS);
+            let first = self.dice.below(HOLDERS);
             let holders: Vec<_> = (first..HOLDERS).map(Holder::new).collect();
-            let len = if self.below(20) == 0 { 5_000 } else { self.below(300) };
+            let len = if self.dice.below(20) == 0 { 5_000 } else { self.dice.below(300) };
             let body = vec![what as u8; len as usize];
-            let keep = if self.below(4) == 0 { Keep::Volatile } else { Keep::Durable };
+            let keep = if self.dice.below(4) == 0 { Keep::Volatile } else { Keep::Durable };
             // There may be no room.
             let Ok(at) = self.log.append(&[1; 3], &[&body], &holders, keep) else { continue };
             self.held.extend(holders.iter().map(|holder| (at, *holder)));
