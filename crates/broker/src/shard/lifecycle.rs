@@ -212,9 +212,9 @@ impl<L: Log> Shard<L> {
         let Some(mut hosted) = self.queues.remove(id) else { return };
         let ready = hosted.queue.counts().ready;
         // What left it before goes on without it, when its turn comes.
-        let named = topology.queue_by_id(id).map(|queue| (queue, describe(queue, topology)));
-        let kind = kind_of(&hosted);
-        for by in self.exits.queue_gone(named, id, kind) {
+        let (named, kind) = (topology.queue_by_id(id), kind_of(&hosted));
+        let describe = |queue: &leveret_topology::Queue| describe(queue, topology);
+        for by in self.exits.queue_gone(named, id, kind, describe) {
             if let Some(moving) = self.exits.give_up_move(by) {
                 out.reply(moving.reply, Reply::Gone);
             }

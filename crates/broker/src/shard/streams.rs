@@ -151,12 +151,19 @@ impl Streams {
         self.all.iter_mut().find(|stream| stream.id == id)
     }
 
+    /// It is a new one if nothing came of it yet.
+    fn stream_or_new(&mut self, id: StreamId) -> &mut Stream {
+        let there = self.all.iter().position(|stream| stream.id == id);
+        let at = there.unwrap_or_else(|| {
+            self.all.push(Stream::new(id));
+            self.all.len() - 1
+        });
+        &mut self.all[at]
+    }
+
     /// A letter came.
     pub(super) fn take(&mut self, id: StreamId, number: u64, kept_from: u64) -> NumberFate {
-        if self.stream(id).is_none() {
-            self.all.push(Stream::new(id));
-        }
-        let Some(stream) = self.stream(id) else { return NumberFate::Again };
+        let stream = self.stream_or_new(id);
         if stream.refused.first_key_value().is_some_and(|(&first, _)| first < kept_from) {
             stream.refused = stream.refused.split_off(&kept_from);
         }
@@ -286,10 +293,10 @@ impl Streams {
         }
         let mut old = Vec::new();
         while stream.notes.len() > 1
-            && let Some((at, count)) =
+            && let Some(note) =
                 stream.notes.pop_front_if(|(at, count)| at.get() + *count <= durable)
         {
-            old.extend((at.get()..at.get() + count).map(Offset::new));
+            old.extend(records_of(note));
         }
         self.records -= old.len() as u64;
         self.is_changed = self.all.iter().any(|stream| stream.is_changed);
@@ -334,11 +341,8 @@ impl Streams {
     /// they all are in the log until [`noted`](Self::noted) tells of the older ones.
     pub(super) fn found(&mut self, at: Offset, piece: NotePiece) {
         let NotePiece { stream: id, goes_on, low, items } = piece;
-        if self.stream(id).is_none() {
-            self.all.push(Stream::new(id));
-        }
         self.records += 1;
-        let Some(stream) = self.stream(id) else { return };
+        let stream = self.stream_or_new(id);
         match stream.notes.back_mut().filter(|_| goes_on) {
             Some((_, count)) => *count += 1,
             None => {
@@ -370,11 +374,15 @@ impl Streams {
     pub(super) fn keep_only(&mut self, is_alive: impl Fn(StreamId) -> bool) -> Vec<Offset> {
         let gone = self.all.extract_if(.., |stream| !is_alive(stream.id));
         let notes = gone.flat_map(|stream| stream.notes);
-        let records: Vec<Offset> =
-            notes.flat_map(|(at, count)| (at.get()..at.get() + count).map(Offset::new)).collect();
+        let records: Vec<Offset> = notes.flat_map(records_of).collect();
         self.records -= records.len() as u64;
         records
     }
+}
+
+/// The records of a note: the first one, and how many.
+fn records_of((first, count): (Offset, u64)) -> impl Iterator<Item = Offset> {
+    (first.get()..first.get() + count).map(Offset::new)
 }
 
 #[cfg(test)]

@@ -212,6 +212,20 @@ fn get_settlement(from: &mut Reader<'_>, before: &mut Before) -> Result<Settleme
     Ok(Settlement { queue, unacked: from.get()?, offset: Offset::new(offset), how })
 }
 
+/// A list of what is written beside the one before, each of `min` bytes at least.
+fn get_list<T>(
+    from: &mut Reader<'_>,
+    min: usize,
+    get: fn(&mut Reader<'_>, &mut Before) -> Result<T, LetterError>,
+) -> Result<Vec<T>, LetterError> {
+    let count = from.count(min)?;
+    let (mut list, mut before) = (Vec::with_capacity(count), Before::default());
+    for _ in 0..count {
+        list.push(get(from, &mut before)?);
+    }
+    Ok(list)
+}
+
 /// Bytes of a settlement at least.
 const SETTLEMENT_MIN: usize = 3;
 
@@ -223,12 +237,7 @@ impl Field for Vec<Settlement> {
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, LetterError> {
-        let count = from.count(SETTLEMENT_MIN)?;
-        let (mut list, mut before) = (Self::with_capacity(count), Before::default());
-        for _ in 0..count {
-            list.push(get_settlement(from, &mut before)?);
-        }
-        Ok(list)
+        get_list(from, SETTLEMENT_MIN, get_settlement)
     }
 }
 
@@ -313,11 +322,6 @@ impl Field for Vec<Delivery> {
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, LetterError> {
-        let count = from.count(DELIVERY_MIN)?;
-        let (mut list, mut before) = (Self::with_capacity(count), Before::default());
-        for _ in 0..count {
-            list.push(get_delivery(from, &mut before)?);
-        }
-        Ok(list)
+        get_list(from, DELIVERY_MIN, get_delivery)
     }
 }

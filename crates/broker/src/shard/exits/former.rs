@@ -116,12 +116,13 @@ impl Formers {
 
 impl Exits {
     /// The queue is deleted: what was to be tried again is not, and what left goes on. Returns for whom messages of the queue are
-    /// moved. `named`: the queue, and what the log calls it. No letter is looked at that is not sent: there may be millions.
+    /// moved. `describe`: what the log calls it. No letter is looked at that is not sent: there may be millions.
     pub(in super::super) fn queue_gone(
         &mut self,
-        named: Option<(&Queue, String)>,
+        named: Option<&Queue>,
         queue: QueueId,
         kind: Kind,
+        describe: impl FnOnce(&Queue) -> String,
     ) -> Vec<ConnectionId> {
         self.retries.forget(queue);
         let all = (queue, Offset::new(0))..=(queue, Offset::new(u64::MAX));
@@ -135,13 +136,13 @@ impl Exits {
         let sent = self.sent.range(all).count() as u64;
         let letters = self.line_len(queue) + self.parked.count_of(queue) + sent;
         if letters > 0
-            && let Some((named, description)) = named
+            && let Some(named) = named
             && let Some(LeftQueue { vhost, name, exchange, key }) = LeftQueue::of(named)
         {
             let former = Former {
                 vhost,
                 name: name.into(),
-                description: description.into(),
+                description: describe(named).into(),
                 exchange: exchange.into(),
                 key: key.map(Into::into),
                 is_durable: named.durable,
