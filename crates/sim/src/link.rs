@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use leveret_broker::Shard;
 use leveret_broker::message::{NodeId, Outbox, ToShard};
-use leveret_broker::stream::{Numbered, StreamClass};
+use leveret_broker::stream::{Numbered, StreamClass, StreamPlace};
 use leveret_log::Log;
 use leveret_node::{KeptMax, StreamSender};
 
@@ -33,7 +33,7 @@ pub(crate) struct Link {
     flights: [VecDeque<Numbered>; 2],
     /// Behind which numbers they come.
     commands: VecDeque<([u64; 2], ToShard)>,
-    /// All up to these numbers are in the shard's inbox, or were.
+    /// All up to these numbers came over the link in this term of the shard, or were done before it. See [`came`](Self::came).
     arrived: [u64; 2],
     /// For so many steps a class stands still.
     stalls: [usize; 2],
@@ -89,15 +89,27 @@ impl Link {
         None
     }
 
-    fn has_command(&self) -> bool {
-        let arrived = |behind: &[u64; 2]| behind.iter().zip(self.arrived).all(|(it, at)| *it <= at);
-        self.commands.front().is_some_and(|(behind, _)| arrived(behind))
+    /// How far the shard has taken each class.
+    fn places<L: Log>(&self, shard: &Shard<L>) -> [StreamPlace; 2] {
+        CLASSES.map(|class| shard.stream_place(self.sender.stream(class)))
+    }
+
+    /// All up to these numbers are in the shard's inbox, or were. A shard whose term is new may find some there that came
+    /// before it: they need not come over the link again.
+    fn came<L: Log>(&self, shard: &Shard<L>) -> [u64; 2] {
+        let places = self.places(shard);
+        [0, 1].map(|class| self.arrived[class].max(places[class].next - 1))
+    }
+
+    fn has_command<L: Log>(&self, shard: &Shard<L>) -> bool {
+        let Some((behind, _)) = self.commands.front() else { return false };
+        behind.iter().zip(self.came(shard)).all(|(it, at)| *it <= at)
     }
 
     /// Whether a step would do something.
-    pub(crate) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready<L: Log>(&self, shard: &Shard<L>) -> bool {
         self.is_broken
-            || self.has_command()
+            || self.has_command(shard)
             || self.flights.iter().any(|flight| !flight.is_empty())
             || CLASSES.iter().any(|&class| self.sender.has_next(class))
     }
@@ -108,12 +120,13 @@ impl Link {
     }
 
     /// Whether nothing is on its way.
-    pub(crate) fn is_idle(&self) -> bool {
-        !self.is_ready() && self.commands.is_empty()
+    pub(crate) fn is_idle<L: Log>(&self, shard: &Shard<L>) -> bool {
+        !self.is_ready(shard) && self.commands.is_empty()
     }
 
     /// Something happens on the link.
-    pub(crate) fn step(&mut self, random: &mut Random) -> Arrived {
+    pub(crate) fn step<L: Log>(&mut self, shard: &Shard<L>, random: &mut Random) -> Arrived {
+        self.arrived = self.came(shard);
         let mut arrived = Arrived::default();
         if random.one_in(60) || self.is_broken && random.one_in(20) {
             arrived.is_cut = true;
@@ -139,7 +152,7 @@ impl Link {
             let Some(numbered) = self.flights[class].pop_front() else { break };
             arrived.letters.push(self.arrive(class, numbered));
         }
-        while self.has_command()
+        while self.has_command(shard)
             && let Some((_, letter)) = self.commands.pop_front()
         {
             arrived.letters.push(letter);
@@ -161,7 +174,7 @@ impl Link {
         is_new_term: bool,
         keeps_flights: bool,
     ) {
-        let places = CLASSES.map(|class| shard.stream_place(self.sender.stream(class)));
+        let places = self.places(shard);
         self.sender.begins(places[0], places[1]);
         for (class, place) in places.into_iter().enumerate() {
             if !keeps_flights {
@@ -177,7 +190,7 @@ impl Link {
     /// All that is to come comes now, in order: the process stops.
     pub(crate) fn flush<L: Log>(&mut self, shard: &Shard<L>) -> Vec<ToShard> {
         let mut letters = Vec::new();
-        if self.is_idle() {
+        if self.is_idle(shard) {
             return letters;
         }
         self.begin(shard, false, false);
@@ -186,7 +199,7 @@ impl Link {
                 letters.push(self.arrive(class, numbered));
             }
         }
-        while self.has_command()
+        while self.has_command(shard)
             && let Some((_, letter)) = self.commands.pop_front()
         {
             letters.push(letter);
@@ -196,7 +209,7 @@ impl Link {
 
     /// How far it is, for reading.
     pub(crate) fn describe<L: Log>(&self, shard: &Shard<L>) -> String {
-        let places = CLASSES.map(|class| shard.stream_place(self.sender.stream(class)).next);
+        let places = self.places(shard).map(|place| place.next);
         let sender = self.sender.describe();
         let (arrived, commands) = (self.arrived, self.commands.len());
         let Self { max, is_broken, .. } = self;
@@ -216,5 +229,51 @@ impl Link {
         flights
             .chain(commands.map(|(at, it)| format!("    behind {at:?}: {}", it.kind())))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leveret_broker::message::ConnectionId;
+    use leveret_log::MemoryLog;
+    use leveret_queue::Time;
+    use leveret_topology::{Homes, Topology};
+
+    use super::*;
+    use crate::random::Seed;
+
+    /// A command comes behind letters that the shard found in its inbox when its term began, and that are let go of before they
+    /// would be sent again.
+    #[test]
+    fn a_command_waits_for_no_letter_that_came_before_the_term() {
+        let (topology, now, mut out) = (Topology::new(), Time::from_ms(0), Outbox::default());
+        let mut shard = Shard::new(Homes::default().group_at(0), MemoryLog::new());
+        let mut link = Link::new(0, KeptMax::default());
+        let from = ConnectionId::NOBODY;
+        for _ in 0..2 {
+            link.post(ToShard::Settle { from, settlements: Vec::new() }, true, &mut out);
+        }
+        link.post(ToShard::Disconnected { connection: from, reply: None }, true, &mut out);
+        let [first, second] = [(); 2].map(|()| link.sender.next(StreamClass::Acks));
+        let mut inbox = vec![link.arrive(1, first.expect("a letter"))];
+        link.flights[1].extend(second);
+        link.begin(&shard, true, true);
+
+        let mut random = Random::new(Seed(1), 0);
+        for _ in 0..1_000 {
+            let is_command = |letter: &ToShard| matches!(letter, ToShard::Disconnected { .. });
+            let has_command = inbox.iter().any(is_command);
+            shard.turn(&mut inbox, &topology, now, &mut out);
+            if has_command {
+                let acks = link.sender.stream(StreamClass::Acks);
+                assert_eq!(shard.stream_place(acks).next, 3, "it came behind both letters");
+                return;
+            }
+            for (_, news) in std::mem::take(&mut out.news) {
+                link.sender.hear(&news, &mut out);
+            }
+            inbox = link.step(&shard, &mut random).letters;
+        }
+        panic!("it never comes: {}", link.describe(&shard));
     }
 }

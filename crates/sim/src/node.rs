@@ -524,7 +524,7 @@ impl<L: Log> Node<L> {
     /// No letter waits, no byte is under way, no message is left.
     pub fn is_idle(&self) -> bool {
         self.meta_inbox.is_empty()
-            && self.links.iter().all(Link::is_idle)
+            && self.links.iter().zip(&self.shards).all(|(link, actor)| link.is_idle(&actor.shard))
             && self.shards.iter().all(|actor| actor.inbox.is_empty() && !actor.has_more)
             && self.connections.values().all(|connection| connection.inbox.is_empty())
     }
@@ -602,15 +602,16 @@ impl<L: Log> Node<L> {
 
     /// Links on which something may happen.
     pub(crate) fn ready_links(&self) -> impl Iterator<Item = usize> {
-        let ready = |link: &Link| self.is_filled() && link.is_ready();
-        let links = self.links.iter().enumerate();
-        links.filter(move |(_, link)| ready(link)).map(|(index, _)| index)
+        let links = self.links.iter().zip(&self.shards).enumerate();
+        let ready =
+            links.filter(|(_, (link, actor))| self.is_filled() && link.is_ready(&actor.shard));
+        ready.map(|(index, _)| index)
     }
 
     /// Something happens on a link.
     pub(crate) fn step_link(&mut self, index: usize, random: &mut Random) {
         let Some(link) = self.links.get_mut(index) else { return };
-        let Arrived { letters, is_cut } = link.step(random);
+        let Arrived { letters, is_cut } = link.step(&self.shards[index].shard, random);
         self.shards[index].inbox.extend(letters);
         if is_cut {
             self.begin_link(index, false, false);
