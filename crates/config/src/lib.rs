@@ -13,6 +13,7 @@
 
 pub mod auth;
 mod classic;
+pub mod cluster;
 pub mod encrypted;
 mod error;
 pub mod files;

@@ -8,6 +8,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use crate::auth::{AuthOptions, HttpAuthOptions, HttpAuthTlsOptions, LdapTlsOptions};
+use crate::cluster::ClusterOptions;
 use crate::encrypted::DecoderOptions;
 use crate::error::{ConfigError, ConfigErrors, FAULTS_MAX, Problem, Provenance};
 use crate::known::{self, Fate, Known};
@@ -116,6 +117,8 @@ macro_rules! config {
 config! {
     /// Where the node lives.
     node: NodeOptions,
+    /// The nodes that it forms a cluster with.
+    cluster: ClusterOptions,
     /// Where clients connect.
     listeners: ListenerOptions,
     /// TLS of AMQP.
@@ -369,8 +372,12 @@ impl<'a> Loader<'a> {
         let mut config = Config::default();
         let lines = std::mem::take(&mut self.lines);
         let lines = self.tell_repeated(lines);
-        let waiting =
-            lines.iter().rev().find(|(line, _)| WAITING.contains(&&*line.key.join("."))).cloned();
+        let last = |is: &dyn Fn(&str) -> bool| {
+            let mut from_the_end = lines.iter().rev().map(|(line, _)| line);
+            from_the_end.find(|line| is(&line.key.join("."))).cloned()
+        };
+        let waiting = last(&|key| WAITING.contains(&key));
+        let listed = last(&|key| key.starts_with(LISTED));
         // What decrypts has to be known before what is encrypted.
         let is_decoder =
             |(line, _): &(SettingLine, _)| line.key.first().is_some_and(|word| word == DECODER);
@@ -382,8 +389,14 @@ impl<'a> Loader<'a> {
             self.apply(&mut config, line, &places, include);
         }
         self.check(&config);
-        if let Some(line) = waiting.map(|(line, _)| line) {
+        if let Some(line) = waiting {
             self.check_waiting(&config, line);
+        }
+        // What follows from a fault that is told is not told too.
+        if let (Some(line), true) = (listed, self.errors.is_empty())
+            && let Some(why) = config.cluster.fault(config.node.name.as_deref())
+        {
+            self.bad_value(line, why);
         }
         self.errors.truncate(FAULTS_MAX);
         if self.errors.is_empty() {
@@ -569,11 +582,13 @@ impl<'a> Loader<'a> {
             let why = format!(
                 "no trace could begin: each may have tracing.max_waiting, {each}, of tracing.max_waiting_total, {total}"
             );
-            self.error(
-                line.at,
-                Problem::BadValue { key: line.key.join("."), value: line.value, why },
-            );
+            self.bad_value(line, why);
         }
+    }
+
+    fn bad_value(&mut self, line: SettingLine, why: String) {
+        let problem = Problem::BadValue { key: line.key.join("."), value: line.value, why };
+        self.error(line.at, problem);
     }
 
     fn warn(&mut self, text: String) {
@@ -644,6 +659,9 @@ const DECODER: &str = "config_entry_decoder";
 /// What waits for the file of a trace, and for those of all traces.
 const WAITING: [&str; 2] = ["tracing.max_waiting", "tracing.max_waiting_total"];
 
+/// What the keys begin with that list nodes.
+const LISTED: &str = "cluster_formation.classic_config.";
+
 /// What a value begins with that is encrypted, where a secret is expected.
 const ENCRYPTED: &str = "encrypted:";
 
@@ -670,14 +688,13 @@ const UNREAD_ENVIRONMENT: [&str; 14] = [
 ];
 
 /// RabbitMQ's variables that users set and that change nothing here.
-const MEANINGLESS_ENVIRONMENT: [&str; 32] = [
+const MEANINGLESS_ENVIRONMENT: [&str; 31] = [
     "RABBITMQ_CONF_ENV_FILE",
     "RABBITMQ_CTL_DIST_PORT_MAX",
     "RABBITMQ_CTL_DIST_PORT_MIN",
     "RABBITMQ_CTL_ERL_ARGS",
     "RABBITMQ_DEFAULT_ALLOC_ARGS",
     "RABBITMQ_DISTRIBUTION_BUFFER_SIZE",
-    "RABBITMQ_DIST_PORT",
     "RABBITMQ_ENABLED_PLUGINS",
     "RABBITMQ_ENABLED_PLUGINS_FILE",
     "RABBITMQ_ERLANG_COOKIE",

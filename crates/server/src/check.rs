@@ -12,7 +12,9 @@ use leveret_config::{Config, Loaded, files};
 use leveret_topology::Topology;
 use rustix::fs::{Access, access};
 
-use crate::startup::{addresses, bootstrap, choose_defaults, import_files, log_files, resolve};
+use crate::startup::{
+    addresses, bootstrap, choose_defaults, import_files, log_files, node_name, resolve,
+};
 use crate::storage::check_layout;
 use crate::tls::Tls;
 
@@ -74,6 +76,9 @@ fn look(loaded: &Loaded) -> Checked {
     if metrics.enabled && metrics.ssl_port.is_some() {
         checked.tls("prometheus.ssl", config.prometheus_tls.settings());
     }
+    let own = node_name(config);
+    let formation = config.cluster.formation(&own).map_err(anyhow::Error::msg);
+    checked.look(format!("the cluster of {own}"), formation);
     let sources = Sources::new(config, &crate::tls::client::config, rand::random());
     checked.look("sources of users", sources);
     let data_dir = files::data_dir(config);

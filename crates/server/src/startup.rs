@@ -66,6 +66,9 @@ fn serve_with(
         }
     }
     let config = loaded.config.clone();
+    let formation = config.cluster.formation(&node_name(&config)).map_err(anyhow::Error::msg)?;
+    // The parts are there, and nothing puts them together.
+    anyhow::ensure!(formation.is_none(), "clusters are not there yet: the node would stay alone");
     let Some(options) = signals.unless_stopped(move || options(&config, started)) else {
         signals.leave();
         return Ok(());
