@@ -2,12 +2,14 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
 use leveret_auth::Sources;
 use leveret_broker::Meta;
 use leveret_config::{Config, Listeners, Loaded, PasswordHashing, Product, QueueType, files};
+use leveret_log::Offset;
 use leveret_session::{Mechanism, Settings};
 use leveret_topology::{
     COMPATIBLE_VERSION, Hashing, Homes, Import, Password, PasswordHash, QueueKind, Topology,
@@ -21,7 +23,7 @@ use crate::login;
 use crate::seeds;
 use crate::serve::{AmqpListener, Options, run};
 use crate::signals::Signals;
-use crate::storage::{DirectoryLock, Files, Memory, NodeLog, Storage, Waker, tell_damage};
+use crate::storage::{DirectoryLock, Files, Memory, NodeLog, Orphans, Storage, Waker, tell_damage};
 use crate::tls::certificate::LoginFrom;
 use crate::tls::{HandshakeShares, Tls};
 
@@ -95,33 +97,131 @@ pub(crate) fn log_files(config: &Config) -> Vec<String> {
     console.into_iter().chain(file.map(|path| path.display().to_string())).collect()
 }
 
+/// What is decided before the data directory is looked at.
+#[derive(Debug)]
+pub(crate) struct Basis {
+    listeners: Vec<AmqpListener>,
+    /// Threads that run turns.
+    threads: usize,
+    /// Shards of a new data directory.
+    pub(crate) shards: usize,
+    pub(crate) data_dir: PathBuf,
+    directory_lock: DirectoryLock,
+    /// The machine's memory, in bytes.
+    machine_memory: u64,
+    pub(crate) memory: Memory,
+}
+
+/// What the data directory has, open.
+pub(crate) struct Stored {
+    pub(crate) meta: Meta<NodeLog>,
+    pub(crate) topology: Topology,
+    pub(crate) shards: Vec<NodeLog>,
+    pub(crate) seen_below: Vec<Offset>,
+    pub(crate) orphans: Orphans,
+    pub(crate) waker: Arc<Waker>,
+}
+
+impl Basis {
+    /// Makes the data directory, and takes it.
+    pub(crate) fn of(config: &Config) -> anyhow::Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = match config.node.threads {
+            0 => cores,
+            n => n as usize,
+        };
+        let shards = match config.node.shards {
+            0 => threads,
+            n => n as usize,
+        };
+        let listeners = amqp_listeners(config, threads)?;
+        let machine_memory =
+            config.resources.total_memory.map_or_else(machine_memory, |bytes| bytes.get());
+        let data_dir = files::data_dir(config);
+        std::fs::create_dir_all(&data_dir).with_context(|| {
+            format!(
+                "cannot make the data directory {}; choose another one with --data-dir",
+                data_dir.display()
+            )
+        })?;
+        let directory_lock = DirectoryLock::take(&data_dir)?;
+        let memory = Memory {
+            limit: config.resources.memory_high_watermark.resolve(machine_memory),
+            paging_ratio: config.resources.paging_ratio.0,
+        };
+        Ok(Self { listeners, threads, shards, data_dir, directory_lock, machine_memory, memory })
+    }
+
+    /// With what is stored, all that a node is started with.
+    pub(crate) fn with(
+        self,
+        stored: Stored,
+        config: &Config,
+        started: Instant,
+    ) -> anyhow::Result<Options> {
+        let Self { listeners, threads, data_dir, directory_lock, machine_memory, memory, .. } =
+            self;
+        let Stored { meta, topology, shards, seen_below, orphans, waker } = stored;
+        let ((product, version), identity) = (product_of(config), &config.identity);
+        Ok(Options {
+            directory_lock,
+            seen_below,
+            orphans,
+            waker,
+            listeners,
+            threads,
+            logins: login::Options {
+                hashing: hashing(config),
+                throttle_threshold: config.access.throttle_threshold,
+                throttle_delay_max: config.access.throttle_delay_max.into(),
+                sources: Sources::new(config, &crate::tls::client::config, rand::random())?,
+            },
+            settings: settings(config),
+            shards,
+            topology,
+            meta,
+            paging_ratio: memory.paging_ratio,
+            core_dumps: config.access.core_dumps,
+            gather_reads: config.node.gather_reads,
+            watchdog_timeout: std::time::Duration::from_secs(config.node.watchdog_timeout.get()),
+            sockets: socket_options(config),
+            about: About {
+                node_name: node_name(config),
+                product_name: identity.product_name.clone().unwrap_or_else(|| product.to_owned()),
+                product_version: identity
+                    .product_version
+                    .clone()
+                    .unwrap_or_else(|| version.to_owned()),
+                data_dir,
+                config_files: Vec::new(),
+                log_files: log_files(config),
+                logs: Logs::default(),
+                plugins: leveret_config::plugins::running(config),
+                environment: config.shown(),
+                listeners: Vec::new(),
+                threads,
+                machine_memory,
+                memory_limit: memory.limit,
+                disk_free_limit: config.resources.disk_free_limit.resolve(machine_memory),
+                started,
+            },
+        })
+    }
+}
+
 /// Makes every choice that the configuration leaves open.
 pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let threads = match config.node.threads {
-        0 => cores,
-        n => n as usize,
-    };
-    let shards = match config.node.shards {
-        0 => threads,
-        n => n as usize,
-    };
-    let listeners = amqp_listeners(config, threads)?;
-    let memory = config.resources.total_memory.map_or_else(machine_memory, |bytes| bytes.get());
-    let data_dir = files::data_dir(config);
-    std::fs::create_dir_all(&data_dir).with_context(|| {
-        format!(
-            "cannot make the data directory {}; choose another one with --data-dir",
-            data_dir.display()
-        )
-    })?;
-    let directory_lock = DirectoryLock::take(&data_dir)?;
-    let memory_limit = config.resources.memory_high_watermark.resolve(memory);
-    let paging_ratio = config.resources.paging_ratio.0;
+    let basis = Basis::of(config)?;
+    let stored = read(config, &basis)?;
+    basis.with(stored, config, started)
+}
+
+/// Opens the logs of a node that is alone.
+fn read(config: &Config, basis: &Basis) -> anyhow::Result<Stored> {
     let (names, mut checked) = Storage::check(
-        &data_dir,
-        shards,
-        Memory { limit: memory_limit, paging_ratio },
+        &basis.data_dir,
+        basis.shards,
+        basis.memory,
         Files {
             damaged: config.resources.damaged_files,
             segment_bytes_max: config.resources.segment_size.get(),
@@ -140,54 +240,20 @@ pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
         topology.go_on_behind_queue(last);
     }
     add_names(config, &mut meta, &mut topology, &waker)?;
-    let ((product, version), identity) = (product_of(config), &config.identity);
-    Ok(Options {
-        directory_lock,
-        seen_below,
-        orphans,
-        waker,
-        listeners,
-        threads,
-        logins: login::Options {
-            hashing: hashing(config),
-            throttle_threshold: config.access.throttle_threshold,
-            throttle_delay_max: config.access.throttle_delay_max.into(),
-            sources: Sources::new(config, &crate::tls::client::config, rand::random())?,
-        },
-        settings: settings(config),
-        shards,
-        topology,
-        meta,
-        paging_ratio,
-        core_dumps: config.access.core_dumps,
-        gather_reads: config.node.gather_reads,
-        watchdog_timeout: std::time::Duration::from_secs(config.node.watchdog_timeout.get()),
-        sockets: SocketOptions {
-            backlog: config.listeners.backlog as i32,
-            nodelay: config.listeners.nodelay,
-            keepalive: config.listeners.keepalive,
-            send_buffer: config.listeners.sndbuf.map(|bytes| bytes.get() as usize),
-            receive_buffer: config.listeners.recbuf.map(|bytes| bytes.get() as usize),
-            connections_max: config.connections.connection_max.0.map(|max| max as usize),
-        },
-        about: About {
-            node_name: node_name(config),
-            product_name: identity.product_name.clone().unwrap_or_else(|| product.to_owned()),
-            product_version: identity.product_version.clone().unwrap_or_else(|| version.to_owned()),
-            data_dir,
-            config_files: Vec::new(),
-            log_files: log_files(config),
-            logs: Logs::default(),
-            plugins: leveret_config::plugins::running(config),
-            environment: config.shown(),
-            listeners: Vec::new(),
-            threads,
-            machine_memory: memory,
-            memory_limit,
-            disk_free_limit: config.resources.disk_free_limit.resolve(memory),
-            started,
-        },
-    })
+    Ok(Stored { meta, topology, shards, seen_below, orphans, waker })
+}
+
+/// What is asked of every socket of a client.
+pub(crate) fn socket_options(config: &Config) -> SocketOptions {
+    let listeners = &config.listeners;
+    SocketOptions {
+        backlog: listeners.backlog as i32,
+        nodelay: listeners.nodelay,
+        keepalive: listeners.keepalive,
+        send_buffer: listeners.sndbuf.map(|bytes| bytes.get() as usize),
+        receive_buffer: listeners.recbuf.map(|bytes| bytes.get() as usize),
+        connections_max: config.connections.connection_max.0.map(|max| max as usize),
+    }
 }
 
 /// Where AMQP is spoken, without TLS and with it.
