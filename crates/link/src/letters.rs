@@ -2,6 +2,7 @@
 //!
 //! [`write_to_shard`], [`write_to_meta`], [`write_to_session`] and [`write_news`] make what goes over a link; [`read`] makes the letter
 //! of it.
+//! [`NodeLetter`] has those of nodes and replicated logs, which are not actors'.
 //! `table.rs` has the letters and their fields, and which letters stay in their process.
 //!
 //! What is a place in the memory of one process does not travel:
@@ -13,6 +14,7 @@
 
 mod field;
 mod messages;
+mod nodes;
 mod numbers;
 mod streams;
 mod table;
@@ -26,6 +28,8 @@ use leveret_topology::GroupId;
 
 use crate::frame::{Class, Envelope, Kind, Letter};
 use crate::payload::Writer;
+pub use nodes::{Founding, GroupStatus, NodeLetter, NodeNumbers, NodeStatus};
+
 use field::{Field as _, Reader};
 use table::Listed as _;
 
@@ -195,12 +199,18 @@ pub fn read(letter: &Letter, gate: impl FnOnce(ReplyTo) -> Gate) -> Result<Arriv
     let envelope = &letter.envelope;
     let mut from = Reader::new(&letter.payload);
     let arrived = read_kind(envelope, &mut from, gate);
-    arrived.and_then(|arrived| from.end().map(|()| arrived)).map_err(|why| WrongLetter {
-        kind: envelope.kind.byte(),
-        group: envelope.group,
-        number: envelope.number,
-        why,
-    })
+    wrong(envelope, arrived.and_then(|arrived| from.end().map(|()| arrived)))
+}
+
+/// What was read, or what is wrong with the letter of this envelope.
+fn wrong<T>(envelope: &Envelope, read: Result<T, LetterError>) -> Result<T, WrongLetter> {
+    let Envelope { kind, group, number, .. } = *envelope;
+    read.map_err(|why| WrongLetter { kind: kind.byte(), group, number, why })
+}
+
+/// Whether there can be such a group.
+fn check_group(group: GroupId) -> Result<(), LetterError> {
+    if group.get() < GROUPS_MAX { Ok(()) } else { Err(LetterError::Group(group.get())) }
 }
 
 fn read_kind(
@@ -209,9 +219,7 @@ fn read_kind(
     gate: impl FnOnce(ReplyTo) -> Gate,
 ) -> Result<Arrived, LetterError> {
     let Envelope { kind, group, number, .. } = *envelope;
-    if group.get() >= GROUPS_MAX {
-        return Err(LetterError::Group(group.get()));
-    }
+    check_group(group)?;
     let unknown = LetterError::Unknown { what: "kind of letter", number: kind.byte().into() };
     if kind.class() != Class::Letters {
         return Err(unknown);

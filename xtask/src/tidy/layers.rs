@@ -18,7 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("replica",  &["log"]),
     ("topology", &["amqp", "queue"]),
     ("broker",   &["amqp", "log", "queue", "topology"]),
-    ("link",     &["amqp", "queue", "topology", "broker"]),
+    ("link",     &["amqp", "log", "queue", "replica", "topology", "broker"]),
     ("session",  &["amqp", "log", "queue", "topology", "broker"]),
     ("node",     &["amqp", "log", "queue", "topology", "broker", "session"]),
     ("config",   &[]),

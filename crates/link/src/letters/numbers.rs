@@ -34,7 +34,7 @@ structures! {
     ShardRest { gone, counters, confirmed, nacked, log, queue_bytes, unresolved_bytes, held_bytes }
 }
 
-fn get_counts(from: &mut Reader<'_>) -> Result<std::vec::IntoIter<u64>, LetterError> {
+pub(super) fn get_counts(from: &mut Reader<'_>) -> Result<std::vec::IntoIter<u64>, LetterError> {
     Ok(get_list(from)?.into_iter())
 }
 
@@ -49,7 +49,7 @@ macro_rules! counts {
             }
 
             fn get(from: &mut Reader<'_>) -> Result<Self, LetterError> {
-                let mut counts = get_counts(from)?;
+                let mut counts = $crate::letters::numbers::get_counts(from)?;
                 Ok(Self {
                     $($count: counts.next().unwrap_or_default(),)*
                     $($field: from.get()?),*
@@ -58,6 +58,8 @@ macro_rules! counts {
         }
     )*};
 }
+
+pub(super) use counts;
 
 counts! {
     Totals {

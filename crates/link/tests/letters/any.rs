@@ -53,29 +53,29 @@ impl Seeded {
     }
 
     /// A number of any length.
-    fn word(&mut self) -> u64 {
+    pub(crate) fn word(&mut self) -> u64 {
         let bits = self.below(65) as u32;
         self.next().checked_shr(64 - bits).unwrap_or(0)
     }
 
-    fn half(&mut self) -> u32 {
+    pub(crate) fn half(&mut self) -> u32 {
         self.word() as u32
     }
 
-    fn is(&mut self) -> bool {
+    pub(crate) fn is(&mut self) -> bool {
         self.below(2) == 1
     }
 
-    fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+    pub(crate) fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
         (self.is() || self.is_brief).then(|| make(self))
     }
 
-    fn some<T>(&mut self, below: usize, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
+    pub(crate) fn some<T>(&mut self, below: usize, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
         let count = self.below(below).max(usize::from(self.is_brief));
         (0..count).map(|_| make(self)).collect()
     }
 
-    fn text(&mut self) -> String {
+    pub(crate) fn text(&mut self) -> String {
         let letters = ["a", "k", ".", "\u{e9}", "\u{1f407}", "\0"];
         (0..self.below(20)).map(|_| letters[self.below(letters.len())]).collect()
     }
@@ -121,7 +121,7 @@ impl Seeded {
         entries.into_iter().collect()
     }
 
-    fn body(&mut self) -> Vec<u8> {
+    pub(crate) fn body(&mut self) -> Vec<u8> {
         let len = [0, 3, 20, 200, 2047, 2048, 9_000][self.below(if self.is_brief { 3 } else { 7 })];
         (0..len).map(|_| self.next() as u8).collect()
     }

@@ -1,6 +1,7 @@
 //! Letters become bytes and letters again.
 
 mod any;
+mod nodes;
 
 use std::fmt::Write as _;
 
