@@ -117,6 +117,9 @@ pub struct Options {
     /// has it; or more, as headers of batches tell. What is not known to be committed is not applied. If the log has another
     /// batch of that number, it is not opened.
     pub follows: Option<BatchName>,
+    /// The batch behind which a follower's log begins that has none: of a group that was founded without any. Its number and its
+    /// term are not 0.
+    pub begins_behind: Option<BatchName>,
     /// Whether sealed segments get digests, which a start reads instead of them, unless damage is to be refused: that in
     /// the middle of a segment is found when its records are read.
     pub digests: bool,
@@ -146,6 +149,7 @@ impl Default for Options {
             weigh: |record| record.len() as u64,
             until: None,
             follows: None,
+            begins_behind: None,
             digests: false,
         }
     }
@@ -252,6 +256,8 @@ pub struct FileLog<D> {
     /// What is in memory before it was looked at for eviction.
     evicted: Offset,
     next_token: u64,
+    /// Of what was submitted, how much is done.
+    done: u64,
 }
 
 /// A log whose files were read, and not changed.
@@ -352,6 +358,7 @@ impl<D: Disk> FileLog<D> {
             following: None,
             evicted: end,
             next_token: 0,
+            done: 0,
             options,
         };
         if let Some((table, tail)) = found.followed {
@@ -396,6 +403,12 @@ impl<D: Disk> FileLog<D> {
     /// The disk, for those who made it.
     pub fn disk(&mut self) -> &mut D {
         &mut self.disk
+    }
+
+    /// Whether the disk has done all that it was asked for, as far as was [collected](Log::collect): then another log may be opened
+    /// with it.
+    pub fn is_idle(&self) -> bool {
+        self.done == self.next_token
     }
 
     /// Whether a batch is under way, so that [`sync`](Log::sync) would hand the disk nothing.
@@ -453,6 +466,7 @@ impl<D: Disk> FileLog<D> {
     fn take_completions(&mut self) -> Result<(), SyncError> {
         let first_kept = self.fetch.first_new();
         while let Some((token, done)) = self.disk.poll() {
+            self.done += u64::from(!matches!(done, Done::Failed(_)));
             match done {
                 Done::Written { head, body, result } => {
                     match self.rewrite_written(token, head, &result) {

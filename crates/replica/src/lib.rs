@@ -33,8 +33,11 @@
 
 mod batches;
 mod check;
+mod desk;
 mod dice;
 mod entries;
+mod group_log;
+mod member;
 mod members;
 mod memory;
 mod message;
@@ -47,7 +50,10 @@ mod tests;
 
 pub use batches::{Batch, Batches, NoBytes, Point};
 pub use check::Breach;
+pub use desk::Desk;
+pub use group_log::GroupLog;
 pub use leveret_log::BatchName;
+pub use member::{Member, MemberActions, MemberError, MemberStatus};
 pub use members::{Change, MemberId, Members, Step};
 pub use memory::MemoryBatches;
 pub use message::{Body, Message};

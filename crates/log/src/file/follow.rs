@@ -252,6 +252,15 @@ impl Tail {
         changes
     }
 
+    /// A log in which nothing is begins behind this batch.
+    pub(super) fn begin_behind(&mut self, point: BatchName) -> Option<Reached> {
+        if !self.items.is_empty() {
+            return None;
+        }
+        (self.applied, self.committed) = (point, point.number);
+        Some(Reached { end: 0, sequence: next(point.number) })
+    }
+
     fn last_begun(&self) -> Option<FileName> {
         self.items.iter().rev().find_map(|item| match &item.what {
             What::Begin(name, ..) => Some(*name),

@@ -248,9 +248,23 @@ impl<D: Disk> FileLog<D> {
     /// Batches from this number on stay as they were written, as others lack them: their files are neither removed nor
     /// rewritten. `u64::MAX` is none, as in the beginning.
     pub fn hold_batches(&mut self, from: u64) {
+        if from == self.giving.held_from {
+            return;
+        }
         self.giving.held_from = from;
         self.space.look();
         self.space.check();
+    }
+
+    /// The same of the newest ones alone, in files of so many bytes: behind that a snapshot costs less than the disk.
+    pub fn hold_batches_within(&mut self, from: u64, bytes: u64) {
+        let mut left = bytes;
+        let mut first = None;
+        for segment in self.as_written() {
+            let Some(rest) = left.checked_sub(segment.len) else { break };
+            (left, first) = (rest, Some(segment.as_of));
+        }
+        self.hold_batches(first.map_or(u64::MAX, |first| from.max(first)));
     }
 
     fn read_batches(&mut self, mut read: Read, least: u64) {

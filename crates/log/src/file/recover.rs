@@ -437,6 +437,9 @@ fn read_all<D: Disk>(
                 }
             }
         }
+        if let Some(point) = options.begins_behind.filter(|_| store.segments.all.is_empty()) {
+            table.reached = tail.begin_behind(point).unwrap_or(table.reached);
+        }
         found = tail.reached(table.reached).max(table.reached);
         (table, tail)
     });

@@ -6,7 +6,7 @@
 use super::FileLog;
 use super::segments::Segment;
 use crate::disk::Disk;
-use crate::{AppendError, BatchName, SyncError};
+use crate::{AppendError, BatchName, Moment, SyncError};
 
 impl<D: Disk> FileLog<D> {
     /// Begins a term, as the leader of a group: the next batch is one without records, in a new segment, and has the term, as
@@ -51,6 +51,12 @@ impl<D: Disk> FileLog<D> {
             return following.last();
         }
         self.name(self.writer.sequence())
+    }
+
+    /// Until when what was done is in batches that were made, or needs none. Just after a call that made one it is where that one
+    /// ends.
+    pub fn gathered(&self) -> Moment {
+        self.writer.gathered()
     }
 
     /// The last batch that is on this disk for good, as all before it.

@@ -5,7 +5,7 @@ use crate::disk::{Body, Disk, FileName};
 use crate::file::FileLog;
 use crate::file::format::{BatchHeader, Kind, Terms};
 use crate::file::lend::SharedOfBatch;
-use crate::{AppendError, BatchName, Offset};
+use crate::{AppendError, BatchName, Moment, Offset};
 
 /// A batch without records.
 #[derive(Debug)]
@@ -90,6 +90,11 @@ impl Writer {
     pub(in crate::file) fn lead_from(&mut self, last: BatchName, end: Offset, agreed: u64) {
         self.agreed = u64::MAX;
         self.set_applied(last, end, agreed);
+    }
+
+    /// Until when what was done is in a batch that was made, or needs none.
+    pub(in crate::file) fn gathered(&self) -> Moment {
+        Moment { end: self.gathered, notes: self.notes_before }
     }
 
     /// The next segment has this number.

@@ -1,0 +1,415 @@
+//! The log that actors use: in files, and alone or that of a group's leader.
+//!
+//! A log alone is as it is. One that was lent by its [member](crate::Member) leaves each batch that it makes on a [`Desk`], and
+//! takes from there how far all agree. So `readable`, `durable` and `agreed` are where the last batch ends that is agreed upon, and
+//! pass what needs no batch once there is none that is not.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::{Deref, DerefMut, RangeInclusive};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use leveret_log::disk::Disk;
+use leveret_log::file::NoBatch;
+use leveret_log::{
+    AppendError, BatchName, Errand, FileLog, HoldError, Holder, Keep, Log, Moment, Offset,
+    PagedOut, ReadError, Record, Recovered, Shared, SyncError, Usage,
+};
+
+use crate::desk::{Desk, Reports};
+
+/// Bytes of batches that are given at once to who lacks some.
+pub(crate) const GIVEN_BYTES: u64 = 1 << 20;
+
+/// Bytes of files that stay since a follower in contact lacks their batches. Who lacks more gets a snapshot.
+const HELD_BYTES: u64 = 1 << 30;
+
+/// A log in files that is alone, or the leader's of a group. See the [module](self).
+#[derive(Debug)]
+pub struct GroupLog<D> {
+    log: FileLog<D>,
+    lent: Option<Box<Lent>>,
+}
+
+/// What a lent log is besides.
+#[derive(Debug)]
+struct Lent {
+    desk: Arc<Desk>,
+    /// Batches that are not agreed upon, and where each ends.
+    ends: VecDeque<(u64, Moment)>,
+    agreed: Moment,
+    /// What the member was told of.
+    last: BatchName,
+    stored: BatchName,
+    point: BatchName,
+    /// Batches that are being read for others.
+    wanted: Vec<RangeInclusive<u64>>,
+    hold_from: u64,
+    is_paused: bool,
+    /// What was asked for before it was readable.
+    asked: BTreeSet<Offset>,
+    /// The shard is to have a turn for some of that.
+    has_called: bool,
+    has_failed: bool,
+}
+
+impl<D> From<FileLog<D>> for GroupLog<D> {
+    /// A log alone.
+    fn from(log: FileLog<D>) -> Self {
+        Self { log, lent: None }
+    }
+}
+
+impl<D> Deref for GroupLog<D> {
+    type Target = FileLog<D>;
+
+    fn deref(&self) -> &FileLog<D> {
+        &self.log
+    }
+}
+
+impl<D> DerefMut for GroupLog<D> {
+    fn deref_mut(&mut self) -> &mut FileLog<D> {
+        &mut self.log
+    }
+}
+
+impl<D: Disk> GroupLog<D> {
+    /// A leader's log: all that it has is agreed upon.
+    pub(crate) fn lent(log: FileLog<D>, desk: Arc<Desk>) -> Self {
+        let lent = Lent {
+            desk,
+            ends: VecDeque::new(),
+            agreed: log.gathered(),
+            last: log.last(),
+            stored: BatchName::NONE,
+            point: BatchName::NONE,
+            wanted: Vec::new(),
+            hold_from: u64::MAX,
+            is_paused: false,
+            asked: BTreeSet::new(),
+            has_called: false,
+            has_failed: false,
+        };
+        Self { log, lent: Some(Box::new(lent)) }
+    }
+
+    /// Whether others have the log, too.
+    pub fn is_replicated(&self) -> bool {
+        self.lent.is_some()
+    }
+
+    /// The log itself.
+    pub fn into_log(self) -> FileLog<D> {
+        self.log
+    }
+
+    /// Takes what the member wants, and says what became of the log.
+    fn attend(&mut self, result: Result<(), SyncError>) -> Result<(), SyncError> {
+        if let Some(lent) = &mut self.lent {
+            lent.attend(&mut self.log, result.as_ref().err());
+        }
+        result
+    }
+
+    /// Has a batch made, if one may be.
+    fn hand_over(&mut self, until: Option<Moment>) -> Result<(), SyncError> {
+        if self.lent.is_some() {
+            // A pause counts at once.
+            self.attend(Ok(()))?;
+        }
+        let is_paused = self.lent.as_ref().is_some_and(|lent| lent.is_paused);
+        let result = match until {
+            _ if is_paused => self.log.sync_made(),
+            Some(until) => self.log.sync_until(until),
+            None => self.log.sync(),
+        };
+        self.attend(result)
+    }
+
+    /// Hands over what somebody waits for and what needs no disk: nothing else would.
+    fn hand_over_asked(&mut self) -> Result<(), SyncError> {
+        let Some(lent) = &self.lent else { return Ok(()) };
+        let gathered = self.log.gathered().end;
+        match lent.asked.last().is_some_and(|&at| at >= gathered) {
+            true => self.hand_over(None),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Lent {
+    /// Whether a record is there and not readable yet.
+    fn withholds<D: Disk>(&self, at: Offset, log: &FileLog<D>) -> bool {
+        at >= self.agreed.end && at < log.end()
+    }
+
+    fn attend<D: Disk>(&mut self, log: &mut FileLog<D>, failed: Option<&SyncError>) {
+        let orders = self.desk.take_orders();
+        let mut reports = Reports::default();
+        let mut failed = failed.map(ToString::to_string);
+        if let Err(error) = log.apply_to(orders.agreed) {
+            failed.get_or_insert_with(|| error.to_string());
+        }
+        for bytes in &orders.members {
+            let result = log.append_members(bytes).map_err(|error| error.to_string());
+            let made = result.and_then(|()| log.sync_made().map_err(|error| error.to_string()));
+            made.err().into_iter().for_each(|error| _ = failed.get_or_insert(error));
+        }
+        self.is_paused = orders.is_paused;
+        log.let_go_of(orders.let_go_of);
+        if orders.hold_from != self.hold_from {
+            self.hold_from = orders.hold_from;
+            log.hold_batches_within(self.hold_from, HELD_BYTES);
+        }
+        self.take_made(log, &mut reports, &mut failed);
+        let was = self.agreed;
+        while let Some((_, end)) = self.ends.pop_front_if(|it| it.0 <= orders.agreed.number) {
+            self.agreed = end;
+        }
+        let is_passed = self.ends.is_empty() && self.agreed != log.gathered();
+        if is_passed {
+            self.agreed = log.gathered();
+        }
+        // Nobody else knows that this has become readable.
+        let is_awaited = self.asked.first().is_some_and(|&at| at < self.agreed.end);
+        let calls = is_awaited && !self.has_called || is_passed && was != self.agreed;
+        self.has_called |= calls;
+        reports.wants_turn = calls;
+        self.wanted.extend(orders.wanted);
+        self.read(log, &mut reports);
+        let (stored, point) = (log.stored(), log.point());
+        reports.stored = (stored != self.stored).then_some(stored);
+        reports.point = (point != self.point).then_some(point);
+        (self.stored, self.point) = (stored, point);
+        reports.failed = failed.filter(|_| !std::mem::replace(&mut self.has_failed, true));
+        self.desk.report(reports);
+    }
+
+    /// The batches that were made since.
+    fn take_made<D: Disk>(
+        &mut self,
+        log: &mut FileLog<D>,
+        reports: &mut Reports,
+        failed: &mut Option<String>,
+    ) {
+        let (last, end) = (log.last(), log.gathered());
+        while self.last.number < last.number {
+            let number = self.last.number + 1;
+            self.last = BatchName { number, term: last.term };
+            self.ends.push_back((number, end));
+            match log.batch(number) {
+                Ok(batch) => reports.made.push((self.last, batch)),
+                Err(error) => _ = failed.get_or_insert(format!("{}: {error}", self.last)),
+            }
+        }
+    }
+
+    /// Gives batches that somebody lacks, as far as they are in memory now.
+    fn read<D: Disk>(&mut self, log: &mut FileLog<D>, reports: &mut Reports) {
+        self.wanted.retain(|range| {
+            let mut bytes = 0;
+            for number in range.clone() {
+                match log.batch(number) {
+                    Ok(batch) => {
+                        bytes += batch.len();
+                        reports.read.push((number, Ok(batch)));
+                    }
+                    Err(NoBatch::ToCome) => return number == *range.start(),
+                    Err(error) => {
+                        reports.read.push((number, Err(error.to_string())));
+                        return false;
+                    }
+                }
+                if bytes > GIVEN_BYTES {
+                    return false;
+                }
+            }
+            false
+        });
+    }
+}
+
+impl<D: Disk> Log for GroupLog<D> {
+    fn append(
+        &mut self,
+        head: &[u8],
+        parts: &[&[u8]],
+        holders: &[Holder],
+        keep: Keep,
+    ) -> Result<Offset, AppendError> {
+        self.log.append(head, parts, holders, keep)
+    }
+
+    fn append_whole(
+        &mut self,
+        record: &Bytes,
+        head_len: usize,
+        holders: &[Holder],
+        keep: Keep,
+    ) -> Result<Offset, AppendError> {
+        self.log.append_whole(record, head_len, holders, keep)
+    }
+
+    /// Who has a copy of this log has none of the others' records: it writes its own.
+    fn append_shared(
+        &mut self,
+        record: &Bytes,
+        head_len: usize,
+        holders: &[Holder],
+        keep: Keep,
+        shared: &Arc<Shared>,
+    ) -> Result<Offset, AppendError> {
+        match &self.lent {
+            Some(_) => self.log.append_whole(record, head_len, holders, keep),
+            None => self.log.append_shared(record, head_len, holders, keep, shared),
+        }
+    }
+
+    fn errands(&mut self, each: &mut dyn FnMut(Errand)) {
+        self.log.errands(each);
+    }
+
+    fn lent(&mut self, at: Offset, bytes: Result<Bytes, ReadError>) {
+        Log::lent(&mut self.log, at, bytes);
+    }
+
+    fn persist(&mut self, at: Offset) -> Result<Offset, HoldError> {
+        self.log.persist(at)
+    }
+
+    fn readable(&self) -> Offset {
+        self.lent.as_ref().map_or_else(|| self.log.readable(), |lent| lent.agreed.end)
+    }
+
+    fn durable(&self) -> Offset {
+        self.lent.as_ref().map_or_else(|| self.log.durable(), |lent| lent.agreed.end)
+    }
+
+    fn end(&self) -> Offset {
+        self.log.end()
+    }
+
+    fn read(&self, at: Offset) -> Result<Record, ReadError> {
+        match &self.lent {
+            Some(lent) if lent.withholds(at, &self.log) => {
+                Err(ReadError::NotReadable { at, readable: lent.agreed.end })
+            }
+            _ => self.log.read(at),
+        }
+    }
+
+    fn fetch(&mut self, soon: &[Offset]) {
+        let Self { log, lent } = self;
+        let Some(lent) = lent else { return log.fetch(soon) };
+        let (withheld, soon): (Vec<_>, Vec<_>) =
+            soon.iter().partition(|&&at| lent.withholds(at, log));
+        // What needs no disk is handed over at the end of the turn, where a batch may end.
+        lent.asked.extend(withheld);
+        log.fetch(&soon);
+    }
+
+    fn fetch_ahead(&mut self, soon: &[Offset]) {
+        self.log.fetch_ahead(soon);
+    }
+
+    fn is_asked(&self, at: Offset) -> bool {
+        let is_withheld = self.lent.as_ref().is_some_and(|lent| lent.withholds(at, &self.log));
+        is_withheld || self.log.is_asked(at)
+    }
+
+    fn each_fetched(&mut self, each: &mut dyn FnMut(Offset)) {
+        if let Some(lent) = &mut self.lent {
+            let later = lent.asked.split_off(&lent.agreed.end);
+            std::mem::replace(&mut lent.asked, later).into_iter().for_each(&mut *each);
+            lent.has_called = false;
+        }
+        self.log.each_fetched(each);
+    }
+
+    #[inline]
+    fn taken(&mut self, at: Offset) {
+        self.log.taken(at);
+    }
+
+    fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
+        self.log.release(at, holder)
+    }
+
+    fn mark(&mut self, at: Offset, holder: Holder, mark: u8) -> Result<(), HoldError> {
+        self.log.mark(at, holder, mark)
+    }
+
+    fn own(&mut self, each: &mut dyn FnMut(Offset, &[u8])) {
+        self.log.own(each);
+    }
+
+    fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
+        self.log.recover(each);
+    }
+
+    fn collect(&mut self) -> Result<(), SyncError> {
+        let result = self.log.collect();
+        if self.lent.is_none() {
+            return result;
+        }
+        self.attend(result)?;
+        self.hand_over_asked()
+    }
+
+    fn sync(&mut self) -> Result<(), SyncError> {
+        self.hand_over(None)
+    }
+
+    fn moment(&self) -> Moment {
+        self.log.moment()
+    }
+
+    fn agreed(&self) -> Option<Moment> {
+        self.lent.as_ref().map(|lent| lent.agreed)
+    }
+
+    fn sync_until(&mut self, until: Moment) -> Result<(), SyncError> {
+        self.hand_over(Some(until))
+    }
+
+    fn under_way(&self) -> Option<u64> {
+        self.log.under_way()
+    }
+
+    fn notes(&self) -> usize {
+        self.log.notes()
+    }
+
+    fn keeps_spares(&self) -> bool {
+        self.log.keeps_spares()
+    }
+
+    fn relax(&mut self) {
+        self.log.relax();
+    }
+
+    fn usage(&self) -> Usage {
+        self.log.usage()
+    }
+
+    fn paged_out(&self, holder: Holder) -> PagedOut {
+        self.log.paged_out(holder)
+    }
+
+    fn is_short(&self) -> bool {
+        self.log.is_short()
+    }
+
+    fn last_room(&self) -> u64 {
+        self.log.last_room()
+    }
+
+    fn unwritten_bytes(&self) -> u64 {
+        self.log.unwritten_bytes()
+    }
+
+    fn spilled_bytes(&self) -> u64 {
+        self.log.spilled_bytes()
+    }
+}
