@@ -47,7 +47,7 @@ pub fn front(config: &Config) -> OpenFrontEnds {
 }
 
 fn open(
-    inside: Inside,
+    inside: Inside<'_>,
     socket: PathBuf,
     options: Option<(ManagementOptions, SignIn)>,
     metrics: Option<PrometheusOptions>,
@@ -55,7 +55,7 @@ fn open(
     interval: Duration,
     (tracing, trace_dir): (TracingOptions, PathBuf),
 ) -> anyhow::Result<FrontEnds> {
-    let Inside { node, mut about, stop, give_back } = inside;
+    let Inside { node, mut about, stop, give_back, arrivals: _, views: _ } = inside;
     let control = control::bind(&socket)?;
     let mut listeners = Vec::new();
     let mut http = None;

@@ -9,16 +9,18 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 
+use crate::cluster::arrivals::Arrivals;
+use crate::cluster::view::Views;
 use crate::logging::Logs;
 use crate::node::Node;
 
 /// Opens every front end. Called once, when queues have their messages and the AMQP sockets are open,
 /// and before the node says that it is ready.
-pub type OpenFrontEnds = Box<dyn FnOnce(Inside) -> anyhow::Result<FrontEnds>>;
+pub type OpenFrontEnds = Box<dyn FnOnce(Inside<'_>) -> anyhow::Result<FrontEnds>>;
 
 /// What front ends get.
 #[derive(Debug)]
-pub struct Inside {
+pub struct Inside<'a> {
     /// The node.
     pub node: Arc<Node>,
     /// What it is started with.
@@ -27,6 +29,10 @@ pub struct Inside {
     pub stop: Stop,
     /// For threads that run turns, see [`rest`](crate::runner::rest).
     pub give_back: fn(),
+    /// Clients that come by other nodes, to be [taken](Arrivals::take); none of a node that is alone.
+    pub arrivals: Option<&'a mut Arrivals>,
+    /// What this node knows of its cluster; none if it is alone.
+    pub views: Option<Views>,
 }
 
 /// Front ends that are open.

@@ -10,6 +10,7 @@ pub mod alarms;
 pub mod buffers;
 pub mod check;
 pub mod clock;
+pub mod cluster;
 pub mod connection;
 pub mod descriptors;
 pub mod disk;

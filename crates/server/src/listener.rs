@@ -8,6 +8,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +17,11 @@ use leveret_broker::message::{ConnectionId, ToSession};
 use leveret_session::{Peer, Session};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 
 use crate::clock::now;
+use crate::cluster::arrivals::Arrival;
 use crate::connection::{Connection, Letter};
 use crate::descriptors;
 use crate::node::{Node, Recipient};
@@ -126,53 +129,83 @@ impl Gate {
     }
 }
 
+/// What a listener's connections get.
+#[derive(Clone)]
+pub(crate) struct Entrance {
+    pub(crate) node: Arc<Node>,
+    pub(crate) threads: Arc<Threads>,
+    pub(crate) options: SocketOptions,
+    pub(crate) preface: Preface,
+    pub(crate) places: ConnectionPlaces,
+}
+
 /// Accepts until the task is dropped.
-pub(crate) async fn accept(
-    listener: TcpListener,
-    node: Arc<Node>,
-    threads: Arc<Threads>,
-    options: SocketOptions,
-    preface: Preface,
-    places: ConnectionPlaces,
-) {
+pub(crate) async fn accept(listener: TcpListener, entrance: Entrance) {
     let address = match listener.local_addr() {
         Ok(address) => address,
         Err(error) => return tracing::error!(%error, "a listener cannot be served"),
     };
     let pacing = Pacing::of(SockRef::from(&listener));
-    let suspended = node.watch_suspension();
+    let suspended = entrance.node.watch_suspension();
     let mut gate = Gate { socket: Some(listener), address, pacing, suspended };
     loop {
-        let (socket, peer) = match gate.accept(&options).await {
+        let (socket, peer) = match gate.accept(&entrance.options).await {
             Ok(accepted) => accepted,
             Err(error) => {
                 descriptors::not_accepted(&error, "a connection").await;
                 continue;
             }
         };
-        if !descriptors::leave_room(&socket) {
-            close(&node, places.make_room(peer.ip()));
+        let Some(place) = entrance.admit(&socket, peer) else { continue };
+        let socket = prepare(socket, &entrance.options, &gate.pacing)
+            .and_then(|socket| Ok((Ends::new(peer, socket.local_addr()?), socket)));
+        match socket {
+            Ok((ends, socket)) => entrance.enter(socket, ends, place),
+            Err(error) => tracing::debug!(%peer, %error, "a connection ended before it began"),
+        }
+    }
+}
+
+/// Takes the clients that other nodes relay, until the task is dropped. Those nodes have read what proxies say.
+pub(crate) async fn take_arrivals(mut arrivals: Receiver<Arrival>, mut entrance: Entrance) {
+    entrance.preface.proxy = false;
+    let suspended = entrance.node.watch_suspension();
+    while let Some(Arrival { socket, ends }) = arrivals.recv().await {
+        if *suspended.borrow() {
             continue;
         }
-        let Wish { place, closes } =
-            places.take(peer.ip(), options.connections_max.unwrap_or(usize::MAX));
-        close(&node, closes);
-        let Some(place) = place else {
+        let Some(place) = entrance.admit(&socket, ends.source) else { continue };
+        let peer = ends.source;
+        match socket.set_nodelay(entrance.options.nodelay) {
+            Ok(()) => entrance.enter(socket, ends, place),
+            Err(error) => tracing::debug!(%peer, %error, "a connection ended before it began"),
+        }
+    }
+}
+
+impl Entrance {
+    /// A place for a connection, if there is one and a file for it.
+    fn admit(&self, socket: &impl AsRawFd, peer: SocketAddr) -> Option<ConnectionPlace> {
+        if !descriptors::leave_room(socket) {
+            close(&self.node, self.places.make_room(peer.ip()));
+            return None;
+        }
+        let most = self.options.connections_max.unwrap_or(usize::MAX);
+        let Wish { place, closes } = self.places.take(peer.ip(), most);
+        close(&self.node, closes);
+        if place.is_none() {
             tracing::warn!(from = "connection_max", %peer, "connection refused: connection_max is reached");
-            continue;
-        };
-        let socket = match prepare(socket, &options, &gate.pacing) {
-            Ok(socket) => socket,
-            Err(error) => {
-                tracing::debug!(%peer, %error, "a connection ended before it began");
-                continue;
-            }
-        };
-        let (node, preface) = (Arc::clone(&node), preface.clone());
-        let (thread, handle) = threads.next();
+        }
+        place
+    }
+
+    /// Gives a connection to a thread.
+    fn enter(&self, socket: TcpStream, ends: Ends, place: ConnectionPlace) {
+        let (node, preface, peer) = (Arc::clone(&self.node), self.preface.clone(), ends.source);
+        let (thread, handle) = self.threads.next();
         handle.spawn(async move {
             // In memory of its own, which is gone when the connection lives: an idle one is to be small.
-            match Box::pin(begin(socket, peer, &preface, thread, place)).await {
+            match Box::pin(begin(socket, ends, &preface, thread, place)).await {
                 Ok(Some(begun)) => {
                     if let Err(error) = serve(node, begun, preface.login).await {
                         tracing::warn!(from = %peer.ip(), %peer, %error, "a connection could not be served");
@@ -199,7 +232,7 @@ fn close(node: &Arc<Node>, session: Option<ConnectionId>) {
     with_runner(node, |runner| runner.run_connection(&connection, Letter::Session(close)));
 }
 
-fn prepare(
+pub(crate) fn prepare(
     socket: tokio::net::TcpStream,
     options: &SocketOptions,
     pacing: &Pacing,
@@ -230,12 +263,12 @@ type Prefaced = (TcpStream, Ends, Option<Box<TlsStream>>);
 /// Waits for what comes before AMQP, on the connection's thread. `None` when it went wrong and was logged.
 async fn begin(
     socket: TcpStream,
-    peer: SocketAddr,
+    ends: Ends,
     preface: &Preface,
     thread: usize,
     mut place: ConnectionPlace,
 ) -> io::Result<Option<Begun>> {
-    let ends = Ends::new(peer, socket.local_addr()?);
+    let peer = ends.source;
     if !preface.proxy && preface.tls.is_none() {
         return Ok(Some(Begun { socket, ends, tls: None, place }));
     }

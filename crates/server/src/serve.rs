@@ -19,12 +19,14 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::alarms::{Resource, say_flaps, watch_disk, watch_memory};
 use crate::clock::now;
+use crate::cluster::arrivals::{Arrivals, RelayedListener};
+use crate::cluster::view::Views;
 use crate::connection::Letter;
 use crate::descriptors;
 use crate::disk::IoTotals;
 use crate::filling::{Filling, Supply};
 use crate::front::{About, Inside, Listener, OpenFrontEnds, Stop};
-use crate::listener::{Preface, SocketOptions, accept, bind};
+use crate::listener::{Entrance, Preface, SocketOptions, accept, bind, take_arrivals};
 use crate::logging::{Logs, PERIOD};
 use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
@@ -74,6 +76,10 @@ pub struct Options {
     pub core_dumps: bool,
     /// What front ends tell.
     pub about: About,
+    /// Clients that come by other nodes of the cluster; none of a node that is alone.
+    pub arrivals: Option<Arrivals>,
+    /// What this node knows of its cluster; none if it is alone.
+    pub views: Option<Views>,
 }
 
 /// Where AMQP is spoken, and what comes before it.
@@ -168,18 +174,39 @@ pub fn run(
         };
         let logs = options.about.logs.clone();
         let mut listeners = options.about.listeners.clone();
-        let inside =
-            Inside { node: Arc::clone(&node), about: options.about, stop: stop.clone(), give_back };
+        let mut arrivals = options.arrivals;
+        let inside = Inside {
+            node: Arc::clone(&node),
+            about: options.about,
+            stop: stop.clone(),
+            give_back,
+            arrivals: arrivals.as_mut(),
+            views: options.views,
+        };
         let front = open(inside)?;
         listeners.extend(front.listeners);
         let places = ConnectionPlaces::default();
         let mut accepting = Vec::new();
         for (socket, preface) in sockets {
             let listener = tokio::net::TcpListener::from_std(socket)?;
-            let (node, threads) = (Arc::clone(&node), Arc::clone(&threads));
-            let (sockets, places) = (options.sockets.clone(), places.clone());
-            accepting.push(tokio::spawn(accept(listener, node, threads, sockets, preface, places)));
+            let kind = match preface.tls {
+                None => RelayedListener::Amqp,
+                Some(_) => RelayedListener::Amqps,
+            };
+            let entrance = Entrance {
+                node: Arc::clone(&node),
+                threads: Arc::clone(&threads),
+                options: options.sockets.clone(),
+                preface,
+                places: places.clone(),
+            };
+            // All listeners of a kind have the same preface: the first one takes those who come by other nodes.
+            if let Some(arrivals) = arrivals.as_mut().and_then(|all| all.take(kind)) {
+                accepting.push(tokio::spawn(take_arrivals(arrivals, entrance.clone())));
+            }
+            accepting.push(tokio::spawn(accept(listener, entrance)));
         }
+        drop(arrivals);
         tokio::spawn(reload_when_asked(Arc::clone(&node), logs.clone(), hangup));
         if waiting > 0 {
             ready.announce_doors(&listeners, waiting);

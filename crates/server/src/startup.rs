@@ -205,6 +205,8 @@ impl Basis {
                 disk_free_limit: config.resources.disk_free_limit.resolve(machine_memory),
                 started,
             },
+            arrivals: None,
+            views: None,
         })
     }
 }

@@ -64,7 +64,7 @@ impl Node {
         let (sender, opened) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let front = leveret_admin::front(&config);
-            let open = Box::new(move |inside: leveret_server::front::Inside| {
+            let open = Box::new(move |inside: leveret_server::front::Inside<'_>| {
                 let node = Arc::clone(&inside.node);
                 let (stop, amqp) = (inside.stop.clone(), inside.about.listeners[0].address);
                 let one = OPENING.lock().unwrap();

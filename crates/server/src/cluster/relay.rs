@@ -1,0 +1,104 @@
+//! Bytes there and back between a client of this node and the node that leads.
+//!
+//! Hot path of a node that follows: no allocation and no lock per block, one copy into the thread's block and one out of it. Who
+//! takes no bytes is sent none: the other side is read no further, so one direction holds [`BLOCK_BYTES`] at most. A connection that
+//! rests holds nothing.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::net::Shutdown;
+use tokio::net::TcpStream;
+
+/// Bytes that are read at once.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// Blocks that one direction moves before others of its thread have their turn.
+const TURN_BLOCKS: usize = 8;
+
+thread_local! {
+    static BLOCK: RefCell<Box<[u8]>> = RefCell::new(vec![0; BLOCK_BYTES].into());
+}
+
+/// Bytes that were relayed.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    /// From clients.
+    pub(super) up: AtomicU64,
+    /// To clients.
+    pub(super) down: AtomicU64,
+}
+
+/// Relays until both sides have ended, or one of them is gone. A side that has said all hears the rest of the other one.
+pub(super) async fn relay(client: &TcpStream, leader: &TcpStream, moved: &Moved) -> io::Result<()> {
+    let up = pump(client, leader, &moved.up);
+    let down = pump(leader, client, &moved.down);
+    tokio::try_join!(up, down).map(drop)
+}
+
+/// What came of a block.
+enum Block {
+    /// It is where it belongs.
+    Moved,
+    /// The other side has taken none of this yet.
+    Left(Vec<u8>),
+    /// There are no more.
+    End,
+}
+
+async fn pump(from: &TcpStream, to: &TcpStream, moved: &AtomicU64) -> io::Result<()> {
+    let mut blocks = 0;
+    loop {
+        from.readable().await?;
+        match block(from, to, moved) {
+            Ok(Block::Moved) => {}
+            Ok(Block::Left(rest)) => write(to, &rest, moved).await?,
+            Ok(Block::End) => break,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(error),
+        }
+        blocks += 1;
+        if blocks % TURN_BLOCKS == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    match rustix::net::shutdown(to, Shutdown::Write) {
+        // It is gone already.
+        Ok(()) | Err(rustix::io::Errno::NOTCONN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Moves what is there, one block at most. An error of this kind, `WouldBlock`, means that there is nothing.
+fn block(from: &TcpStream, to: &TcpStream, moved: &AtomicU64) -> io::Result<Block> {
+    BLOCK.with_borrow_mut(|block| {
+        let read = from.try_read(block)?;
+        let bytes = &block[..read];
+        if bytes.is_empty() {
+            return Ok(Block::End);
+        }
+        let written = match to.try_write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            written => written?,
+        };
+        moved.fetch_add(written as u64, Ordering::Relaxed);
+        let rest = &bytes[written..];
+        Ok(if rest.is_empty() { Block::Moved } else { Block::Left(rest.to_vec()) })
+    })
+}
+
+async fn write(to: &TcpStream, mut rest: &[u8], moved: &AtomicU64) -> io::Result<()> {
+    while !rest.is_empty() {
+        to.writable().await?;
+        match to.try_write(rest) {
+            Ok(written) => {
+                moved.fetch_add(written as u64, Ordering::Relaxed);
+                rest = &rest[written..];
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,538 @@
+//! Clients of this node while another one leads: it listens where it would as the broker, and relays bytes.
+//!
+//! ```text
+//!   client ---- socket ----> standby ---- relay, over the link's port ----> the node that leads
+//!              [PROXY header]   waits while no node leads, a while       its broker: "as if it had connected here"
+//! ```
+//!
+//! Nothing of what a client says is looked at but a header of the PROXY protocol, if the listener takes one: TLS ends at the node
+//! that leads. When this node is to lead, the listeners are closed, and who still waits is handed to the broker.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use leveret_config::{Config, Listeners};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::arrivals::{Arrival, RelayedListener};
+use super::relay::{Moved, relay};
+use super::view::Views;
+use crate::descriptors;
+use crate::front::Listener;
+use crate::listener::{SocketOptions, bind, prepare};
+use crate::pacing::Pacing;
+use crate::proxy::{self, Ends, plain};
+use crate::startup::{addresses, resolve};
+
+/// When a way that is not there is tried again.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// What clients get.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Clients that wait for a node that leads, or for a way to it.
+    waiting: usize,
+    /// How long a relay goes on to a node that leads no more: it says farewell to its clients.
+    farewell: Duration,
+}
+
+const LIMITS: Limits = Limits { waiting: 1024, farewell: Duration::from_secs(3) };
+
+/// How long a client of HTTP waits for a node that leads.
+const HTTP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The same, if a handshake of TLS comes first.
+const HTTPS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection to another node whose bytes belong to a client.
+pub type Relaying = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
+
+/// How the node that leads is reached.
+pub trait Relay: fmt::Debug + Send + Sync {
+    /// A connection to the node of this Raft id, where a client of the listener enters. May be asked from any thread and any runtime.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, or refuses; it may be tried again.
+    fn relay(&self, leader: u64, listener: RelayedListener, ends: Ends) -> Relaying;
+}
+
+/// A listener of a node on standby.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandbyListener {
+    /// What is spoken there.
+    pub listener: RelayedListener,
+    /// The key that names it.
+    pub key: String,
+    /// Where.
+    pub address: SocketAddr,
+    /// A header of the PROXY protocol comes first.
+    pub proxy: bool,
+    /// How long a client waits.
+    pub patience: Duration,
+}
+
+/// All listeners of the configuration, but for the control socket.
+///
+/// # Errors
+///
+/// A host that has no address.
+pub fn listeners(config: &Config) -> anyhow::Result<Vec<StandbyListener>> {
+    let mut all = Vec::new();
+    let mut amqp = |of: &Listeners, kind: &str, listener, patience| -> anyhow::Result<()> {
+        for (key, address) in addresses(of, kind) {
+            let (address, proxy) = (address?, config.listeners.proxy_protocol);
+            all.push(StandbyListener { listener, key, address, proxy, patience });
+        }
+        Ok(())
+    };
+    let patience = &config.connections;
+    let (tcp, tls) = (patience.handshake_timeout.into(), patience.tls_handshake_timeout.into());
+    amqp(&config.listeners.tcp, "tcp", RelayedListener::Amqp, tcp)?;
+    amqp(&config.listeners.ssl, "ssl", RelayedListener::Amqps, tls)?;
+    let mut http = |listener, key: &str, ip: &Option<String>, port: u16| -> anyhow::Result<()> {
+        let is_tls = matches!(listener, RelayedListener::Https | RelayedListener::MetricsTls);
+        let patience = if is_tls { HTTPS_PATIENCE } else { HTTP_PATIENCE };
+        let address = resolve(ip.as_deref(), port).with_context(|| format!("{key}.ip"))?;
+        let key = format!("{key}.port");
+        all.push(StandbyListener { listener, key, address, proxy: false, patience });
+        Ok(())
+    };
+    let of = &config.management;
+    if of.enabled {
+        http(RelayedListener::Http, "management.tcp", &of.ip, of.port)?;
+        if let Some(port) = of.ssl_port {
+            http(RelayedListener::Https, "management.ssl", &of.ssl_ip, port)?;
+        }
+    }
+    let of = &config.prometheus;
+    if of.enabled {
+        http(RelayedListener::Metrics, "prometheus.tcp", &of.ip, of.port)?;
+        if let Some(port) = of.ssl_port {
+            http(RelayedListener::MetricsTls, "prometheus.ssl", &of.ssl_ip, port)?;
+        }
+    }
+    Ok(all)
+}
+
+/// What was relayed since the start.
+#[derive(Debug, Default)]
+pub struct Totals {
+    /// Clients that wait for a node that leads.
+    waiting: AtomicUsize,
+    /// Clients whose bytes are relayed now.
+    open: AtomicUsize,
+    /// Clients that reached the node that leads.
+    relayed: AtomicU64,
+    /// Clients that did not.
+    refused: AtomicU64,
+    moved: Moved,
+}
+
+/// [`Totals`] at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Relayed {
+    /// Clients that wait for a node that leads.
+    pub waiting: u64,
+    /// Clients whose bytes are relayed now.
+    pub open: u64,
+    /// Clients that reached the node that leads.
+    pub relayed: u64,
+    /// Clients that did not.
+    pub refused: u64,
+    /// Bytes from clients.
+    pub bytes_up: u64,
+    /// Bytes to clients.
+    pub bytes_down: u64,
+}
+
+impl Totals {
+    /// As they are now.
+    pub fn now(&self) -> Relayed {
+        Relayed {
+            waiting: self.waiting.load(Ordering::Relaxed) as u64,
+            open: self.open.load(Ordering::Relaxed) as u64,
+            relayed: self.relayed.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            bytes_up: self.moved.up.load(Ordering::Relaxed),
+            bytes_down: self.moved.down.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The place of a client that waits, given back when it is dropped.
+struct Waiting(Arc<Totals>);
+
+impl Waiting {
+    /// None if there are `most` already.
+    fn one_of(most: usize, totals: &Arc<Totals>) -> Option<Self> {
+        let more = |waiting| (waiting < most).then_some(waiting + 1);
+        let taken = totals.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.ok().map(|_| Self(Arc::clone(totals)))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Listeners that relay, and their threads.
+#[derive(Debug)]
+pub struct Standby {
+    ending: watch::Sender<bool>,
+    accepting: Vec<JoinHandle<()>>,
+    /// Clients that still waited at the end.
+    waited: mpsc::UnboundedReceiver<(RelayedListener, Arrival)>,
+    listeners: Vec<Listener>,
+    totals: Arc<Totals>,
+    /// Dropped, they end their threads after a while.
+    _threads: Vec<oneshot::Sender<()>>,
+}
+
+/// What all its clients share.
+#[derive(Debug)]
+struct Shared {
+    relay: Arc<dyn Relay>,
+    leader: watch::Receiver<Option<u64>>,
+    views: Views,
+    ending: watch::Receiver<bool>,
+    limits: Limits,
+    totals: Arc<Totals>,
+}
+
+impl Standby {
+    /// Listens, with so many threads. `views` tells who leads.
+    ///
+    /// # Errors
+    ///
+    /// A port that is in use, with the key that names it.
+    pub fn start(
+        listeners: &[StandbyListener],
+        options: &SocketOptions,
+        relay: Arc<dyn Relay>,
+        views: Views,
+        threads: usize,
+    ) -> anyhow::Result<Self> {
+        Self::with(LIMITS, listeners, options, relay, views, threads)
+    }
+
+    fn with(
+        limits: Limits,
+        listeners: &[StandbyListener],
+        options: &SocketOptions,
+        relay: Arc<dyn Relay>,
+        views: Views,
+        threads: usize,
+    ) -> anyhow::Result<Self> {
+        let mut bound = Vec::new();
+        for of in listeners {
+            let socket = bind(of.address, options).with_context(|| {
+                let (address, key) = (of.address, &of.key);
+                format!("cannot listen on {address}; is another broker running? choose another port with {key}")
+            })?;
+            bound.push((of.clone(), socket));
+        }
+        let threads = (0..threads.max(1)).map(|index| thread(index, limits.farewell));
+        let threads = threads.collect::<io::Result<Vec<_>>>()?;
+        let (handles, threads) = threads.into_iter().unzip::<Handle, _, Vec<_>, Vec<_>>();
+        let (ending, ended) = watch::channel(false);
+        let (give, waited) = mpsc::unbounded_channel();
+        let totals = Arc::<Totals>::default();
+        let (first, handles) = (handles[0].clone(), Arc::new(handles));
+        let shared = Arc::new(Shared {
+            relay,
+            leader: leader_of(views.clone(), &first),
+            views,
+            ending: ended,
+            limits,
+            totals: Arc::clone(&totals),
+        });
+        let (mut accepting, mut shown) = (Vec::new(), Vec::new());
+        for (of, socket) in bound {
+            shown.push(shown_as(of.listener, socket.local_addr()?));
+            let (shared, options, give) = (Arc::clone(&shared), options.clone(), give.clone());
+            let (of, handles) = (Arc::new(of), Arc::clone(&handles));
+            accepting.push(first.spawn(async move {
+                match TcpListener::from_std(socket) {
+                    Ok(socket) => accept(shared, of, socket, options, handles, give).await,
+                    Err(error) => tracing::error!(%error, "a listener cannot be served"),
+                }
+            }));
+        }
+        Ok(Self { ending, accepting, waited, listeners: shown, totals, _threads: threads })
+    }
+
+    /// Where it listens.
+    pub fn listeners(&self) -> &[Listener] {
+        &self.listeners
+    }
+
+    /// What is counted.
+    pub fn totals(&self) -> Arc<Totals> {
+        Arc::clone(&self.totals)
+    }
+
+    /// Listens no more: afterwards the ports are free. Gives back the clients that still waited, from whom nothing was read but their
+    /// PROXY headers. Relays go on for a moment, so that the node that led can say farewell.
+    pub async fn stop(mut self) -> Vec<(RelayedListener, Arrival)> {
+        let _ = self.ending.send(true);
+        for task in self.accepting {
+            // A panic aborts the process.
+            let _ = task.await;
+        }
+        let mut waited = Vec::new();
+        while let Some(one) = self.waited.recv().await {
+            waited.push(one);
+        }
+        waited
+    }
+}
+
+/// As tools show it.
+fn shown_as(listener: RelayedListener, address: SocketAddr) -> Listener {
+    let (protocol, purpose) = match listener {
+        RelayedListener::Amqp => ("amqp", "AMQP 0-9-1"),
+        RelayedListener::Amqps => ("amqp/ssl", "AMQP 0-9-1 over TLS"),
+        RelayedListener::Http => ("http", "HTTP API"),
+        RelayedListener::Https => ("https", "HTTP API over TLS (HTTPS)"),
+        RelayedListener::Metrics => ("http/prometheus", "Prometheus exporter API over HTTP"),
+        RelayedListener::MetricsTls => {
+            ("https/prometheus", "Prometheus exporter API over TLS (HTTPS)")
+        }
+        RelayedListener::Control => ("control", "control socket"),
+    };
+    Listener { protocol, purpose, address }
+}
+
+/// Starts a thread that runs tasks until its sender is dropped, and a moment longer.
+fn thread(index: usize, farewell: Duration) -> io::Result<(Handle, oneshot::Sender<()>)> {
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+    let handle = runtime.handle().clone();
+    let (stop, stopped) = oneshot::channel::<()>();
+    std::thread::Builder::new().name(format!("standby-{index}")).spawn(move || {
+        runtime.block_on(async {
+            // An error is the end.
+            let _ = stopped.await;
+            tokio::time::sleep(farewell).await;
+        });
+        runtime.shutdown_background();
+    })?;
+    Ok((handle, stop))
+}
+
+/// Tells who leads, and only when that changes: the view changes each second.
+fn leader_of(mut views: Views, on: &Handle) -> watch::Receiver<Option<u64>> {
+    let (sender, leader) = watch::channel(views.borrow_and_update().leader_id);
+    on.spawn(async move {
+        while views.changed().await.is_ok() {
+            let leader = views.borrow_and_update().leader_id;
+            sender.send_if_modified(|it| std::mem::replace(it, leader) != leader);
+        }
+    });
+    leader
+}
+
+type Give = mpsc::UnboundedSender<(RelayedListener, Arrival)>;
+
+/// Accepts until the end, and deals clients out to the threads.
+async fn accept(
+    shared: Arc<Shared>,
+    of: Arc<StandbyListener>,
+    listener: TcpListener,
+    options: SocketOptions,
+    handles: Arc<Vec<Handle>>,
+    give: Give,
+) {
+    let pacing = Pacing::of(SockRef::from(&listener));
+    let mut ending = shared.ending.clone();
+    for handle in handles.iter().cycle() {
+        let accepted = tokio::select! {
+            // An error means that nobody is left to serve.
+            _ = ending.wait_for(|it| *it) => return,
+            accepted = listener.accept() => accepted,
+        };
+        let (socket, peer) = match accepted {
+            Ok((socket, peer)) => (socket, plain(peer)),
+            Err(error) => {
+                descriptors::not_accepted(&error, "a connection").await;
+                continue;
+            }
+        };
+        if !descriptors::leave_room(&socket) {
+            continue;
+        }
+        let Some(place) = Waiting::one_of(shared.limits.waiting, &shared.totals) else {
+            shared.totals.refused.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(from = %peer.ip(), %peer, "connection refused: too many wait for a node that leads");
+            continue;
+        };
+        let ends = socket.local_addr().map(|local| Ends::new(peer, local));
+        let socket = ends.and_then(|ends| Ok((prepare(socket, &options, &pacing)?, ends)));
+        let (socket, ends) = match socket {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::debug!(%peer, %error, "a connection ended before it began");
+                continue;
+            }
+        };
+        let (shared, of, give) = (Arc::clone(&shared), Arc::clone(&of), give.clone());
+        handle.spawn(async move {
+            let reached = shared.reach_leader(&of, socket, ends, &give).await;
+            // Others may wait now, and the end waits for this one no more.
+            drop((place, give));
+            match reached {
+                Ok(Some(reached)) => shared.relay(reached).await,
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(%peer, %error, "a connection ended before it was relayed");
+                }
+            }
+        });
+    }
+}
+
+/// A client that can be relayed.
+struct Reached {
+    client: TcpStream,
+    leader: TcpStream,
+    leader_id: u64,
+}
+
+impl Shared {
+    /// Waits for a way to the node that leads. None if there was none in time, or the client was given back.
+    async fn reach_leader(
+        &self,
+        of: &StandbyListener,
+        socket: std::net::TcpStream,
+        mut ends: Ends,
+        give: &Give,
+    ) -> io::Result<Option<Reached>> {
+        let client = TcpStream::from_std(socket)?;
+        let mut ending = self.ending.clone();
+        if of.proxy {
+            let peer = ends.source;
+            let header = tokio::select! {
+                header = tokio::time::timeout(of.patience, proxy::take_header(&client)) => header,
+                _ = ending.wait_for(|it| *it) => return Ok(None),
+            };
+            match header {
+                Ok(Ok(told)) => ends = told.unwrap_or(ends),
+                Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                    tracing::warn!(from = %peer.ip(), %peer, "connection closed: {error}");
+                    return Ok(None);
+                }
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {
+                    tracing::warn!(from = %peer.ip(), %peer, "connection closed: no PROXY header came in time");
+                    return Ok(None);
+                }
+            }
+        }
+        let mut why = None;
+        let reached = tokio::select! {
+            reached = tokio::time::timeout(of.patience, self.way(of.listener, ends, &mut why)) => reached,
+            _ = ending.wait_for(|it| *it) => {
+                let socket = client.into_std()?;
+                // Nobody takes it where a node ends for good.
+                let _ = give.send((of.listener, Arrival { socket, ends }));
+                return Ok(None);
+            }
+        };
+        if let Ok((leader_id, leader)) = reached {
+            return Ok(Some(Reached { client, leader, leader_id }));
+        }
+        self.totals.refused.fetch_add(1, Ordering::Relaxed);
+        let why = self.views.borrow().why_not_served().or(why);
+        let why = why.unwrap_or_else(|| "the node that leads does not answer".to_owned());
+        let peer = ends.source;
+        tracing::warn!(from = %peer.ip(), %peer, "connection closed: {why}");
+        if matches!(of.listener, RelayedListener::Http | RelayedListener::Metrics) {
+            let _ = client.try_write(unavailable(&why).as_bytes());
+        }
+        Ok(None)
+    }
+
+    /// The node that leads, and a connection to it. Tries until there is one; `why` has what went wrong last.
+    async fn way(
+        &self,
+        listener: RelayedListener,
+        ends: Ends,
+        why: &mut Option<String>,
+    ) -> (u64, TcpStream) {
+        let mut leader = self.leader.clone();
+        loop {
+            let known = *leader.borrow_and_update();
+            if let Some(id) = known {
+                match self.relay.relay(id, listener, ends).await {
+                    Ok(stream) => return (id, stream),
+                    Err(error) => {
+                        *why = Some(format!("the node that leads is not reached: {error}"))
+                    }
+                }
+            }
+            let changes = async {
+                if leader.changed().await.is_err() {
+                    // Nobody will ever lead: the node ends.
+                    std::future::pending().await
+                }
+            };
+            match known {
+                Some(_) => drop(tokio::time::timeout(RETRY, changes).await),
+                None => changes.await,
+            }
+        }
+    }
+
+    async fn relay(&self, reached: Reached) {
+        let Reached { client, leader, leader_id } = reached;
+        // A machine that went away without a word.
+        let keep = TcpKeepalive::new().with_time(Duration::from_secs(15));
+        let keep = keep.with_interval(Duration::from_secs(5)).with_retries(3);
+        let _ = SockRef::from(&leader).set_tcp_keepalive(&keep);
+        let totals = &self.totals;
+        totals.open.fetch_add(1, Ordering::Relaxed);
+        totals.relayed.fetch_add(1, Ordering::Relaxed);
+        let mut leads = self.leader.clone();
+        let is_over = async {
+            let another = leads.wait_for(|it| it.is_some_and(|it| it != leader_id));
+            if another.await.is_err() {
+                return std::future::pending().await;
+            }
+            tokio::time::sleep(self.limits.farewell).await;
+        };
+        let ended = tokio::select! {
+            ended = relay(&client, &leader, &totals.moved) => ended,
+            () = is_over => Ok(()),
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a relayed connection ended");
+        }
+        totals.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a client of HTTP reads for whom there is no node that leads.
+fn unavailable(why: &str) -> String {
+    let body = serde_json::json!({"error": "service_unavailable", "reason": why}).to_string();
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[cfg(test)]
+mod tests;

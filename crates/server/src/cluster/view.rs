@@ -1,0 +1,207 @@
+//! What a node knows of its cluster, as it tells those who ask: made by the cluster's thread when something changes and once a
+//! second, and read by anybody without asking that thread.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use tokio::sync::watch;
+
+/// Where the view is found. Its value is the last one.
+pub type Views = watch::Receiver<Arc<ClusterView>>;
+
+/// The cluster as one node sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ClusterView {
+    /// The cluster's number; none before it is founded.
+    pub cluster_id: Option<String>,
+    /// The node whose view it is.
+    pub node: String,
+    /// What this node does now.
+    pub standing: Standing,
+    /// The node that leads all groups, if one is known to.
+    pub leader: Option<String>,
+    /// Its Raft id.
+    #[serde(skip)]
+    pub leader_id: Option<u64>,
+    /// All members, or all that are configured before there is a cluster; by name. This node is one of them.
+    pub nodes: Vec<NodeView>,
+    /// The groups.
+    pub groups: Vec<GroupView>,
+}
+
+/// What a node does in its cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// There is no cluster yet: not all nodes are there.
+    #[default]
+    Forming,
+    /// No node is known to lead.
+    Waits,
+    /// Another node leads.
+    Follows,
+    /// This node leads, and runs the broker.
+    Leads,
+}
+
+/// A node, as another one or itself sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NodeView {
+    /// `name@host`.
+    pub name: String,
+    /// Linked with this one, or this one.
+    pub running: bool,
+    /// It leads all groups.
+    pub leads: bool,
+    /// Why it is not linked, in words.
+    pub why_not: Option<String>,
+    /// What it told last; none of one that was never heard of.
+    pub told: Option<NodeTold>,
+}
+
+/// What a node tells of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NodeTold {
+    /// Of the program.
+    pub version: String,
+    /// Since its process began, in ms, when it told this.
+    pub uptime_ms: u64,
+    /// Of its process.
+    pub os_pid: u64,
+    /// Bytes in the machine's memory.
+    pub mem_used: u64,
+    /// The memory watermark, in bytes.
+    pub mem_limit: u64,
+    /// Publishers are blocked for it.
+    pub mem_alarm: bool,
+    /// Free bytes of the disk.
+    pub disk_free: u64,
+    /// Their low watermark.
+    pub disk_free_limit: u64,
+    /// Publishers are blocked for it.
+    pub disk_free_alarm: bool,
+    /// Open file descriptors.
+    pub fd_used: u64,
+    /// Their limit.
+    pub fd_total: u64,
+    /// Connections and listeners.
+    pub sockets_used: u64,
+    /// Threads that run turns.
+    pub processors: u64,
+    /// Clients whose bytes it relays.
+    pub relayed: u64,
+}
+
+/// A group, as this node's member of it knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GroupView {
+    /// 0 is the names' group, 1 + i that of shard i.
+    pub group: u64,
+    /// The term.
+    pub term: u64,
+    /// Who leads it.
+    pub leader: Option<String>,
+    /// The last batch of the log.
+    pub last: u64,
+    /// The last one that is agreed upon.
+    pub agreed: u64,
+    /// How far the other members' logs are, for all this one knows: a leader does.
+    pub matched: Vec<(String, u64)>,
+}
+
+impl GroupView {
+    /// Batches that each other member lacks, as far as that is known.
+    pub fn lags(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.matched.iter().map(|(name, matched)| (&**name, self.last.saturating_sub(*matched)))
+    }
+}
+
+impl ClusterView {
+    /// Nodes that are running, this one among them.
+    pub fn running(&self) -> usize {
+        self.nodes.iter().filter(|it| it.running).count()
+    }
+
+    /// Fewer running nodes than this decide nothing.
+    pub fn majority(&self) -> usize {
+        self.nodes.len() / 2 + 1
+    }
+
+    /// Whether nothing would be decided any more without the node that has this view.
+    pub fn is_critical(&self) -> bool {
+        self.running() <= self.majority()
+    }
+
+    /// The node of a name.
+    pub fn named(&self, name: &str) -> Option<&NodeView> {
+        self.nodes.iter().find(|it| it.name == name)
+    }
+
+    /// Why clients cannot be served now, in words; none if a node leads.
+    pub fn why_not_served(&self) -> Option<String> {
+        if self.leader.is_some() {
+            return None;
+        }
+        let what = match self.standing {
+            Standing::Forming => "the cluster is not founded yet",
+            _ => "no node leads the cluster now",
+        };
+        let (here, all) = (self.running(), self.nodes.len());
+        let are = if here == 1 { "is" } else { "are" };
+        let missing: Vec<&str> =
+            self.nodes.iter().filter(|it| !it.running).map(|it| &*it.name).collect();
+        let missing = match missing.is_empty() {
+            true => String::new(),
+            false => format!(", missing {}", missing.join(", ")),
+        };
+        Some(format!("{what}: {here} of {all} nodes {are} here{missing}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(standing: Standing, running: [bool; 3]) -> ClusterView {
+        let names = ["rabbit@a", "rabbit@b", "rabbit@c"].into_iter().zip(running);
+        let nodes = names.map(|(name, running)| NodeView {
+            name: name.to_owned(),
+            running,
+            ..NodeView::default()
+        });
+        ClusterView { standing, nodes: nodes.collect(), ..ClusterView::default() }
+    }
+
+    #[test]
+    fn who_is_missing_is_told() {
+        let why = view(Standing::Waits, [true, false, false]).why_not_served();
+        let want =
+            "no node leads the cluster now: 1 of 3 nodes is here, missing rabbit@b, rabbit@c";
+        assert_eq!(why.as_deref(), Some(want));
+        let why = view(Standing::Waits, [true, true, true]).why_not_served();
+        assert_eq!(why.as_deref(), Some("no node leads the cluster now: 3 of 3 nodes are here"));
+        let why = view(Standing::Forming, [true, true, false]).why_not_served();
+        let want = "the cluster is not founded yet: 2 of 3 nodes are here, missing rabbit@c";
+        assert_eq!(why.as_deref(), Some(want));
+        let led = ClusterView {
+            leader: Some("rabbit@b".to_owned()),
+            ..view(Standing::Follows, [true, true, false])
+        };
+        assert_eq!(led.why_not_served(), None);
+    }
+
+    #[test]
+    fn a_majority_that_needs_all_who_are_left_is_critical() {
+        let critical = |running| view(Standing::Leads, running).is_critical();
+        assert!(!critical([true, true, true]));
+        assert!(critical([true, true, false]));
+        assert!(critical([true, false, false]));
+    }
+
+    #[test]
+    fn lags() {
+        let matched = vec![("rabbit@b".to_owned(), 7), ("rabbit@c".to_owned(), 9)];
+        let group = GroupView { last: 9, matched, ..GroupView::default() };
+        assert_eq!(group.lags().collect::<Vec<_>>(), [("rabbit@b", 2), ("rabbit@c", 0)]);
+    }
+}
