@@ -66,13 +66,15 @@ impl core::fmt::Display for RaftId {
     }
 }
 
-/// Which of a link's two connections it is.
+/// What a connection is for: a link has two, and a relayed client one of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
     /// Beats, votes, settlements, confirms: nothing that takes long.
     Urgent,
-    /// All else.
+    /// All else of a link.
     Bulk,
+    /// A client's bytes: it is connected to the caller, and is to be served by the other side. Between members only.
+    Relay,
 }
 
 /// What a node says of itself.
@@ -95,6 +97,10 @@ pub trait Members {
 
     /// The member that has a name.
     fn named(&self, name: &str) -> Option<RaftId>;
+
+    /// Whether this node's configuration lists a node of that name: no other has a link, and two that are in no cluster found one
+    /// together only if each lists the other.
+    fn is_listed(&self, name: &str) -> bool;
 }
 
 /// Who is at the other end.
@@ -102,7 +108,7 @@ pub trait Members {
 pub struct Peer {
     /// What it says of itself, and has proved to be entitled to say.
     pub node: NodeFacts,
-    /// One of the two nodes is in no cluster yet: it wants to join, or is asked to.
+    /// One of the two nodes is in no cluster yet, or neither is.
     pub joins: bool,
     /// The highest version that both have.
     pub version: u16,
@@ -117,6 +123,8 @@ pub struct Peer {
 pub struct Handshake {
     side: Side,
     own: NodeFacts,
+    /// Whom a caller means.
+    meant: Option<Box<str>>,
     versions: RangeInclusive<u16>,
     random: [u8; 32],
     secret: Secret,
@@ -196,6 +204,7 @@ impl Handshake {
         Self {
             side,
             own,
+            meant: None,
             versions: VERSIONS,
             random,
             secret,
@@ -207,6 +216,13 @@ impl Handshake {
             output: Vec::new(),
             outcome: None,
         }
+    }
+
+    /// Whom the call is for: a node of another name is refused.
+    #[must_use]
+    pub fn meant_for(mut self, name: &str) -> Self {
+        self.meant = Some(name.into());
+        self
     }
 
     /// As a program with other versions would.
@@ -248,6 +264,15 @@ impl Handshake {
             self.refuse(why);
         }
         bytes.len().saturating_sub(rest.len())
+    }
+
+    /// How many bytes come next, at least: who reads no more than that from the socket leaves there what is behind the handshake.
+    /// 0 once there is an [outcome](Self::outcome).
+    pub fn wants(&self) -> usize {
+        match (&self.outcome, self.missing()) {
+            (None, Ok(missing)) => missing,
+            _ => 0,
+        }
     }
 
     /// What is to be written, once.
@@ -377,6 +402,12 @@ impl Handshake {
         if *raft_id == self.own.raft_id {
             return Err(Refusal::Itself(*raft_id));
         }
+        if *name == self.own.name {
+            return Err(Refusal::OwnName);
+        }
+        if let Some(meant) = self.meant.as_ref().filter(|meant| *meant != name) {
+            return Err(Refusal::OtherName { meant: meant.clone() });
+        }
         if let (Some(ours), Some(theirs)) = (self.own.cluster, *cluster)
             && ours != theirs
         {
@@ -385,12 +416,21 @@ impl Handshake {
         if let Some(member) = members.named(name).filter(|member| member != raft_id) {
             return Err(Refusal::Name { member, said: *raft_id });
         }
-        match members.start_of(*raft_id) {
-            None if !peer.joins => return Err(Refusal::NotAMember(*raft_id)),
-            Some(known) if *start < known => {
+        if !members.is_listed(name) {
+            return Err(Refusal::NotListed);
+        }
+        match (members.start_of(*raft_id), self.own.cluster, *cluster) {
+            (Some(known), ..) if *start < known => {
                 return Err(Refusal::OlderStart { known, said: *start });
             }
-            _ => {}
+            // A founder's member may not have heard of its cluster yet.
+            (Some(_), ..) => {}
+            (None, Some(_), Some(_)) => return Err(Refusal::NotAMember(*raft_id)),
+            (None, Some(cluster), None) => return Err(Refusal::NewMember(cluster)),
+            (None, None, _) => {}
+        }
+        if peer.joins && peer.urgency == Urgency::Relay {
+            return Err(Refusal::Relay);
         }
         if peer.clock_ahead_ms.unsigned_abs() > CLOCK_MS_MAX {
             return Err(Refusal::Clock { ahead_ms: peer.clock_ahead_ms });

@@ -107,6 +107,24 @@ pub enum Refusal {
         "it has this node's own Raft id {0}: this node itself, or a copy of its data directory"
     )]
     Itself(RaftId),
+    /// Its name is this node's.
+    #[error("it has this node's own name")]
+    OwnName,
+    /// Another node answers where a node was called.
+    #[error("{meant} was called: see cluster_formation.classic_config.addresses here")]
+    OtherName {
+        /// Who was called.
+        meant: Box<str>,
+    },
+    /// Nobody here expects it.
+    #[error("its name is not in cluster_formation.classic_config.nodes here")]
+    NotListed,
+    /// It is in no cluster, and the cluster of this node was founded without it.
+    #[error("it is in no cluster, and cluster {0} takes no new members yet")]
+    NewMember(ClusterId),
+    /// It relays a client, and is in no cluster, or this node is not.
+    #[error("clients are relayed between members of a cluster only")]
+    Relay,
     /// The time of the day.
     #[error(
         "the clock differs by {} s: the other's is {}; {} s are allowed",

@@ -21,6 +21,10 @@ struct Node {
     now_ms: u64,
     /// Name, Raft id and last start of the members that it knows.
     members: Vec<(&'static str, u64, u64)>,
+    /// Names in its configuration.
+    listed: Vec<&'static str>,
+    /// Whom it calls.
+    meant: &'static str,
 }
 
 impl Members for Node {
@@ -30,6 +34,10 @@ impl Members for Node {
 
     fn named(&self, name: &str) -> Option<RaftId> {
         self.members.iter().find(|(own, ..)| *own == name).map(|(_, id, _)| RaftId(*id))
+    }
+
+    fn is_listed(&self, name: &str) -> bool {
+        self.listed.contains(&name)
     }
 }
 
@@ -51,7 +59,16 @@ fn node(name: &'static str, raft_id: u64) -> Node {
         urgency: Urgency::Bulk,
         now_ms: NOW_MS,
         members: vec![("a@x", 1, 3), ("b@x", 2, 3)],
+        listed: vec!["a@x", "b@x"],
+        meant: "b@x",
     }
+}
+
+/// It is in no cluster.
+fn blank(name: &'static str, raft_id: u64) -> Node {
+    let mut node = node(name, raft_id);
+    (node.facts.cluster, node.members) = (None, vec![]);
+    node
 }
 
 impl Node {
@@ -67,6 +84,7 @@ impl Node {
         let (facts, exporter) = (self.facts.clone(), self.exporter());
         let random = [random; 32];
         Handshake::call(facts, self.urgency, self.secret(), exporter, random, self.now_ms)
+            .meant_for(self.meant)
             .with_versions(self.versions.clone(), self.now_ms)
     }
 
@@ -105,7 +123,7 @@ fn talk(
 
 #[test]
 fn members_come_in() {
-    for urgency in [Urgency::Urgent, Urgency::Bulk] {
+    for urgency in [Urgency::Urgent, Urgency::Bulk, Urgency::Relay] {
         let (mut a, mut b) = (node("a@x", 1), node("b@x", 2));
         (a.urgency, b.now_ms, b.versions) = (urgency, NOW_MS + 59_000, 1..=4);
         (a.exporter, b.exporter) = (Some(&b"of the channel"[..]), Some(&b"of the channel"[..]));
@@ -119,21 +137,28 @@ fn members_come_in() {
     }
 }
 
+/// Nodes that are in no cluster, each of which lists the other; and one that its founder has made a member, whether or not it has
+/// heard of that.
 #[test]
-fn one_that_is_in_no_cluster_joins() {
-    let (mut a, b) = (node("a@x", 1), node("b@x", 2));
-    (a.facts.name, a.facts.raft_id, a.facts.cluster, a.members) =
-        ("c@x".into(), RaftId(9), None, vec![]);
-    for (caller, called) in [
-        (&a, &b),
-        (&b, &a),
-        (&a, &{ Node { facts: NodeFacts { cluster: None, ..b.facts.clone() }, ..b.clone() } }),
-    ] {
-        let (call, answer) = talk((caller, called), |_, _| {});
+fn who_founds_a_cluster_links() {
+    let (member, founded) = (node("a@x", 1), blank("b@x", 2));
+    for (caller, called) in [(blank("a@x", 1), blank("b@x", 2)), (member.clone(), founded.clone())]
+    {
+        let (call, answer) = talk((&caller, &called), |_, _| {});
         for side in [call, answer] {
             assert!(side.outcome().unwrap().as_ref().unwrap().joins);
         }
     }
+    let (mut caller, mut called) = (founded, member);
+    caller.meant = "a@x";
+    let (call, _) = talk((&caller, &called), |_, _| {});
+    assert!(call.outcome().unwrap().is_ok());
+    // It relays nobody.
+    (caller.urgency, called.urgency) = (Urgency::Relay, Urgency::Relay);
+    let (call, answer) = talk((&caller, &called), |_, _| {});
+    let why = "clients are relayed between members of a cluster only";
+    let both = ["b@x refuses a@x", "a@x refuses b@x"].map(|who| format!("{who}: {why}"));
+    assert_eq!([text(&call), text(&answer)], both);
 }
 
 /// What each side says, where one node is changed. The rows are the caller's outcome and that of whom it calls.
@@ -193,6 +218,39 @@ fn refusals() {
         "a@x refuses b@x: the clock differs by 9223372036854775 s: the other's is ahead; 60 s are allowed",
         "b@x refuses a@x: the clock differs by 9223372036854775 s: the other's is behind; 60 s are allowed",
     );
+    // One of two that are in no cluster is not expected.
+    check(
+        |a, b| (*a, *b) = (blank("a@x", 1), Node { listed: vec!["b@x", "c@x"], ..blank("b@x", 2) }),
+        "the other side says: b@x refuses a@x: its name is not in cluster_formation.classic_config.nodes here",
+        "b@x refuses a@x: its name is not in cluster_formation.classic_config.nodes here",
+    );
+    check(
+        |a, b| (*a, *b) = (Node { listed: vec!["a@x"], ..blank("a@x", 1) }, blank("b@x", 2)),
+        "a@x refuses b@x: its name is not in cluster_formation.classic_config.nodes here",
+        "the other side says: a@x refuses b@x: its name is not in cluster_formation.classic_config.nodes here",
+    );
+    // A member that the configuration does not list.
+    check(
+        |_, b| b.listed = vec!["b@x"],
+        "the other side says: b@x refuses a@x: its name is not in cluster_formation.classic_config.nodes here",
+        "b@x refuses a@x: its name is not in cluster_formation.classic_config.nodes here",
+    );
+    // A new node, and a cluster that was founded without it.
+    check(
+        |a, b| (*a, b.members) = (blank("a@x", 1), vec![("b@x", 2, 3)]),
+        "the other side says: b@x refuses a@x: it is in no cluster, and cluster 00000000000000000000000000000001 takes no new members yet",
+        "b@x refuses a@x: it is in no cluster, and cluster 00000000000000000000000000000001 takes no new members yet",
+    );
+    check(
+        |a, b| (a.facts.name, a.meant, b.facts.raft_id) = ("b@x".into(), "b@x", RaftId(3)),
+        "b@x refuses b@x: it has this node's own name",
+        "b@x refuses b@x: it has this node's own name",
+    );
+    check(
+        |a, _| a.meant = "c@x",
+        "a@x refuses b@x: c@x was called: see cluster_formation.classic_config.addresses here",
+        "the other side says: a@x refuses b@x: c@x was called: see cluster_formation.classic_config.addresses here",
+    );
     // The caller alone finds something.
     check(
         |a, _| a.members = vec![("a@x", 1, 3)],
@@ -233,7 +291,7 @@ fn strangers() {
         (|it| it[11] = 4, "a message of more than 1 KiB"),
         (|it| (it[10], it[11]) = (20, 0), "a hello that is too short"),
         (|it| it[12] = 9, "versions from a higher to a lower one"),
-        (|it| it[16] = 2, "an unknown connection"),
+        (|it| it[16] = 3, "an unknown connection"),
         (|it| it[92] = 0xff, "a name that is none"),
     ];
     for (change, want) in rows {
@@ -342,6 +400,23 @@ fn golden() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let found = format!("caller {}\ncallee {}\n", hex(&by_caller), hex(&by_called));
     assert_eq!(found, include_str!("../../tests/golden/hello-1.txt"), "now {found}");
+}
+
+/// Who reads as many bytes as are wanted has not one of what is behind the handshake.
+#[test]
+fn no_more_is_read_than_is_wanted() {
+    let b = node("b@x", 2);
+    let (mut bytes, _) = conversation();
+    let whole = bytes.len();
+    bytes.extend_from_slice(b"a client's");
+    let (mut answer, mut at, mut reads) = (b.answer(8), 0, 0);
+    while answer.wants() > 0 {
+        let wanted = answer.wants();
+        assert_eq!(answer.input(&bytes[at..at + wanted], NOW_MS, &b), wanted);
+        (at, reads) = (at + wanted, reads + 1);
+    }
+    assert_eq!((&*text(&answer), at), ("a@x v1", whole));
+    assert!(reads <= 6, "{reads} reads");
 }
 
 /// Feeds bytes in pieces of these lengths, the rest at once. Returns how many belong to the handshake.

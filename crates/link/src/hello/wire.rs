@@ -8,7 +8,7 @@
 //! hello
 //!    0   2  oldest version
 //!    2   2  newest version
-//!    4   1  connection: 0 urgent, 1 bulk
+//!    4   1  connection: 0 urgent, 1 bulk, 2 relay
 //!    5   1  bytes of the name
 //!    6   2  0
 //!    8  16  cluster, 0 for none
@@ -101,6 +101,7 @@ impl Hello {
         let urgency = match urgency {
             Urgency::Urgent => 0,
             Urgency::Bulk => 1,
+            Urgency::Relay => 2,
         };
         out.extend_from_slice(&[urgency, name.len() as u8, 0, 0]);
         let cluster = node.cluster.map_or(0, |ClusterId(number)| number.get());
@@ -129,6 +130,7 @@ impl Hello {
         let urgency = match urgency {
             0 => Urgency::Urgent,
             1 => Urgency::Bulk,
+            2 => Urgency::Relay,
             _ => return Err(Refusal::Malformed("an unknown connection")),
         };
         let name = rest.get(..name_len.into()).ok_or(TOO_SHORT)?;

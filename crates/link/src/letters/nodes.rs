@@ -23,7 +23,7 @@ use super::values::{lists_of, structures};
 use super::{LetterError, WrongLetter, check_group, wrong};
 use crate::frame::{Class, Envelope, Kind, Letter};
 use crate::hello::{ClusterId, RaftId, Urgency};
-use crate::payload::Writer;
+use crate::payload::{Payload, Writer};
 
 /// A letter of a node, or of a member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +126,15 @@ pub struct NodeNumbers {
     pub run_queue: u64,
     /// Clients whose bytes it relays.
     pub relayed: u64,
+}
+
+/// The kind of a [`beat`].
+pub const BEAT: Kind = Kind::new(Class::Batches, 48);
+
+/// What a connection says that has nothing to say: that the node is there.
+pub fn beat() -> Letter {
+    let envelope = Envelope { kind: BEAT, again: false, group: GroupId::new(0), number: 0 };
+    Letter { envelope, payload: Payload::default() }
 }
 
 /// Numbers of kinds: a number is never given to another letter, and a letter that changes gets a new number.
