@@ -10,6 +10,7 @@ use crate::broker::BrokerChoice;
 use crate::case::Length;
 use crate::catalogue::{ALL, Experiment, find};
 use crate::everything::EverythingArgs;
+use crate::failover::FailoverArgs;
 use crate::isolation::IsolationArgs;
 use crate::text;
 
@@ -90,6 +91,8 @@ pub(crate) enum Trial {
     Isolation(IsolationArgs),
     /// All that clients and operators do, at once and by chance
     Everything(EverythingArgs),
+    /// Whether a cluster keeps every message while its nodes fail, and how long its clients wait
+    Failover(FailoverArgs),
 }
 
 impl ExperimentArgs {
@@ -151,7 +154,7 @@ pub(crate) fn list() -> String {
             );
         }
     }
-    text += "\nOf no document, with options of their own:\n  isolation   what an innocent client feels while somebody does one large thing\n  everything  all that clients and operators do, at once and by chance\n";
+    text += "\nOf no document, with options of their own:\n  isolation   what an innocent client feels while somebody does one large thing\n  everything  all that clients and operators do, at once and by chance\n  failover    whether a cluster keeps every message while its nodes fail, and how long its clients wait\n";
     text
 }
 

@@ -27,10 +27,10 @@ use crate::isolation::End;
 use crate::site::Site;
 use crate::text;
 
-mod chance;
+pub(crate) mod chance;
 mod clients;
 mod heap;
-mod journal;
+pub(crate) mod journal;
 mod ledger;
 mod operators;
 

@@ -23,6 +23,7 @@ mod case;
 mod catalogue;
 mod echo;
 mod everything;
+mod failover;
 mod interrupt;
 mod isolation;
 mod loads;
@@ -76,6 +77,7 @@ fn try_it(trial: &Trial) -> ExitCode {
     let end = match trial {
         Trial::Isolation(args) => isolation::run(args),
         Trial::Everything(args) => everything::run(args),
+        Trial::Failover(args) => failover::run(args),
     };
     match end {
         Ok(End::Good) => ExitCode::SUCCESS,
