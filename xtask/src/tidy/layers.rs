@@ -5,8 +5,8 @@ use anyhow::Context as _;
 use crate::root;
 
 /// Crates that do no input or output: what they need of the world is handed to them.
-pub(crate) const SANS_IO: [&str; 9] =
-    ["amqp", "log", "queue", "replica", "topology", "broker", "link", "session", "node"];
+pub(crate) const SANS_IO: [&str; 10] =
+    ["amqp", "log", "queue", "replica", "topology", "broker", "link", "cluster", "session", "node"];
 
 /// Our crates and those of ours they may depend on. A new arrow is a decision to be recorded.
 #[rustfmt::skip] // a table
@@ -19,6 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("topology", &["amqp", "queue"]),
     ("broker",   &["amqp", "log", "queue", "topology"]),
     ("link",     &["amqp", "log", "queue", "replica", "topology", "broker"]),
+    ("cluster",  &["log", "replica", "link"]),
     ("session",  &["amqp", "log", "queue", "topology", "broker"]),
     ("node",     &["amqp", "log", "queue", "topology", "broker", "session"]),
     ("config",   &[]),

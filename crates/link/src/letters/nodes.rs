@@ -74,6 +74,8 @@ pub struct NodeStatus {
     pub groups: Vec<GroupStatus>,
     /// The process.
     pub numbers: NodeNumbers,
+    /// The names in its list of the nodes that are to form a cluster, by name.
+    pub listed: Vec<String>,
 }
 
 /// A node's member of a group.
@@ -309,7 +311,7 @@ structures! {
     Point { at, members }
     Members { voters, learners, outgoing, learners_next }
     Founding { cluster, members, shards }
-    NodeStatus { name, version, started_ms, leads, groups, numbers }
+    NodeStatus { name, version, started_ms, leads, groups, numbers, listed }
     GroupStatus { group, term, leader, last, stored, agreed, matched }
 }
 
@@ -434,6 +436,7 @@ drawn!(MemberId RaftId);
 
 lists_of! {
     MemberId: 8
+    String: 1
     (RaftId, String): 9
     (RaftId, u64): 9
     GroupStatus: 7

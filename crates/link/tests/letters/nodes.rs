@@ -89,7 +89,8 @@ fn any_letters(any: &mut Seeded) -> Vec<NodeLetter> {
     let numbers = NodeNumbers { uptime_ms: any.word(), relayed: any.word(), ..Default::default() };
     let (name, version) = (any.text(), any.text());
     let (started_ms, leads) = (any.word(), any.is());
-    let status = NodeStatus { name, version, started_ms, leads, groups, numbers };
+    let listed = any.some(4, |any| any.text());
+    let status = NodeStatus { name, version, started_ms, leads, groups, numbers, listed };
     all.push(NodeLetter::Status(Box::new(status)));
     all
 }

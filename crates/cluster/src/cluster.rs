@@ -1,0 +1,695 @@
+//! A node of a cluster.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use leveret_link::hello::{ClusterId, NodeFacts, Peer, RaftId};
+use leveret_link::letters::{Founding, NodeLetter, NodeStatus};
+use leveret_log::disk::{Disk, DiskError};
+use leveret_log::file::{Options, Report};
+use leveret_replica::{
+    BatchName, GroupLog, Member, MemberError, MemberId, Members, Point, Settings, Ticket, Votes,
+    Word,
+};
+
+use crate::formation::{KnownMembers, Linked, lacks, refusal};
+use crate::groups::{GroupActions, Groups};
+use crate::identity::{Identity, IdentityError, Membership};
+use crate::status::{ClusterStatus, GroupRow, NodeRow, Standing};
+
+/// Between two tellings of a node's status, and of a founding, in ms.
+const TELL_MS: u64 = 1_000;
+
+/// What is told of groups in one status, at most.
+const GROUPS_TOLD: usize = 1_100;
+
+/// The batch that every group begins behind: it was never there.
+const BEGINNING: BatchName = BatchName { number: 1, term: 1 };
+
+/// A disk of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DiskOwner {
+    /// The words of all members, which are a directory of their own.
+    Words,
+    /// The log of a group.
+    Group(u64),
+}
+
+/// What a node is begun with.
+pub struct Setup<D> {
+    /// Its name.
+    pub name: String,
+    /// The names of all nodes that are to form a cluster, this one among them.
+    pub listed: Vec<String>,
+    /// How many groups of queues a cluster has that this node founds.
+    pub shards: u32,
+    /// How groups are driven.
+    pub settings: Settings,
+    /// Drawn at random, for elections.
+    pub seed: u64,
+    /// Drawn at random: what a directory is called that has no name yet, and a cluster that this node founds.
+    pub drawn: (RaftId, ClusterId),
+    /// What this process says of itself; the rest is filled in.
+    pub status: NodeStatus,
+    /// Opens the disk of a directory, which may not be there yet.
+    pub open_disk: Box<dyn FnMut(DiskOwner) -> io::Result<D> + Send>,
+    /// How the log of a group is opened, by its number.
+    pub options: Box<dyn FnMut(u64) -> Options + Send>,
+}
+
+/// Why a node cannot be a part of its cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Nobody knows who it is.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// It was another one.
+    #[error("the data directory is that of {found}, and this node is {own}")]
+    Name {
+        /// Whose it is.
+        found: String,
+        /// Who this is.
+        own: String,
+    },
+    /// The cluster has other members than the list.
+    #[error(
+        "the cluster has the nodes {found}, and {listed} are listed: members cannot be changed yet"
+    )]
+    Listed {
+        /// Who is a member.
+        found: String,
+        /// Who is listed.
+        listed: String,
+    },
+    /// A directory cannot be opened.
+    #[error("the disk of {owner:?} cannot be opened: {why}")]
+    Directory {
+        /// Whose.
+        owner: DiskOwner,
+        /// The operating system's answer.
+        why: io::Error,
+    },
+    /// The file of words cannot be read.
+    #[error("the file of words cannot be read: {0}")]
+    Words(DiskError),
+    /// A group's log, or its word, is not what it was.
+    #[error("group {group}: {why}")]
+    Group {
+        /// Which.
+        group: u64,
+        /// What of it.
+        why: MemberError,
+    },
+}
+
+/// What is to be done.
+#[derive(Debug, Default)]
+pub struct ClusterActions {
+    /// For other nodes, in this order.
+    pub send: Vec<(RaftId, NodeLetter)>,
+    /// Logs that are lent: the shard of the group is to have a turn.
+    pub wakes: Vec<u64>,
+    /// The file `cluster`: to be written whole under another name, synced, renamed, and its directory synced. Then
+    /// [`identity_written`](Cluster::identity_written). Nothing else is to be written until then.
+    pub write_identity: Option<Vec<u8>>,
+    /// What handshakes go by from now on.
+    pub links: Option<(NodeFacts, KnownMembers)>,
+    /// What this node is to the others, if that is something else now.
+    pub standing: Option<Standing>,
+    /// What is in memory is in part not agreed upon, and may not stay: the process begins anew.
+    pub must_restart: bool,
+    /// After [`stop`](Cluster::stop): nothing is left to wait for.
+    pub left: bool,
+    /// A disk failed: the process ends.
+    pub failed: Option<String>,
+    /// Warnings for people, each once.
+    pub told: Vec<String>,
+}
+
+/// How far a node is with its cluster.
+enum Phase<D: Disk> {
+    /// It is in none.
+    Blank,
+    /// Its first words are being kept; then it says who it is. The number is of words that are not kept.
+    Words(Founding, Votes<D>, usize),
+    /// The identity is to be on the disk before anything is said.
+    Written(Votes<D>),
+    /// It is a member.
+    Member(Groups<D>),
+    /// Something failed, which was told.
+    Failed,
+}
+
+/// A node of a cluster.
+pub struct Cluster<D: Disk> {
+    setup: Setup<D>,
+    /// As it is to be on the disk.
+    identity: Identity,
+    /// As it is there.
+    safe: Identity,
+    /// It is to be written.
+    is_changed: bool,
+    /// It is being written.
+    writing: Option<Identity>,
+    is_written_once: bool,
+    phase: Phase<D>,
+    linked: BTreeMap<RaftId, Linked>,
+    /// What each told last.
+    statuses: BTreeMap<RaftId, NodeStatus>,
+    now_ms: u64,
+    told_ms: u64,
+    standing: Standing,
+    must_restart: bool,
+    is_leaving: bool,
+    failed: Option<String>,
+    /// To be done.
+    actions: ClusterActions,
+    /// What was told of foundings that were refused.
+    warned: Vec<String>,
+    reports: Vec<(u64, Report)>,
+}
+
+impl<D: Disk> Cluster<D> {
+    /// The node whose file `cluster` has these bytes, or that has none yet. It waits for disks, and reads its logs.
+    ///
+    /// # Errors
+    ///
+    /// When the data directory is another node's or another cluster's, or is damaged.
+    pub fn open(identity: Option<&[u8]>, mut setup: Setup<D>) -> Result<Self, OpenError> {
+        setup.listed.sort_unstable();
+        let mut identity = match identity {
+            Some(bytes) => Identity::read(bytes)?,
+            None => Identity::new(setup.drawn.0, &setup.name),
+        };
+        if identity.name != setup.name {
+            return Err(OpenError::Name { found: identity.name, own: setup.name });
+        }
+        identity.starts = identity.starts.saturating_add(1);
+        if let Some(membership) = &identity.membership {
+            let names: Vec<_> = membership.members.iter().map(|it| it.name.clone()).collect();
+            if names != setup.listed {
+                let (found, listed) = (names.join(", "), setup.listed.join(", "));
+                return Err(OpenError::Listed { found, listed });
+            }
+        }
+        let mut cluster = Self {
+            setup,
+            safe: identity.clone(),
+            is_changed: true,
+            writing: None,
+            is_written_once: false,
+            phase: Phase::Blank,
+            linked: BTreeMap::new(),
+            statuses: BTreeMap::new(),
+            now_ms: 0,
+            told_ms: 0,
+            standing: Standing::Waits,
+            must_restart: false,
+            is_leaving: false,
+            failed: None,
+            actions: ClusterActions::default(),
+            warned: Vec::new(),
+            reports: Vec::new(),
+            identity,
+        };
+        if cluster.identity.membership.is_some() {
+            let votes = cluster.open_words()?;
+            cluster.open_groups(votes)?;
+        }
+        cluster.standing = cluster.present_standing();
+        cluster.actions.standing = Some(cluster.standing.clone());
+        Ok(cluster)
+    }
+
+    /// What the logs of groups were found to be when they were opened, once.
+    pub fn take_reports(&mut self) -> Vec<(u64, Report)> {
+        std::mem::take(&mut self.reports)
+    }
+
+    /// Who this node is, as handshakes say it.
+    pub fn facts(&self) -> NodeFacts {
+        self.safe.facts()
+    }
+
+    /// What handshakes go by.
+    pub fn known(&self) -> KnownMembers {
+        KnownMembers::of(&self.safe, &self.setup.listed)
+    }
+
+    /// The identity that was to be written is on the disk, for good.
+    pub fn identity_written(&mut self) {
+        let Some(written) = self.writing.take() else { return };
+        self.safe = written;
+        self.is_written_once = true;
+        self.actions.links = Some((self.safe.facts(), self.known()));
+        if self.safe.membership.is_none() || !matches!(self.phase, Phase::Written(_)) {
+            return;
+        }
+        let Phase::Written(votes) = std::mem::replace(&mut self.phase, Phase::Failed) else {
+            return;
+        };
+        if let Err(why) = self.open_groups(votes) {
+            self.failed = Some(why.to_string());
+            return;
+        }
+        self.tell_of_cluster();
+        self.tell_status();
+    }
+
+    /// Both connections to another node are there.
+    pub fn linked(&mut self, peer: &Peer) {
+        let node = peer.node.clone();
+        let id = node.raft_id;
+        self.hear_start(id, node.start);
+        let cluster = node.cluster;
+        self.linked.insert(id, Linked { node, listed: None, cluster });
+        self.tell_of_cluster_to(id);
+        let status = self.own_status();
+        self.send_status(id, &status);
+        self.found();
+    }
+
+    /// One of them is not.
+    pub fn unlinked(&mut self, id: RaftId) {
+        self.linked.remove(&id);
+    }
+
+    /// A letter of a node that this one has a link to.
+    pub fn letter(&mut self, from: RaftId, letter: NodeLetter) {
+        let Some(linked) = self.linked.get_mut(&from) else { return };
+        match letter {
+            NodeLetter::Replica { group, .. } => {
+                let is_member = self
+                    .safe
+                    .membership
+                    .as_ref()
+                    .is_some_and(|it| it.members.iter().any(|member| member.raft_id == from));
+                if let (Phase::Member(groups), true) = (&mut self.phase, is_member) {
+                    groups.letter(from, group, letter);
+                }
+            }
+            NodeLetter::Found(founding) => self.found_by(from, founding),
+            NodeLetter::Founded { cluster } => linked.cluster = Some(cluster),
+            NodeLetter::Status(status) => {
+                linked.listed = Some(status.listed.clone());
+                self.statuses.insert(from, *status);
+                self.found();
+            }
+        }
+    }
+
+    /// It is `now_ms`.
+    pub fn tick(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        if let Phase::Member(groups) = &mut self.phase {
+            groups.tick(now_ms);
+        }
+        if self.now_ms >= self.told_ms.saturating_add(TELL_MS) {
+            self.tell_of_cluster();
+            self.tell_status();
+        }
+    }
+
+    /// A disk did something.
+    pub fn disk_woke(&mut self, owner: DiskOwner) {
+        match (&mut self.phase, owner) {
+            (Phase::Member(groups), DiskOwner::Group(group)) => groups.disk_woke(group),
+            (Phase::Member(groups), DiskOwner::Words) => {
+                if let Err(why) = groups.words_woke() {
+                    self.failed.get_or_insert(why);
+                }
+            }
+            (Phase::Words(..), DiskOwner::Words) => self.first_words(),
+            _ => {}
+        }
+    }
+
+    /// A log that is lent has left something for its member.
+    pub fn log_woke(&mut self, group: u64) {
+        if let Phase::Member(groups) = &mut self.phase {
+            groups.log_woke(group);
+        }
+    }
+
+    /// What this process says of itself from now on; the rest is filled in.
+    pub fn set_status(&mut self, status: NodeStatus) {
+        self.setup.status = status;
+    }
+
+    /// All that is to be done now.
+    #[must_use]
+    pub fn take_actions(&mut self) -> ClusterActions {
+        if let Phase::Member(groups) = &mut self.phase {
+            let linked = &self.linked;
+            groups.look(self.now_ms, |id| linked.contains_key(&id));
+            let mut done = GroupActions::default();
+            groups.take_actions(&mut done);
+            let left = self.is_leaving && groups.has_left(|id| linked.contains_key(&id));
+            self.actions.send.extend(done.send);
+            self.actions.wakes.extend(done.wakes);
+            self.actions.told.extend(done.told);
+            self.actions.left = left;
+            self.must_restart |= done.must_restart;
+            if let Some(why) = done.failed {
+                self.failed.get_or_insert(why);
+            }
+        } else {
+            self.actions.left = self.is_leaving;
+        }
+        let standing = self.present_standing();
+        if standing != self.standing {
+            self.standing = standing.clone();
+            self.actions.standing = Some(standing);
+            self.tell_status();
+        }
+        if self.is_changed && self.writing.is_none() {
+            self.is_changed = false;
+            self.actions.write_identity = Some(self.identity.bytes());
+            self.writing = Some(self.identity.clone());
+        }
+        self.actions.must_restart = self.must_restart;
+        self.actions.failed.clone_from(&self.failed);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// The logs of all groups by number, once this node leads all of them. `wake` has [`log_woke`](Self::log_woke) called soon.
+    /// None if it does not, or they are lent already.
+    pub fn lend_logs(
+        &mut self,
+        wake: impl Fn(u64) -> Arc<dyn Fn() + Send + Sync>,
+    ) -> Option<Vec<GroupLog<D>>> {
+        match &mut self.phase {
+            Phase::Member(groups) if !self.is_leaving => groups.lend(wake),
+            _ => None,
+        }
+    }
+
+    /// This node is going to stop: another one is to lead what it leads. Its broker has stopped. [`ClusterActions::left`] says
+    /// when that is so, or cannot be.
+    pub fn stop(&mut self) {
+        self.is_leaving = true;
+        if let Phase::Member(groups) = &mut self.phase {
+            groups.leave();
+        }
+    }
+
+    /// What this node is to the others.
+    pub fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// All that is known here of the cluster.
+    pub fn status(&self) -> ClusterStatus {
+        let membership = self.safe.membership.as_ref();
+        let nodes = match membership {
+            Some(it) => it.members.iter().map(|it| self.node_row(&it.name, Some(it.raft_id))),
+            None => return self.forming_status(),
+        };
+        let name_of = |id: RaftId| {
+            let members = membership.map_or(&[][..], |it| it.members.as_slice());
+            let member = members.iter().find(|member| member.raft_id == id);
+            member.map_or_else(|| id.to_string(), |member| member.name.clone())
+        };
+        let leader = match self.standing {
+            Standing::Leads => Some(self.safe.name.clone()),
+            Standing::Follows(id) => Some(name_of(id)),
+            _ => None,
+        };
+        let statuses = match &self.phase {
+            Phase::Member(groups) => groups.statuses(),
+            _ => Vec::new(),
+        };
+        let groups = statuses.into_iter().map(|it| GroupRow {
+            group: it.group,
+            term: it.term,
+            leader: it.leader.map(name_of),
+            last: it.last,
+            stored: it.stored,
+            agreed: it.agreed,
+            matched: it.matched.into_iter().map(|(id, number)| (name_of(id), number)).collect(),
+        });
+        ClusterStatus {
+            cluster: membership.map(|it| it.cluster),
+            own: self.safe.name.clone(),
+            standing: self.standing.clone(),
+            leader,
+            nodes: nodes.collect(),
+            groups: groups.collect(),
+        }
+    }
+
+    fn forming_status(&self) -> ClusterStatus {
+        ClusterStatus {
+            cluster: None,
+            own: self.safe.name.clone(),
+            standing: self.standing.clone(),
+            leader: None,
+            nodes: self.setup.listed.iter().map(|name| self.node_row(name, None)).collect(),
+            groups: Vec::new(),
+        }
+    }
+
+    fn node_row(&self, name: &str, raft_id: Option<RaftId>) -> NodeRow {
+        let linked = self.linked_named(name);
+        let is_own = name == self.safe.name;
+        let raft_id = raft_id
+            .or_else(|| linked.map(|it| it.node.raft_id))
+            .or_else(|| is_own.then_some(self.safe.raft_id));
+        let is_forming = self.safe.membership.is_none() && !is_own && linked.is_some();
+        let why_not = is_forming.then(|| lacks(name, linked, &self.setup.listed)).flatten();
+        let status = if is_own {
+            Some(self.own_status())
+        } else {
+            raft_id.and_then(|id| self.statuses.get(&id).cloned())
+        };
+        NodeRow {
+            name: name.to_owned(),
+            raft_id,
+            is_running: is_own || linked.is_some(),
+            why_not,
+            status,
+        }
+    }
+
+    fn linked_named(&self, name: &str) -> Option<&Linked> {
+        self.linked.values().find(|it| &*it.node.name == name)
+    }
+
+    fn present_standing(&self) -> Standing {
+        let groups = match &self.phase {
+            Phase::Member(groups) => groups,
+            Phase::Blank => {
+                let others = self.setup.listed.iter().filter(|name| **name != self.setup.name);
+                let missing = others
+                    .filter_map(|name| lacks(name, self.linked_named(name), &self.setup.listed));
+                return Standing::Forming { missing: missing.collect() };
+            }
+            _ => return Standing::Forming { missing: Vec::new() },
+        };
+        if groups.leads_all() && !self.must_restart {
+            return Standing::Leads;
+        }
+        let own = self.safe.raft_id;
+        match groups.first_leader().filter(|id| *id != own && self.linked.contains_key(id)) {
+            Some(id) if self.statuses.get(&id).is_some_and(|it| it.leads) => Standing::Follows(id),
+            _ => Standing::Waits,
+        }
+    }
+
+    fn own_status(&self) -> NodeStatus {
+        let mut groups = match &self.phase {
+            Phase::Member(groups) => groups.statuses(),
+            _ => Vec::new(),
+        };
+        groups.truncate(GROUPS_TOLD);
+        NodeStatus {
+            name: self.safe.name.clone(),
+            leads: self.standing == Standing::Leads,
+            groups,
+            listed: self.setup.listed.clone(),
+            ..self.setup.status.clone()
+        }
+    }
+
+    fn send_status(&mut self, to: RaftId, status: &NodeStatus) {
+        self.actions.send.push((to, NodeLetter::Status(Box::new(status.clone()))));
+    }
+
+    fn tell_status(&mut self) {
+        self.told_ms = self.now_ms;
+        let status = self.own_status();
+        for id in self.linked.keys().copied().collect::<Vec<_>>() {
+            self.send_status(id, &status);
+        }
+    }
+
+    /// Blank nodes that are members are told so; and those who told this one hear that it knows.
+    fn tell_of_cluster(&mut self) {
+        for id in self.linked.keys().copied().collect::<Vec<_>>() {
+            self.tell_of_cluster_to(id);
+        }
+    }
+
+    fn tell_of_cluster_to(&mut self, id: RaftId) {
+        let (Some(membership), Some(linked)) = (&self.safe.membership, self.linked.get(&id)) else {
+            return;
+        };
+        let is_member = membership.members.iter().any(|it| it.raft_id == id);
+        if !is_member || linked.cluster.is_some() || !matches!(self.phase, Phase::Member(_)) {
+            return;
+        }
+        let cluster = membership.cluster;
+        let founding = membership.founding();
+        self.actions.send.push((id, NodeLetter::Found(founding)));
+        self.actions.send.push((id, NodeLetter::Founded { cluster }));
+    }
+
+    /// Founds the cluster, if that is for this node to do, and all are there.
+    fn found(&mut self) {
+        let is_first = self.setup.listed.first() == Some(&self.setup.name);
+        let may = is_first && matches!(self.phase, Phase::Blank) && self.is_written_once;
+        let mut others = self.setup.listed.iter().filter(|name| **name != self.setup.name);
+        if !may
+            || others.any(|name| lacks(name, self.linked_named(name), &self.setup.listed).is_some())
+        {
+            return;
+        }
+        let own = (self.safe.raft_id, self.safe.name.clone());
+        let named = |it: &Linked| (it.node.raft_id, it.node.name.to_string());
+        let is_listed = |it: &&Linked| self.setup.listed.iter().any(|name| **name == *it.node.name);
+        let members = self.linked.values().filter(is_listed).map(named);
+        let founding = Founding {
+            cluster: self.setup.drawn.1,
+            members: std::iter::once(own).chain(members).collect(),
+            shards: self.setup.shards,
+        };
+        self.begin(founding);
+    }
+
+    /// A member has told of the cluster.
+    fn found_by(&mut self, from: RaftId, founding: Founding) {
+        let Some(linked) = self.linked.get(&from) else { return };
+        let teller = linked.node.clone();
+        if let Some(membership) = &self.safe.membership {
+            let cluster = membership.cluster;
+            if cluster == founding.cluster {
+                self.actions.send.push((from, NodeLetter::Founded { cluster }));
+            } else {
+                let (own, name) = (&self.safe.name, &teller.name);
+                let theirs = founding.cluster;
+                self.warn(format!("{name} founds cluster {theirs}, and {own} is in {cluster}"));
+            }
+            return;
+        }
+        if !matches!(self.phase, Phase::Blank) || !self.is_written_once {
+            return;
+        }
+        match refusal(&founding, &self.safe, &self.setup.listed, &teller) {
+            Some(why) => {
+                let cluster = founding.cluster;
+                self.warn(format!("this node does not become a part of cluster {cluster}: {why}"));
+            }
+            None => self.begin(founding),
+        }
+    }
+
+    fn warn(&mut self, text: String) {
+        if !self.warned.contains(&text) && self.warned.len() < 100 {
+            self.actions.told.push(text.clone());
+            self.warned.push(text);
+        }
+    }
+
+    /// Becomes a member: first words, then the identity, then the rest. So a member without a word has lost it.
+    fn begin(&mut self, founding: Founding) {
+        let mut votes = match self.open_words() {
+            Ok(votes) => votes,
+            Err(why) => {
+                self.failed = Some(why.to_string());
+                return;
+            }
+        };
+        let groups = u64::from(founding.shards).saturating_add(1);
+        for group in 0..groups {
+            let word = Word { term: BEGINNING.term, vote: None, mark: BEGINNING };
+            votes.keep(group, word, Ticket(0));
+        }
+        votes.sync();
+        self.phase = Phase::Words(founding, votes, groups as usize);
+        self.first_words();
+    }
+
+    /// The disk of words did something, and may have all of the first ones.
+    fn first_words(&mut self) {
+        let Phase::Words(_, votes, left) = &mut self.phase else { return };
+        match votes.collect() {
+            Ok(kept) => *left = left.saturating_sub(kept.len()),
+            Err(why) => {
+                self.failed = Some(OpenError::Words(why).to_string());
+                return;
+            }
+        }
+        if *left > 0 {
+            return;
+        }
+        if let Phase::Words(founding, votes, _) = std::mem::replace(&mut self.phase, Phase::Failed)
+        {
+            self.identity.membership = Some(Membership::of(&founding));
+            self.is_changed = true;
+            self.phase = Phase::Written(votes);
+        }
+    }
+
+    /// A member was started so often.
+    fn hear_start(&mut self, id: RaftId, start: u64) {
+        let Some(membership) = &mut self.identity.membership else { return };
+        let member = membership.members.iter_mut().find(|it| it.raft_id == id);
+        if let Some(member) = member.filter(|it| it.start < start) {
+            member.start = start;
+            self.is_changed = true;
+        }
+    }
+
+    fn open_words(&mut self) -> Result<Votes<D>, OpenError> {
+        let owner = DiskOwner::Words;
+        let disk =
+            (self.setup.open_disk)(owner).map_err(|why| OpenError::Directory { owner, why })?;
+        Votes::open(disk, MemberId(self.identity.raft_id.0)).map_err(OpenError::Words)
+    }
+
+    fn open_groups(&mut self, votes: Votes<D>) -> Result<(), OpenError> {
+        let Some(membership) = &self.identity.membership else { return Ok(()) };
+        let id = MemberId(self.identity.raft_id.0);
+        let mut voters: Vec<_> =
+            membership.members.iter().map(|it| MemberId(it.raft_id.0)).collect();
+        voters.sort_unstable();
+        let point = Point { at: BEGINNING, members: Members::of(&voters) };
+        let mut members = Vec::new();
+        for group in 0..=u64::from(membership.shards) {
+            let owner = DiskOwner::Group(group);
+            let disk =
+                (self.setup.open_disk)(owner).map_err(|why| OpenError::Directory { owner, why })?;
+            let options = (self.setup.options)(group);
+            // One seed for all groups: who stands first in one stands first in all, and there is less to transfer.
+            let opened = Member::open(
+                id,
+                self.setup.settings,
+                self.setup.seed,
+                votes.word(group),
+                disk,
+                options,
+                point.clone(),
+            );
+            let (member, report) = opened.map_err(|why| OpenError::Group { group, why })?;
+            self.reports.push((group, report));
+            members.push(member);
+        }
+        let mut groups = Groups::new(id, votes, members);
+        if self.is_leaving {
+            groups.leave();
+        }
+        self.phase = Phase::Member(groups);
+        Ok(())
+    }
+}

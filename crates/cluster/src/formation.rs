@@ -1,0 +1,99 @@
+//! How nodes that are in no cluster become one.
+//!
+//! All of them have one list of names. When the first by name has links to all others, and each is blank and has told the same
+//! list, it *founds*: it draws the cluster's id and writes who the members are. Then it tells the others, again and again, and each
+//! writes the same. Nobody else draws an id.
+//!
+//! - So a crash at any moment leaves one cluster or none: before the founder has written there is none, and after that its file has
+//!   the one that there is. Any member tells blank ones of it, so that the founder need not come back.
+//! - A blank node keeps its Raft id from its first start on: whom the founder wrote down is who comes back.
+//! - Nobody who is cut off founds: all have to be there.
+
+use leveret_link::hello::{ClusterId, Members, NodeFacts, RaftId};
+use leveret_link::letters::Founding;
+
+use crate::identity::{Identity, KnownMember, are_members};
+
+/// What handshakes are to know of the members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownMembers {
+    members: Vec<KnownMember>,
+    listed: Vec<String>,
+}
+
+impl KnownMembers {
+    /// As of what is on the disk, and the names that are listed.
+    pub(crate) fn of(identity: &Identity, listed: &[String]) -> Self {
+        let membership = identity.membership.as_ref();
+        let members = membership.map_or_else(Vec::new, |it| it.members.clone());
+        Self { members, listed: listed.to_vec() }
+    }
+}
+
+impl Members for KnownMembers {
+    fn start_of(&self, id: RaftId) -> Option<u64> {
+        self.members.iter().find(|it| it.raft_id == id).map(|it| it.start)
+    }
+
+    fn named(&self, name: &str) -> Option<RaftId> {
+        self.members.iter().find(|it| it.name == name).map(|it| it.raft_id)
+    }
+
+    fn is_listed(&self, name: &str) -> bool {
+        self.listed.iter().any(|it| it == name)
+    }
+}
+
+/// A node that this one has a link to.
+#[derive(Clone, Debug)]
+pub(crate) struct Linked {
+    pub(crate) node: NodeFacts,
+    /// The names in its list, once it has told them.
+    pub(crate) listed: Option<Vec<String>>,
+    /// It has said that it is a member.
+    pub(crate) cluster: Option<ClusterId>,
+}
+
+/// What a listed node lacks, so that no cluster can be founded; none if nothing.
+pub(crate) fn lacks(name: &str, linked: Option<&Linked>, listed: &[String]) -> Option<String> {
+    let why = match linked {
+        None => return Some(name.to_owned()),
+        Some(Linked { cluster: Some(cluster), .. }) => format!("is in cluster {cluster}"),
+        Some(Linked { listed: None, .. }) => "has not told its list yet".to_owned(),
+        Some(Linked { listed: Some(theirs), .. }) if theirs != listed => {
+            format!("lists other nodes: {}", theirs.join(", "))
+        }
+        Some(_) => return None,
+    };
+    Some(format!("{name} ({why})"))
+}
+
+/// Whether a blank node may become a part of this, which a member told, or why not.
+pub(crate) fn refusal(
+    founding: &Founding,
+    own: &Identity,
+    listed: &[String],
+    teller: &NodeFacts,
+) -> Option<String> {
+    let members = || founding.members.iter().map(|(id, name)| (*id, name.as_str()));
+    if let Err(why) = are_members(members(), founding.shards) {
+        return Some(why.to_owned());
+    }
+    let has = |id: RaftId, name: &str| members().any(|it| it == (id, name));
+    if !has(teller.raft_id, &teller.name) {
+        return Some(format!("{}, who tells of it, is no member", teller.name));
+    }
+    if !has(own.raft_id, &own.name) {
+        return Some("this data directory is no member".to_owned());
+    }
+    let mut names: Vec<_> = members().map(|(_, name)| name).collect();
+    names.sort_unstable();
+    if !names.iter().eq(listed.iter()) {
+        return Some(format!(
+            "its nodes are {}, and those that are listed here are {}",
+            names.join(", "),
+            listed.join(", ")
+        ));
+    }
+    None
+}

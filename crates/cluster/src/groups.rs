@@ -1,0 +1,294 @@
+//! This node's members of all groups, and which node is to lead them.
+//!
+//! Who leads group 0 is to lead all: whoever leads another group, and not that one, transfers it there. A node that leads group 0
+//! and does not get all for long gives it away, since something keeps it from leading the others: who lost its word of a group
+//! never leads that.
+
+use std::sync::Arc;
+
+use leveret_link::hello::RaftId;
+use leveret_link::letters::{GroupStatus, NodeLetter};
+use leveret_log::disk::Disk;
+use leveret_replica::{GroupLog, Member, MemberId, Votes};
+
+/// Between two looks at who leads what, in ms.
+const LOOK_MS: u64 = 200;
+
+/// A transfer has so long before another one is tried, in ms.
+const TRANSFER_MS: u64 = 1_500;
+
+/// So long a node may lead group 0 without all others, in ms.
+const PATIENCE_MS: u64 = 10_000;
+
+/// The members of all groups.
+pub(crate) struct Groups<D: Disk> {
+    id: MemberId,
+    pub(crate) votes: Votes<D>,
+    pub(crate) members: Vec<Member<D>>,
+    /// Groups with actions that were not taken.
+    touched: Vec<bool>,
+    is_lent: bool,
+    looked_ms: u64,
+    /// When each was last transferred.
+    transferred_ms: Vec<Option<u64>>,
+    /// Since when group 0 is led here and not all are.
+    partly_ms: Option<u64>,
+    leaving: Option<Leaving>,
+}
+
+/// Another node is to lead.
+#[derive(Debug, Default)]
+struct Leaving {
+    /// Who was asked, the last one last.
+    asked: Vec<RaftId>,
+    asked_ms: Option<u64>,
+}
+
+/// What the members want done.
+#[derive(Debug, Default)]
+pub(crate) struct GroupActions {
+    pub(crate) send: Vec<(RaftId, NodeLetter)>,
+    pub(crate) wakes: Vec<u64>,
+    pub(crate) must_restart: bool,
+    pub(crate) failed: Option<String>,
+    pub(crate) told: Vec<String>,
+}
+
+impl<D: Disk> Groups<D> {
+    pub(crate) fn new(id: MemberId, votes: Votes<D>, members: Vec<Member<D>>) -> Self {
+        let count = members.len();
+        Self {
+            id,
+            votes,
+            members,
+            touched: vec![true; count],
+            is_lent: false,
+            looked_ms: 0,
+            transferred_ms: vec![None; count],
+            partly_ms: None,
+            leaving: None,
+        }
+    }
+
+    fn with(&mut self, group: u64, work: impl FnOnce(&mut Member<D>)) {
+        let index = usize::try_from(group).unwrap_or(usize::MAX);
+        if let (Some(member), Some(touched)) =
+            (self.members.get_mut(index), self.touched.get_mut(index))
+        {
+            work(member);
+            *touched = true;
+        }
+    }
+
+    pub(crate) fn letter(&mut self, from: RaftId, group: u64, letter: NodeLetter) {
+        if let NodeLetter::Replica { message, copies, .. } = letter {
+            self.with(group, |member| member.step(MemberId(from.0), message, copies));
+        }
+    }
+
+    pub(crate) fn tick(&mut self, now_ms: u64) {
+        for group in 0..self.members.len() as u64 {
+            self.with(group, |member| member.tick(now_ms));
+        }
+    }
+
+    pub(crate) fn disk_woke(&mut self, group: u64) {
+        self.with(group, Member::disk_woke);
+    }
+
+    pub(crate) fn log_woke(&mut self, group: u64) {
+        self.with(group, Member::log_woke);
+    }
+
+    /// The file of words did something.
+    pub(crate) fn words_woke(&mut self) -> Result<(), String> {
+        let kept = self.votes.collect().map_err(|why| format!("the file of words: {why}"))?;
+        for (group, ticket) in kept {
+            self.with(group, |member| member.kept(ticket));
+        }
+        Ok(())
+    }
+
+    /// All that is to be done.
+    pub(crate) fn take_actions(&mut self, to: &mut GroupActions) {
+        // What is kept at once, or comes from the disk at once, has consequences.
+        while let Some(index) = self.touched.iter().position(|touched| *touched) {
+            if let (Some(member), Some(touched)) =
+                (self.members.get_mut(index), self.touched.get_mut(index))
+            {
+                *touched = false;
+                let actions = member.take_actions();
+                let group = index as u64;
+                for (id, message, copies) in actions.messages {
+                    let letter = NodeLetter::Replica { group, message, copies };
+                    to.send.push((RaftId(id.0), letter));
+                }
+                for (word, ticket) in actions.keep {
+                    self.votes.keep(group, word, ticket);
+                }
+                if actions.wakes_log {
+                    to.wakes.push(group);
+                }
+                to.told.extend(actions.told.into_iter().map(|it| format!("group {group}: {it}")));
+                // A node that leaves has stopped its broker: nothing is left to begin anew for.
+                to.must_restart |= actions.must_restart && self.leaving.is_none();
+                if let Some(why) = actions.failed {
+                    to.failed.get_or_insert_with(|| format!("group {group}: {why}"));
+                }
+            }
+        }
+        self.votes.sync();
+    }
+
+    /// Whether this node leads all groups.
+    pub(crate) fn leads_all(&self) -> bool {
+        self.leaving.is_none() && self.members.iter().all(|member| member.leads().is_some())
+    }
+
+    /// Who leads group 0, as far as is known here.
+    pub(crate) fn first_leader(&self) -> Option<RaftId> {
+        self.members.first().and_then(Member::leader).map(|id| RaftId(id.0))
+    }
+
+    /// The logs, once.
+    pub(crate) fn lend(
+        &mut self,
+        wake: impl Fn(u64) -> Arc<dyn Fn() + Send + Sync>,
+    ) -> Option<Vec<GroupLog<D>>> {
+        if self.is_lent || !self.leads_all() {
+            return None;
+        }
+        self.is_lent = true;
+        self.touched.fill(true);
+        (0..).zip(&mut self.members).map(|(group, it)| it.lend_log(wake(group))).collect()
+    }
+
+    /// Another node is to lead what this one leads.
+    pub(crate) fn leave(&mut self) {
+        self.leaving.get_or_insert_default();
+        self.looked_ms = 0;
+    }
+
+    /// Whether nothing is left to be done before it ends: another one leads, or nobody is there to. `is_linked` says who is.
+    pub(crate) fn has_left(&self, is_linked: impl Fn(RaftId) -> bool) -> bool {
+        let own = Some(self.id);
+        let is_led_elsewhere = |it: &Member<D>| it.leader().is_some() && it.leader() != own;
+        let leads = self.members.iter().any(|it| it.leader() == own);
+        let others = self.peers().into_iter().any(&is_linked);
+        !others
+            || !leads && self.members.iter().all(is_led_elsewhere)
+            || !self.led_before() && !leads
+    }
+
+    /// Whether it ever was a leader that has something to hand over.
+    fn led_before(&self) -> bool {
+        self.is_lent || self.members.iter().any(|it| it.leads().is_some())
+    }
+
+    /// The other members of the groups.
+    fn peers(&self) -> Vec<RaftId> {
+        let Some(first) = self.members.first() else { return Vec::new() };
+        let others = first.status().members.voters.into_iter().filter(|id| *id != self.id);
+        others.map(|id| RaftId(id.0)).collect()
+    }
+
+    /// Has groups go to where they belong.
+    pub(crate) fn look(&mut self, now_ms: u64, is_linked: impl Fn(RaftId) -> bool) {
+        if now_ms < self.looked_ms.saturating_add(LOOK_MS) {
+            return;
+        }
+        self.looked_ms = now_ms;
+        if self.leaving.is_some() {
+            self.look_for_heir(now_ms, is_linked);
+            return;
+        }
+        let leads_first = self.members.first().is_some_and(|it| it.leads().is_some());
+        if !leads_first {
+            self.partly_ms = None;
+            let own = RaftId(self.id.0);
+            let Some(to) = self.first_leader().filter(|id| *id != own && is_linked(*id)) else {
+                return;
+            };
+            for group in 1..self.members.len() {
+                self.transfer(group, to, now_ms);
+            }
+        } else if self.leads_all() {
+            self.partly_ms = None;
+        } else if now_ms >= self.partly_ms.get_or_insert(now_ms).saturating_add(PATIENCE_MS) {
+            self.partly_ms = None;
+            let others = self.members.iter().filter(|it| it.leads().is_none());
+            let leader =
+                others.filter_map(Member::leader).map(|id| RaftId(id.0)).find(|id| is_linked(*id));
+            if let Some(to) = leader {
+                self.transfer(0, to, now_ms);
+            }
+        }
+    }
+
+    /// Asks for an heir, the one that lacks least first, and then others.
+    fn look_for_heir(&mut self, now_ms: u64, is_linked: impl Fn(RaftId) -> bool) {
+        let peers: Vec<RaftId> = self.peers().into_iter().filter(|id| is_linked(*id)).collect();
+        let lags: Vec<u64> = peers.iter().map(|id| self.lag_of(*id)).collect();
+        let Some(leaving) = &mut self.leaving else { return };
+        let is_due = leaving.asked_ms.is_none_or(|at| now_ms >= at.saturating_add(TRANSFER_MS));
+        let present = leaving.asked.last().copied().filter(|id| peers.contains(id) && !is_due);
+        let to = present.or_else(|| {
+            let times = |id: &RaftId| leaving.asked.iter().filter(|it| *it == id).count();
+            let ranked = peers.iter().zip(lags).min_by_key(|(id, lag)| (times(id), *lag, **id));
+            let to = ranked.map(|(id, _)| *id)?;
+            leaving.asked.push(to);
+            leaving.asked_ms = Some(now_ms);
+            Some(to)
+        });
+        let Some(to) = to else { return };
+        for group in 0..self.members.len() {
+            self.transfer(group, to, now_ms);
+        }
+    }
+
+    /// How many batches a node lacks, of all groups that are led here.
+    fn lag_of(&self, id: RaftId) -> u64 {
+        let lags = self.members.iter().filter(|it| it.leads().is_some()).map(|member| {
+            let status = member.status();
+            let matched = status.matched.iter().find(|(of, _)| of.0 == id.0);
+            status.last.number.saturating_sub(matched.map_or(0, |(_, number)| *number))
+        });
+        lags.fold(0, u64::saturating_add)
+    }
+
+    fn transfer(&mut self, group: usize, to: RaftId, now_ms: u64) {
+        let (Some(member), Some(at), Some(touched)) = (
+            self.members.get_mut(group),
+            self.transferred_ms.get_mut(group),
+            self.touched.get_mut(group),
+        ) else {
+            return;
+        };
+        let is_due = at.is_none_or(|at| now_ms >= at.saturating_add(TRANSFER_MS));
+        if member.leads().is_some() && is_due && member.transfer(MemberId(to.0)).is_ok() {
+            *at = Some(now_ms);
+            *touched = true;
+        }
+    }
+
+    /// What each member is.
+    pub(crate) fn statuses(&self) -> Vec<GroupStatus> {
+        let rows = (0..).zip(&self.members).map(|(group, member)| {
+            let status = member.status();
+            GroupStatus {
+                group,
+                term: member.term(),
+                leader: member.leader().map(|id| RaftId(id.0)),
+                last: status.last.number,
+                stored: status.stored,
+                agreed: status.agreed.number,
+                matched: status
+                    .matched
+                    .iter()
+                    .map(|(id, number)| (RaftId(id.0), *number))
+                    .collect(),
+            }
+        });
+        rows.collect()
+    }
+}

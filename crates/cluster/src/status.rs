@@ -1,0 +1,83 @@
+//! What a node knows of its cluster, for people.
+
+use leveret_link::hello::{ClusterId, RaftId};
+use leveret_link::letters::NodeStatus;
+
+/// What this node is to the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is in no cluster yet.
+    Forming {
+        /// Who is missing, some with why: `rabbit@b (lists other nodes: rabbit@a)`.
+        missing: Vec<String>,
+    },
+    /// Nobody leads all groups, as far as it knows.
+    Waits,
+    /// This one does, and has said so.
+    Follows(RaftId),
+    /// It does: the logs are to be had ([`lend_logs`](crate::Cluster::lend_logs)).
+    Leads,
+}
+
+impl Standing {
+    /// A word for it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Forming { .. } => "forming",
+            Self::Waits => "waits",
+            Self::Follows(_) => "follows",
+            Self::Leads => "leads",
+        }
+    }
+}
+
+/// All that a node knows of its cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterStatus {
+    /// None while it is formed.
+    pub cluster: Option<ClusterId>,
+    /// This node.
+    pub own: String,
+    /// What it is to the others.
+    pub standing: Standing,
+    /// The node that leads all groups.
+    pub leader: Option<String>,
+    /// All members by name, this node among them; while the cluster is formed those that are listed.
+    pub nodes: Vec<NodeRow>,
+    /// All groups by number; none while the cluster is formed.
+    pub groups: Vec<GroupRow>,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRow {
+    /// `name@host`.
+    pub name: String,
+    /// Its data directory, as far as it is known.
+    pub raft_id: Option<RaftId>,
+    /// There is a link to it, or it is this node.
+    pub is_running: bool,
+    /// Why it is not a part of the cluster, if that is known here.
+    pub why_not: Option<String>,
+    /// As it told last.
+    pub status: Option<NodeStatus>,
+}
+
+/// A group, as this node's member knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRow {
+    /// 0 is the names, `1 + i` is shard `i`.
+    pub group: u64,
+    /// The highest term it knows of.
+    pub term: u64,
+    /// Who leads in it.
+    pub leader: Option<String>,
+    /// The number of the last batch.
+    pub last: u64,
+    /// The last one that is on the disk.
+    pub stored: u64,
+    /// The last one that is agreed upon.
+    pub agreed: u64,
+    /// How far each other member has the log, if this one leads.
+    pub matched: Vec<(String, u64)>,
+}
