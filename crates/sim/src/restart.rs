@@ -261,7 +261,7 @@ impl Sim {
         self.fill()?;
         let mut is_still = false;
         for _ in 0..REST_TIMES {
-            let writes = self.writes();
+            let before = (self.writes(), self.shadow.totals.given);
             let mut is_quiet = false;
             for _ in 0..REST_STEPS {
                 is_quiet = !self.one(false)?;
@@ -276,7 +276,8 @@ impl Sim {
                 return Ok(());
             }
             self.now = self.now.after_ms(500);
-            is_still = self.writes() == writes;
+            // What was given out just now may be settled with it, and the disk hears of that a moment later.
+            is_still = (self.writes(), self.shadow.totals.given) == before;
         }
         // What timers began late goes on.
         if !is_still {
