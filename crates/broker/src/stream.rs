@@ -76,6 +76,8 @@ pub struct StreamPlace {
     pub term: u64,
     /// The number that it takes next.
     pub next: u64,
+    /// All up to this one are done, and that is agreed upon, as far as the shard has said so in this term.
+    pub agreed: u64,
 }
 
 /// Something that a note says of a letter.

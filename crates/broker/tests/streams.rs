@@ -243,6 +243,23 @@ fn of_a_letter_that_is_done_in_part_the_rest_is_done() {
     assert!((1..=21).all(|it| world.told.get(&it).is_some_and(|told| told.iter().all(|ok| *ok))));
 }
 
+/// The log lost its end before the shard said that a letter is agreed upon: its node waits for that, and may send nothing else.
+#[test]
+fn a_new_term_says_what_is_agreed_upon() {
+    let mut world = World::new();
+    let [all, ..] = world.queues;
+    world.publish(1, [message(1, &[all])]);
+    world.shard.sync().expect("handed over");
+    while world.log.hand().finish() {
+        world.shard.sync().expect("handed over");
+    }
+    assert_eq!(world.news, []);
+    world.lose();
+    world.turn([]);
+    assert_eq!(world.news, [StreamEvent::Agreed(1)]);
+    assert_eq!(world.shard.stream_place(BODIES).agreed, 1);
+}
+
 /// A batch may end where an earlier turn ended: it has the note of that turn, though there is a newer one.
 #[test]
 fn each_turn_has_its_note_in_its_batch() {

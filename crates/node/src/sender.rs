@@ -347,11 +347,14 @@ impl StreamSender {
 
     /// The link is new, or the shard: it is so far with messages, and with settlements. All that is kept is sent again, but for
     /// letters that the shard has and of which nobody waits for a verdict. What the shard has from before this term it tells
-    /// again.
-    pub fn begins(&mut self, bodies: StreamPlace, acks: StreamPlace) {
+    /// again. What is agreed upon is let go of: the news of that may have been lost.
+    pub fn begins(&mut self, bodies: StreamPlace, acks: StreamPlace, out: &mut Outbox) {
         self.term = self.term.max(bodies.term);
-        self.bodies.begins(bodies.next);
-        self.acks.begins(acks.next);
+        for (window, place) in [(&mut self.bodies, bodies), (&mut self.acks, acks)] {
+            window.agreed(place.agreed);
+            window.begins(place.next);
+        }
+        self.resume(out);
     }
 
     /// The shard says something of a stream.

@@ -173,9 +173,10 @@ impl Link {
         shard: &Shard<L>,
         is_new_term: bool,
         keeps_flights: bool,
+        out: &mut Outbox,
     ) {
         let places = self.places(shard);
-        self.sender.begins(places[0], places[1]);
+        self.sender.begins(places[0], places[1], out);
         for (class, place) in places.into_iter().enumerate() {
             if !keeps_flights {
                 self.flights[class].clear();
@@ -188,12 +189,12 @@ impl Link {
     }
 
     /// All that is to come comes now, in order: the process stops.
-    pub(crate) fn flush<L: Log>(&mut self, shard: &Shard<L>) -> Vec<ToShard> {
+    pub(crate) fn flush<L: Log>(&mut self, shard: &Shard<L>, out: &mut Outbox) -> Vec<ToShard> {
         let mut letters = Vec::new();
         if self.is_idle(shard) {
             return letters;
         }
-        self.begin(shard, false, false);
+        self.begin(shard, false, false, out);
         for (class, name) in CLASSES.into_iter().enumerate() {
             while let Some(numbered) = self.sender.next(name) {
                 letters.push(self.arrive(class, numbered));
@@ -257,7 +258,7 @@ mod tests {
         let [first, second] = [(); 2].map(|()| link.sender.next(StreamClass::Acks));
         let mut inbox = vec![link.arrive(1, first.expect("a letter"))];
         link.flights[1].extend(second);
-        link.begin(&shard, true, true);
+        link.begin(&shard, true, true, &mut out);
 
         let mut random = Random::new(Seed(1), 0);
         for _ in 0..1_000 {

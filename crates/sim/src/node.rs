@@ -620,16 +620,19 @@ impl<L: Log> Node<L> {
 
     /// The link to a shard begins anew. The shard may have, too.
     pub(crate) fn begin_link(&mut self, index: usize, is_new_term: bool, keeps_flights: bool) {
-        if let Some(link) = self.links.get_mut(index) {
-            link.begin(&self.shards[index].shard, is_new_term, keeps_flights);
-        }
+        let Some(link) = self.links.get_mut(index) else { return };
+        let mut out = Outbox::default();
+        link.begin(&self.shards[index].shard, is_new_term, keeps_flights, &mut out);
+        self.tell_now(out);
     }
 
     /// What is on links comes at once.
     pub(crate) fn flush_links(&mut self) {
+        let mut out = Outbox::default();
         for (link, actor) in self.links.iter_mut().zip(&mut self.shards) {
-            actor.inbox.extend(link.flush(&actor.shard));
+            actor.inbox.extend(link.flush(&actor.shard, &mut out));
         }
+        self.tell_now(out);
     }
 
     /// Letters that were numbered in this life.

@@ -156,7 +156,7 @@ impl<L: Log> Shard<L> {
             }
             finished.push((at, Holder::OWNER));
         });
-        streams.all_found();
+        streams.all_found(store.moment());
         let mut parts = parts.into_iter().peekable();
         store.recover(seen_below, &mut |record| {
             read += 1;

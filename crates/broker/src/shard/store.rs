@@ -173,6 +173,11 @@ impl<L: Log> Store<L> {
         Ok(Noted { first, count, moment: self.log.moment() })
     }
 
+    /// What was done so far.
+    pub(super) fn moment(&self) -> Moment {
+        self.log.moment()
+    }
+
     /// Lets go of such a record.
     pub(super) fn release_note(&mut self, at: Offset) {
         self.release(at, NOTES);

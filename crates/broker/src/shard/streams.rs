@@ -73,6 +73,8 @@ struct Stream {
     notes: VecDeque<(Offset, u64)>,
     /// Low numbers, and until when the log has to be agreed upon.
     marks: VecDeque<(Moment, u64)>,
+    /// The last low number of which was said that it is agreed upon.
+    agreed: u64,
 }
 
 /// Which letters are done.
@@ -120,6 +122,7 @@ impl Stream {
             has_said_lacks: false,
             notes: VecDeque::new(),
             marks: VecDeque::new(),
+            agreed: 0,
         }
     }
 
@@ -196,8 +199,9 @@ impl Streams {
 
     /// How far it has taken a stream.
     pub(super) fn place(&self, id: StreamId) -> StreamPlace {
-        let taken = self.all.iter().find(|stream| stream.id == id).map_or(0, |it| it.taken);
-        StreamPlace { term: self.term, next: taken + 1 }
+        let stream = self.all.iter().find(|stream| stream.id == id);
+        let (taken, agreed) = stream.map_or((0, 0), |it| (it.taken, it.agreed));
+        StreamPlace { term: self.term, next: taken + 1, agreed }
     }
 
     /// A letter, or what is left of it, is being done from now on. Its first messages were done before.
@@ -316,6 +320,7 @@ impl Streams {
                 last = Some(low);
             }
             if let Some(low) = last {
+                stream.agreed = low;
                 each(StreamNews { stream: stream.id, term, what: StreamEvent::Agreed(low) });
             }
         }
@@ -362,11 +367,13 @@ impl Streams {
         }
     }
 
-    /// The log was read.
-    pub(super) fn all_found(&mut self) {
+    /// The log was read up to its end. The term before may have ended before it said what is agreed upon, and no other letter
+    /// of a stream may come: its node waits for that.
+    pub(super) fn all_found(&mut self, end: Moment) {
         for stream in &mut self.all {
             stream.taken = stream.done.low;
             stream.earlier = stream.done.clone();
+            stream.marks.push_back((end, stream.done.low));
         }
     }
 

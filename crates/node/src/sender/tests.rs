@@ -55,8 +55,9 @@ fn hear(sender: &mut StreamSender, class: StreamClass, what: StreamEvent) -> Vec
     told(|out| sender.hear(&news, out))
 }
 
-fn begins(sender: &mut StreamSender, term: u64, next: u64) {
-    sender.begins(StreamPlace { term, next }, StreamPlace { term, next: 1 });
+fn begins(sender: &mut StreamSender, term: u64, next: u64, agreed: u64) -> Vec<String> {
+    let acks = StreamPlace { term, next: 1, agreed: 0 };
+    told(|out| sender.begins(StreamPlace { term, next, agreed }, acks, out))
 }
 
 fn sent(sender: &mut StreamSender, class: StreamClass) -> Vec<u64> {
@@ -96,14 +97,14 @@ fn what_is_kept_is_sent_again_in_order() {
     hear(&mut sender, BODIES, StreamEvent::Lacks(4));
     assert_eq!(sent(&mut sender, BODIES), [4, 5]);
     // The same shard over a new link.
-    begins(&mut sender, 0, 3);
+    begins(&mut sender, 0, 3, 0);
     assert_eq!(sent(&mut sender, BODIES), [1, 2, 3, 4, 5], "it may have to be asked");
     confirm(&mut sender, 2, 2, true);
-    begins(&mut sender, 0, 6);
+    begins(&mut sender, 0, 6, 0);
     assert_eq!(sent(&mut sender, BODIES), [1, 3, 4, 5]);
     hear(&mut sender, BODIES, StreamEvent::Agreed(2));
     // A new term: the first one has no verdict.
-    begins(&mut sender, 1, 4);
+    begins(&mut sender, 1, 4, 2);
     assert_eq!(sent(&mut sender, BODIES), [1, 3, 4, 5]);
     // What an earlier one said is out of date.
     let news = StreamNews { stream: sender.stream(BODIES), term: 0, what: StreamEvent::Lacks(1) };
@@ -151,6 +152,17 @@ fn who_fills_the_window_pauses() {
     let list = (1..=5).map(|it| keep(&mut sender, publish(ME, [it])));
     let paused: Vec<_> = list.collect();
     assert!(paused.iter().any(|it| it[..] == ["1: Paused(true)"]), "{paused:?}");
+}
+
+/// The news that letters are agreed upon were lost, and who waits for them sends nothing that would bring others.
+#[test]
+fn a_new_link_tells_what_is_agreed_upon() {
+    let mut sender = sender(2);
+    keep(&mut sender, publish(ME, [0]));
+    assert_eq!(keep(&mut sender, publish(ME, [0])), ["1: Paused(true)"]);
+    assert_eq!(sent(&mut sender, BODIES), [1, 2]);
+    assert_eq!(begins(&mut sender, 0, 3, 2), ["1: Paused(false)"]);
+    assert_eq!((sender.kept(), sent(&mut sender, BODIES)), (0, vec![]));
 }
 
 /// Messages wait for the acks of a consumer, who pauses as there was no room for acks.
@@ -220,7 +232,10 @@ fn all_is_done_once() {
                 agreed += 1;
                 let what = StreamEvent::Agreed(agreed);
                 let news = StreamNews { stream: sender.stream(BODIES), term, what };
-                sender.hear(&news, &mut out);
+                // News get lost, too.
+                if below(5) > 0 {
+                    sender.hear(&news, &mut out);
+                }
             }
             if below(3) == 0 {
                 for first in answers.drain(..) {
@@ -234,7 +249,9 @@ fn all_is_done_once() {
                     answers.clear();
                     term += 1;
                 }
-                begins(&mut sender, term, done.len() as u64 + 1);
+                let place = StreamPlace { term, next: done.len() as u64 + 1, agreed };
+                let acks = StreamPlace { term, next: 1, agreed: 0 };
+                sender.begins(place, acks, &mut out);
             }
             for (_, letter) in out.sessions {
                 match letter {

@@ -68,7 +68,7 @@ fn the_last_note_counts() {
             let piece = NotePiece::decode(&piece.encode()).expect("a note");
             found.found(Offset::new(at as u64), piece);
         }
-        found.all_found();
+        found.all_found(Moment::default());
         let Some(want) = streams.all.pop() else { continue };
         let it = &mut found.all[0];
         assert_eq!((&it.done, &it.refused), (&want.done, &want.refused), "seed {seed}");
@@ -85,16 +85,17 @@ fn a_number_is_taken_once_and_in_its_turn() {
     assert_eq!(streams.take(ID, 1, 1), NumberFate::Again);
     assert_eq!(streams.take(ID, 2, 1), NumberFate::Next { done: 0 });
     assert_eq!(streams.take(ID, 4, 1), NumberFate::Lacks(3));
-    assert_eq!(streams.place(ID), StreamPlace { term: 0, next: 3 });
+    let place = |term, next| StreamPlace { term, next, agreed: 0 };
+    assert_eq!(streams.place(ID), place(0, 3));
     let other = StreamId { class: StreamClass::Acks, ..ID };
-    assert_eq!(streams.place(other), StreamPlace { term: 0, next: 1 });
+    assert_eq!(streams.place(other), place(0, 1));
 
     let mut again = Streams::default();
     again.begin_term();
     let items = vec![NoteItem::Done { first: 4, last: 5 }, NoteItem::Part { number: 3, count: 7 }];
     again.found(Offset::new(9), NotePiece { stream: ID, goes_on: false, low: 2, items });
-    again.all_found();
-    assert_eq!(again.place(ID), StreamPlace { term: 1, next: 3 });
+    again.all_found(Moment::default());
+    assert_eq!(again.place(ID), place(1, 3));
     assert_eq!(again.take(ID, 2, 1), NumberFate::Earlier);
     assert_eq!(again.take(ID, 4, 1), NumberFate::Lacks(3));
     assert_eq!(again.take(ID, 3, 1), NumberFate::Next { done: 7 });
@@ -123,4 +124,16 @@ fn what_is_agreed_upon_is_said_once() {
     }
     let want = [(10, 1), (29, 2), (30, 3)].map(|(at, low)| (at, StreamEvent::Agreed(low)));
     assert_eq!(said, want);
+    assert_eq!(streams.place(ID).agreed, 3, "whoever begins to talk to the shard is told again");
+
+    // A new term says it once more.
+    let mut again = Streams::default();
+    again.begin_term();
+    again.found(Offset::new(9), NotePiece { stream: ID, goes_on: false, low: 3, items: vec![] });
+    again.all_found(moment(40));
+    let mut said = Vec::new();
+    for until in [39, 40, 41] {
+        again.agreed(|it| it.end.get() <= until, |news| said.push((until, news.term, news.what)));
+    }
+    assert_eq!(said, [(40, 1, StreamEvent::Agreed(3))]);
 }
