@@ -36,6 +36,7 @@ impl Disk for NoDisk {
             Op::Read { .. } => Done::Read(Err(DiskError::Failed("nothing is kept".into()))),
             Op::Remove { .. } => Done::Removed(Ok(())),
             Op::Cut { .. } => Done::Cut(Ok(())),
+            Op::SetPoint(_) => Done::PointSet(Ok(())),
             Op::Digest { .. } => Done::Digested(Ok(())),
         };
         self.done.push_back((token, done));

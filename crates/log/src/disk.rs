@@ -11,6 +11,7 @@ use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 
+use crate::BatchName;
 use crate::file::Undigested;
 
 pub use body::Body;
@@ -157,6 +158,9 @@ pub enum Op {
         /// How far the log is with these.
         reached: Reached,
     },
+    /// Has the list of files say this point, synced. It needs no room, but for the first time, and for many more members than
+    /// before. Keeps its place among writes and removals.
+    SetPoint(Point),
     /// Makes the digest of a file that nothing is written to any more, and keeps it beside it: see
     /// [`Digester`](crate::file::Digester). It replaces one that is there, which goes if the file is damaged. Nobody waits
     /// for it, and it should take little from those who work.
@@ -254,6 +258,16 @@ pub struct Floor {
     pub segment: u64,
 }
 
+/// The last batch below which files with terms may have been rewritten or removed: others cannot have what is not above it as
+/// batches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Which batch. All members agreed to it.
+    pub at: BatchName,
+    /// Who is a member of the group as of it, in words that are not the log's.
+    pub members: Bytes,
+}
+
 /// The lines of a list of files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RosterLines {
@@ -261,6 +275,8 @@ pub struct RosterLines {
     pub files: Vec<Listed>,
     /// How far the log was when it was opened last.
     pub floor: Floor,
+    /// Of a log with terms, once it was told.
+    pub point: Option<Point>,
 }
 
 /// What a disk knows of its files besides what is there: see [`Disk::roster`].
@@ -280,6 +296,14 @@ impl Roster {
         match self {
             Self::None => &[],
             Self::Damaged(lines, _) | Self::Whole(lines) => &lines.files,
+        }
+    }
+
+    /// Its point, if it has one that can be read.
+    pub fn point(&self) -> Option<&Point> {
+        match self {
+            Self::None => None,
+            Self::Damaged(lines, _) | Self::Whole(lines) => lines.point.as_ref(),
         }
     }
 
@@ -316,6 +340,8 @@ pub enum Done {
     Removed(Result<(), DiskError>),
     /// The end of a file was cut off.
     Cut(Result<(), DiskError>),
+    /// The list of files has the point. Where there was no room it has the one before.
+    PointSet(Result<(), DiskError>),
     /// A digest was made, or cannot be made.
     Digested(Result<(), Undigested>),
     /// What the disk keeps besides files failed, with this operation or on its own: nobody knows any more what it has, and

@@ -20,6 +20,7 @@
 //! | opening | [`recover`], of damaged files [`salvage`], without reading all of them [`digest`] |
 //! | giving back space | [`space`], [`rewrite`] |
 //! | names of batches among all who have the log | [`terms`] |
+//! | which batches others cannot have as such | [`point`] |
 //! | batches for others to copy, and copies of others' | [`give`], [`follow`] |
 //!
 //! Batches are numbered. A batch with durable records or with notes is synced before the next one is
@@ -34,6 +35,7 @@ mod format;
 mod give;
 mod lend;
 mod paged;
+mod point;
 mod recover;
 mod rewrite;
 mod salvage;
@@ -251,6 +253,7 @@ pub struct FileLog<D> {
     space: space::Space,
     lending: Lending,
     giving: give::Giving,
+    point: point::Known,
     /// Unless the log leads, or has no others.
     following: Option<Box<follow::Following>>,
     /// What is in memory before it was looked at for eviction.
@@ -355,6 +358,7 @@ impl<D: Disk> FileLog<D> {
             space: space::Space::awaiting(found.kept),
             lending: Lending::default(),
             giving: give::Giving::new(options.copies_bytes),
+            point: point::Known::of(found.point),
             following: None,
             evicted: end,
             next_token: 0,
@@ -490,6 +494,7 @@ impl<D: Disk> FileLog<D> {
                     }
                 }
                 Done::Cut(result) => drop(self.cut_done(token, result)),
+                Done::PointSet(result) => self.point_set(token, result),
                 Done::Digested(result) => self.digested(token, &result),
                 Done::Failed(error) => self.writer.fail(error.to_string()),
             }

@@ -790,6 +790,7 @@ fn a_follower_gives_back_space() {
         }
         settle(&mut follower);
         follower.apply_to(follower.last()).unwrap();
+        batches::move_point(&mut follower, number);
         leader.log.set_agreed(follower.last().number + 1);
     }
     for _ in 0..1000 {
@@ -865,6 +866,8 @@ fn each_gives_back_space_on_its_own() {
             let committed = follower.stored().number;
             commit(&mut follower, committed);
             leader.log.set_agreed(committed + 1);
+            batches::move_point(&mut follower, committed);
+            batches::move_point(&mut leader.log, committed);
             if below(300) == 0 {
                 settle(&mut follower);
                 drop(follower);

@@ -286,6 +286,8 @@ fn terms_are_known_beside_digests_and_rewritten_files() {
         append(&mut log, &[0; 100]).unwrap();
         drive(&mut log);
         log.set_agreed(log.next_batch());
+        let last = log.next_batch() - 1;
+        batches::move_point(&mut log, last);
     }
     log.reclaim();
     settle(&mut log);

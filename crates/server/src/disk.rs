@@ -305,6 +305,7 @@ impl Job {
             Self::Do(_, Op::Read { pieces, .. }) => ("a read", bytes_of(pieces)),
             Self::Do(_, Op::Remove { .. }) => ("a removal of a file", 0),
             Self::Do(_, Op::Cut { .. }) => ("a cut of a file", 0),
+            Self::Do(_, Op::SetPoint(_)) => ("a write of the point", 0),
             Self::Do(_, Op::Digest { .. }) => ("a digest", 0),
             Self::Close(_) => ("a close of a file", 0),
         }
@@ -506,7 +507,7 @@ impl Disk for RealDisk {
         let Some([writes, reads]) = &self.submit else { return };
         let to = match op {
             Op::Read { .. } | Op::Write { is_background: true, .. } => reads,
-            Op::Write { .. } | Op::Remove { .. } | Op::Cut { .. } => writes,
+            Op::Write { .. } | Op::Remove { .. } | Op::Cut { .. } | Op::SetPoint(_) => writes,
             Op::Digest { file, len } => return self.digests.make(token, file, len),
         };
         // A thread ends only after the sender is dropped, or in a panic, which ends the process.

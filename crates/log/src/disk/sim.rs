@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::{
-    Body, Disk, DiskError, Done, FileName, Floor, Listed, Op, Piece, Reached, Roster, RosterLines,
-    Stage, Token, lens_like,
+    Body, Disk, DiskError, Done, FileName, Floor, Listed, Op, Piece, Point, Reached, Roster,
+    RosterLines, Stage, Token, lens_like,
 };
 use crate::file::{Digester, Undigested};
 
@@ -87,6 +87,8 @@ struct World {
     roster: BTreeMap<FileName, Listed>,
     safe_roster: BTreeMap<FileName, Listed>,
     floor: Floor,
+    /// Always synced.
+    point: Option<Point>,
     list: List,
 }
 
@@ -266,6 +268,16 @@ impl World {
         Ok(())
     }
 
+    fn set_point(&mut self, point: Point) -> Result<(), DiskError> {
+        self.write_list()?;
+        if matches!(self.list, List::GivenUp) {
+            return Err(DiskError::Full);
+        }
+        self.point = Some(point);
+        self.safe_roster = self.roster.clone();
+        Ok(())
+    }
+
     fn truncate(&mut self, file: FileName, len: u64) {
         if let Some(file) = self.files.get_mut(&file) {
             file.bytes.truncate(len as usize);
@@ -391,6 +403,7 @@ impl SimDisk {
             roster: BTreeMap::new(),
             safe_roster: BTreeMap::new(),
             floor: Floor::default(),
+            point: None,
             list: List::default(),
         })))
     }
@@ -449,6 +462,7 @@ impl SimDisk {
                 Op::Digest { file, len } if world.below(2) == 0 => {
                     let _ = world.digest(file, len);
                 }
+                Op::SetPoint(point) if world.below(2) == 0 => drop(world.set_point(point)),
                 _ => {}
             }
         }
@@ -522,7 +536,7 @@ impl SimDisk {
                 world.roster.insert(file, line);
             }
         }
-        world.floor = Floor::default();
+        (world.floor, world.point) = (Floor::default(), None);
     }
 
     /// What is known of files.
@@ -579,12 +593,14 @@ impl SimDisk {
     /// Another disk with the same files, and that knows the same of them.
     pub fn copy_whole(&self, seed: u64) -> Self {
         let copy = self.copy(seed);
-        let (roster, floor, list, aside, digests) = {
+        let (roster, floor, list, aside, digests, point) = {
             let world = self.world();
             let (aside, digests) = (world.aside.clone(), world.digests.clone());
-            (world.roster.clone(), world.floor, world.list, aside, digests)
+            let point = world.point.clone();
+            (world.roster.clone(), world.floor, world.list, aside, digests, point)
         };
         let mut world = copy.world();
+        world.point = point;
         (world.safe_roster, world.roster) = (roster.clone(), roster);
         (world.floor, world.list, world.aside) = (floor, list, aside);
         world.digests = digests;
@@ -660,6 +676,10 @@ impl Disk for SimDisk {
                 }
                 Err(error) => Done::Failed(error),
             },
+            Op::SetPoint(point) => match world.set_point(point) {
+                Err(error @ DiskError::Failed(_)) => Done::Failed(error),
+                result => Done::PointSet(result),
+            },
             Op::Remove { file, next_len } => {
                 world.digests.remove(&file);
                 if let Err(error) = world.strike(file) {
@@ -685,7 +705,7 @@ impl Disk for SimDisk {
     fn roster(&mut self) -> Result<Roster, DiskError> {
         let world = self.world();
         let files = world.roster.values().copied().collect();
-        let lines = RosterLines { files, floor: world.floor };
+        let lines = RosterLines { files, floor: world.floor, point: world.point.clone() };
         Ok(match world.list {
             List::Whole | List::Failed => Roster::Whole(lines),
             List::GivenUp => Roster::Damaged(RosterLines::default(), "was given up".to_owned()),
@@ -696,7 +716,7 @@ impl Disk for SimDisk {
 
     fn enlist(&mut self, lines: &RosterLines, _: bool) -> Result<(), DiskError> {
         let mut world = self.world();
-        (world.floor, world.list) = (lines.floor, List::Whole);
+        (world.floor, world.list, world.point) = (lines.floor, List::Whole, lines.point.clone());
         world.roster = lines.files.iter().map(|it| (it.file, *it)).collect();
         world.safe_roster = world.roster.clone();
         Ok(())

@@ -154,8 +154,9 @@ pub(super) struct Tail {
 }
 
 impl Tail {
-    pub(super) fn new(told: BatchName) -> Self {
-        Self { items: VecDeque::new(), applied: BatchName::NONE, committed: 0, told }
+    /// Of a log in whose files all up to number `point` is committed.
+    pub(super) fn new(told: BatchName, point: u64) -> Self {
+        Self { items: VecDeque::new(), applied: BatchName::NONE, committed: point, told }
     }
 
     /// The batch that was read in place of the one that others agreed to.

@@ -44,7 +44,7 @@ use super::table::Table;
 use super::{Options, Store};
 use crate::Holder;
 use crate::disk::{
-    Disk, DiskError, FileName, Floor, Heading, Listed, Reached, Roster, RosterLines, Stage,
+    Disk, DiskError, FileName, Floor, Heading, Listed, Point, Reached, Roster, RosterLines, Stage,
 };
 use choose::{Choice, File, choose, is_finished};
 use known::{Known, there};
@@ -185,6 +185,8 @@ pub(super) struct Found {
     pub(super) report: Report,
     /// Of a follower: what the table knows besides, and what is not in it.
     pub(super) followed: Option<(Table, Tail)>,
+    /// What the list of files has.
+    pub(super) point: Option<Point>,
 }
 
 /// What reading all files of a log came to. Nothing was changed.
@@ -354,7 +356,10 @@ fn read_all<D: Disk>(
         last_term: 0,
         last: None,
         terms: None,
-        tail: options.follows.map(Tail::new),
+        tail: options.follows.map(|told| {
+            let point = known.roster.point().map_or(0, |it| it.at.number);
+            Tail::new(told, point)
+        }),
         until,
         cut: None,
         progress,
@@ -476,10 +481,12 @@ fn read_all<D: Disk>(
     enlisted.extend(unagreed.iter().map(|&file| Listed { reached, ..known.going(file) }));
     enlisted.extend(obsolete.iter().map(|&file| known.going(file)));
     let obsolete = unagreed.into_iter().chain(obsolete).collect();
-    let lines = RosterLines { files: enlisted, floor };
+    let point = known.roster.point().cloned();
+    let lines = RosterLines { files: enlisted, floor, point: point.clone() };
     let has_list = is_list_needed || known.roster != Roster::None;
     let changes = Changes { ends, cut, obsolete, lines, is_list_needed, has_list, digested: None };
-    Ok((store, Found { reached, last_term, next_segment, kept, report, followed }, changes))
+    let found = Found { reached, last_term, next_segment, kept, report, followed, point };
+    Ok((store, found, changes))
 }
 
 /// Forgets where stragglers are that nobody holds, and volatile records: they are lost.

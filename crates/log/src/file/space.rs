@@ -186,10 +186,15 @@ impl<D: Disk> FileLog<D> {
             self.space.may_rewrite && !self.space.waits_for_room && self.space.leaving.is_empty();
         if self.space.rewrite.is_none() && may_rewrite {
             self.space.may_rewrite = false;
-            if let Some(range) = self.worth_rewriting() {
+            let mut wants_point = false;
+            if let Some(range) = self.worth_rewriting(&mut wants_point) {
                 self.begin_rewrite(range);
             }
+            if wants_point {
+                self.point.want();
+            }
         }
+        self.move_point();
         self.step_rewrite();
         self.remove_doomed();
         self.digest_next();
@@ -288,7 +293,7 @@ impl<D: Disk> FileLog<D> {
     /// next waits for its room.
     fn remove_dead(&mut self) {
         self.space.may_remove = false;
-        let Self { store, writer, fetch, giving, .. } = self;
+        let Self { store, writer, fetch, giving, point, .. } = self;
         let held_from = giving.held_from();
         let unsafe_from = writer.unsafe_from(self.sums.unwritten);
         let segments = &mut store.segments;
@@ -304,7 +309,11 @@ impl<D: Disk> FileLog<D> {
                 let stays = newest == Some(file) && (!writer.is_full() || fetch.reads(file));
                 let may_go = segment.last_noted < unsafe_from && !stays && writer.may_leave(file);
                 waits |= !may_go;
-                may_go
+                let is_below = point.covers(segment);
+                if may_go && !is_below {
+                    point.want();
+                }
+                may_go && is_below
             });
             // What waits is looked at again when the batch is safe.
             self.space.may_remove |= waits;
@@ -316,8 +325,8 @@ impl<D: Disk> FileLog<D> {
     }
 
     /// Segments whose rewriting gives back the most for what it costs, if files are much larger than
-    /// what is held: the one with the smallest useful share, and neighbours that are small.
-    fn worth_rewriting(&self) -> Option<std::ops::RangeInclusive<usize>> {
+    /// what is held: the one with the smallest useful share, and neighbours that are small. There may be more above the point.
+    fn worth_rewriting(&self, wants_point: &mut bool) -> Option<std::ops::RangeInclusive<usize>> {
         let all = &self.store.segments.all;
         let segment_len = self.segment_len();
         let limit = self.sums.live_bytes / 10 * 13 + 2 * self.options.segment_bytes;
@@ -328,7 +337,7 @@ impl<D: Disk> FileLog<D> {
         let is_awaited =
             |first: u64, last: u64| self.space.awaited.range(first..=last).next().is_some();
         let held_from = self.giving.held_from();
-        let can = |it: &&Segment| {
+        let can_above = |it: &&Segment| {
             let is_whole = it.is_sealed && !it.is_damaged && !it.is_dead();
             // What a follower does not know the holders of cannot be copied.
             let is_whole = is_whole && it.next_batch <= held_from && it.lost == 0;
@@ -338,6 +347,9 @@ impl<D: Disk> FileLog<D> {
                 && !it.has_notes_on(self.space.going())
         };
         let share = |segment: &Segment| segment.useful_bytes() * 1000 / segment.len.max(1);
+        let is_above = |it: &Segment| !self.point.covers(it) && share(it) <= 800;
+        *wants_point = all.iter().any(|it| is_above(it) && can_above(&it));
+        let can = |it: &&Segment| self.point.covers(it) && can_above(it);
         let victim = (0..all.len()).filter(|&index| can(&&all[index]));
         let victim = victim.min_by_key(|&index| share(&all[index]))?;
         if share(&all[victim]) > 800 {

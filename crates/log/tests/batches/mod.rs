@@ -2,10 +2,11 @@
 
 #![allow(dead_code, unused_imports, reason = "each test uses a part")]
 
-use leveret_log::disk::{FileName, SimDisk};
+use bytes::Bytes;
+use leveret_log::disk::{Disk, FileName, Point, SimDisk};
 use leveret_log::file::{OpenError, Options, Report};
 pub(crate) use leveret_log::suite::{drive, read_cold as read};
-use leveret_log::{AppendError, FileLog, Holder, Keep, Log, Offset};
+use leveret_log::{AppendError, BatchName, FileLog, Holder, Keep, Log, Offset};
 
 pub(crate) const ONE: [Holder; 1] = [Holder::new(1)];
 pub(crate) const FIRST: FileName = FileName { segment: 0, generation: 0 };
@@ -41,4 +42,17 @@ pub(crate) fn recovered(log: &mut FileLog<SimDisk>) -> Vec<u64> {
     let mut found = Vec::new();
     log.recover(&mut |it| found.push(it.at.get()));
     found
+}
+
+/// The point of a log at a batch, whose number says who is a member.
+pub(crate) fn point(log: &FileLog<impl Disk>, number: u64) -> Point {
+    let at = BatchName { number, term: log.term_of(number).unwrap_or(1) };
+    Point { at, members: Bytes::copy_from_slice(&number.to_le_bytes()) }
+}
+
+/// A log that waits for a higher point gets this one.
+pub(crate) fn move_point(log: &mut FileLog<impl Disk>, number: u64) {
+    if log.wants_point() {
+        log.set_point(point(log, number));
+    }
 }

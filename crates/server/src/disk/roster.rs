@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use leveret_log::BatchName;
 use leveret_log::disk::{
-    DiskError, FileName, Floor, Heading, Listed, Reached, Roster, RosterLines, Stage,
+    DiskError, FileName, Floor, Heading, Listed, Point, Reached, Roster, RosterLines, Stage,
 };
 
 use super::{not_written, sync_dir};
@@ -31,6 +32,15 @@ const LOST: &str = "files.lost";
 const LINE: usize = 128;
 const MAGIC: &[u8; 8] = b"LVRTLIST";
 const FORMAT: u32 = 2;
+
+/// With a point: programs that know of none refuse the list.
+const FORMAT_WITH_POINT: u32 = 3;
+
+/// Bytes of who is a member in a line of the point.
+const PART: usize = 64;
+
+/// Lines of each of both copies of a point, at least.
+const PARTS_MIN: usize = 4;
 
 /// Bytes of a line in format 1, which had less of each file.
 const LINE_1: usize = 64;
@@ -60,8 +70,12 @@ pub(super) struct List {
     names: Names,
     /// None if there is no list.
     file: Option<File>,
-    /// By line, the first of the file not counted.
+    /// By line, the first of the file and those of the point not counted.
     lines: Vec<Option<Listed>>,
+    /// The point, and how often it was moved.
+    point: Option<(Point, u64)>,
+    /// Lines that the file has for each of both copies of it.
+    parts: usize,
     by_name: HashMap<FileName, usize, FixedState>,
     floor: Floor,
     /// The number of the last start of the node, as far as this list was told. 0: none.
@@ -102,6 +116,8 @@ impl List {
             file: None,
             lines,
             by_name,
+            point: None,
+            parts: 0,
             floor,
             start: 0,
             dirty_since: None,
@@ -128,11 +144,16 @@ impl List {
 
     /// These are the files: the list says so if there is one, or if there has to be.
     pub(super) fn enlist(&mut self, lines: &RosterLines, is_needed: bool) -> std::io::Result<()> {
-        let RosterLines { files, floor } = lines;
+        let RosterLines { files, floor, point } = lines;
         self.floor = *floor;
         let path = self.dir.join(NAME);
         let bytes = std::fs::read(&path).ok();
         let was = bytes.as_deref().map(parse).filter(|was| was.is_usable());
+        // The point stays where it is.
+        let was = was.filter(|was| was.point.as_ref().map(|(point, _)| point) == point.as_ref());
+        let moved = was.as_ref().and_then(|was| was.point.as_ref()).map_or(0, |(_, moved)| *moved);
+        self.point = point.clone().map(|point| (point, moved));
+        self.parts = was.as_ref().map_or(0, |was| was.parts);
         self.start = was.as_ref().map_or(0, |was| was.start).max(self.start);
         self.lines = was.iter().flat_map(|was| &was.lines).map(|_| None).collect();
         self.by_name.clear();
@@ -168,7 +189,9 @@ impl List {
                 false => Ok(()),
             };
         };
-        file.write_all_at(&self.all_lines(0), LINE as u64)?;
+        let has_it = was.map_or([true; 2], |was| was.has_it);
+        (0..2).filter(|copy| !has_it[*copy]).try_for_each(|copy| self.write_point(file, copy))?;
+        file.write_all_at(&self.all_lines(0), self.place(0))?;
         if self.lines.len() > had {
             // More are there before the first line says so.
             file.sync_data()?;
@@ -213,9 +236,24 @@ impl List {
 
     fn write_anew(&mut self) -> std::io::Result<()> {
         // And two for files to come: see `make_lines`.
-        let used = self.lines.len() + 3;
-        self.lines.resize(used.next_multiple_of(PAGE) - 1, None);
-        let bytes = [&self.first_line()[..], &self.all_lines(0)].concat();
+        let (had, parts_before) = (self.lines.len(), self.parts);
+        self.parts = self.point.as_ref().map_or(0, |(point, _)| parts_of(point).max(self.parts));
+        let before = 1 + 2 * self.parts;
+        let used = before + self.lines.len() + 2;
+        self.lines.resize(used.next_multiple_of(PAGE) - before, None);
+        let written = self.replace();
+        if written.is_err() {
+            // The one that is there, if one is, is as it was.
+            self.lines.truncate(had);
+            self.parts = parts_before;
+        }
+        written
+    }
+
+    /// Writes all lines to a new file, which takes the place of the one that there is.
+    fn replace(&mut self) -> std::io::Result<()> {
+        let points = [0, 1].map(|copy| self.point_lines(copy)).concat();
+        let bytes = [&self.first_line()[..], &points, &self.all_lines(0)].concat();
         let (path, new) = (self.dir.join(NAME), self.dir.join("files.new"));
         let options = OpenOptions::new().create(true).truncate(true).write(true).clone();
         let file = options.open(&new)?;
@@ -380,7 +418,7 @@ impl List {
     fn write_line(&mut self, index: usize) -> Result<(), DiskError> {
         self.check()?;
         let Some(file) = &self.file else { return Ok(()) };
-        let written = file.write_all_at(&self.line(index), (LINE * (index + 1)) as u64);
+        let written = file.write_all_at(&self.line(index), self.place(index));
         self.dirty_since.get_or_insert_with(Instant::now);
         self.written(written)
     }
@@ -404,7 +442,7 @@ impl List {
         let first = self.lines.len();
         self.lines.resize(first + PAGE, None);
         let grow = || {
-            file.write_all_at(&self.all_lines(first), (LINE * (first + 1)) as u64)?;
+            file.write_all_at(&self.all_lines(first), self.place(first))?;
             // They are there before the first line says so.
             file.sync_data()?;
             file.write_all_at(&self.first_line(), 0)
@@ -416,6 +454,59 @@ impl List {
         grown
     }
 
+    /// Says this point, for good: each of both copies is whole while the other one is written. Without room it says the one before.
+    pub(super) fn set_point(&mut self, point: Point) -> Result<(), DiskError> {
+        self.check()?;
+        let moved = self.point.as_ref().map_or(0, |(_, moved)| *moved);
+        let (parts, was) = (parts_of(&point), self.point.replace((point, moved + 1)));
+        let write = || {
+            let Some(file) = self.file.as_ref().filter(|_| parts <= self.parts) else {
+                return Ok(false);
+            };
+            [0, 1].into_iter().try_for_each(|copy| self.write_point(file, copy)).map(|()| true)
+        };
+        let written = match write() {
+            Ok(false) => self.write_anew(),
+            written => written.map(|_| ()),
+        };
+        written.map_err(|error| match not_written(&error) {
+            DiskError::Full => {
+                self.point = was;
+                DiskError::Full
+            }
+            _ => self.fail(&error),
+        })
+    }
+
+    /// Writes one copy of the point in its place, for good: the other one is whole.
+    fn write_point(&self, file: &File, copy: usize) -> std::io::Result<()> {
+        let place = LINE * (1 + copy * self.parts);
+        file.write_all_at(&self.point_lines(copy), place as u64)?;
+        file.sync_data()
+    }
+
+    /// Where a line of a file stands.
+    fn place(&self, index: usize) -> u64 {
+        (LINE * (1 + 2 * self.parts + index)) as u64
+    }
+
+    /// The lines of one copy of the point.
+    fn point_lines(&self, copy: usize) -> Vec<u8> {
+        let Some((Point { at, members }, moved)) = &self.point else { return Vec::new() };
+        let mut lines = Vec::with_capacity(LINE * self.parts);
+        for part in 0..self.parts {
+            let mut line = [0; LINE];
+            put(&mut line, 0, &[at.number, at.term, *moved, members.len() as u64]);
+            line[52] = POINT;
+            let of_part = members.chunks(PART).nth(part).unwrap_or_default();
+            line[56..56 + of_part.len()].copy_from_slice(of_part);
+            let number = (copy * self.parts + part) as u32;
+            line[LINE - 8..LINE - 4].copy_from_slice(&number.to_le_bytes());
+            lines.extend(with_checksum(line));
+        }
+        lines
+    }
+
     fn all_lines(&self, first: usize) -> Vec<u8> {
         (first..self.lines.len()).flat_map(|index| self.line(index)).collect()
     }
@@ -423,8 +514,11 @@ impl List {
     fn first_line(&self) -> [u8; LINE] {
         let mut line = [0; LINE];
         line[..8].copy_from_slice(MAGIC);
-        line[8..12].copy_from_slice(&FORMAT.to_le_bytes());
-        line[12..16].copy_from_slice(&(self.lines.len() as u32).to_le_bytes());
+        let format = if self.parts > 0 { FORMAT_WITH_POINT } else { FORMAT };
+        line[8..12].copy_from_slice(&format.to_le_bytes());
+        let count = (2 * self.parts + self.lines.len()) as u32;
+        line[12..16].copy_from_slice(&count.to_le_bytes());
+        line[48..52].copy_from_slice(&(self.parts as u32).to_le_bytes());
         let Floor { reached, segment } = self.floor;
         put(&mut line, 16, &[reached.end, reached.sequence, segment, self.start]);
         with_checksum(line)
@@ -432,7 +526,8 @@ impl List {
 
     fn line(&self, index: usize) -> [u8; LINE] {
         let mut line = [0; LINE];
-        line[LINE - 8..LINE - 4].copy_from_slice(&(index as u32).to_le_bytes());
+        let number = (2 * self.parts + index) as u32;
+        line[LINE - 8..LINE - 4].copy_from_slice(&number.to_le_bytes());
         if let Some(listed) = &self.lines[index] {
             let Listed { file, len, beginning, reached, heading, stage } = listed;
             let names = match &self.names {
@@ -460,6 +555,14 @@ impl List {
 const GROWING: u8 = 1;
 const SEALED: u8 = 2;
 const GOING: u8 = 3;
+
+/// It is not that of a file.
+const POINT: u8 = 4;
+
+/// Lines of each copy of a point.
+fn parts_of(point: &Point) -> usize {
+    point.members.len().div_ceil(PART).max(PARTS_MIN)
+}
 
 /// Takes a full disk for a success: the list does without what finds no room.
 fn unless_full(result: std::io::Result<()>) -> std::io::Result<()> {
@@ -497,6 +600,10 @@ fn is_whole(line: &[u8]) -> bool {
 /// The lines of a list.
 struct Parsed {
     lines: Vec<Option<Listed>>,
+    point: Option<(Point, u64)>,
+    /// Which copies have it.
+    has_it: [bool; 2],
+    parts: usize,
     floor: Floor,
     names: u64,
     start: u64,
@@ -516,8 +623,9 @@ impl Parsed {
     }
 
     fn found(self) -> Found {
-        let lines =
-            RosterLines { files: self.lines.into_iter().flatten().collect(), floor: self.floor };
+        let files = self.lines.into_iter().flatten().collect();
+        let point = self.point.map(|(point, _)| point);
+        let lines = RosterLines { files, floor: self.floor, point };
         let roster = match self.wrong {
             Some(wrong) => Roster::Damaged(lines, wrong),
             None => Roster::Whole(lines),
@@ -526,14 +634,38 @@ impl Parsed {
     }
 }
 
+/// The point that these lines have, if it is whole, and how often it was moved.
+fn point_of<'a>(
+    lines: impl Iterator<Item = (usize, &'a [u8])>,
+    wrong: &mut Option<String>,
+) -> Option<(Point, u64)> {
+    let (mut members, mut first, mut is_torn) = (Vec::new(), None, false);
+    for (index, line) in lines {
+        if !is_whole(line) || u32_at(line, LINE - 8) as usize != index || line[52] != POINT {
+            wrong.get_or_insert_with(|| format!("is damaged in line {}", index + 1));
+            is_torn = true;
+            continue;
+        }
+        let numbers = [0, 8, 16, 24].map(|at| u64_at(line, at));
+        is_torn |= *first.get_or_insert(numbers) != numbers;
+        members.extend_from_slice(&line[56..56 + PART]);
+    }
+    let [number, term, moved, len] = first.filter(|_| !is_torn)?;
+    let members = members.get(..usize::try_from(len).ok()?)?.to_vec().into();
+    Some((Point { at: BatchName { number, term }, members }, moved))
+}
+
 fn parse(bytes: &[u8]) -> Parsed {
-    let (lines, floor) = (Vec::new(), Floor::default());
-    let mut parsed = Parsed { lines, floor, names: 0, start: 0, is_old: false, wrong: None };
+    let (lines, floor, point) = Default::default();
+    let (names, start, parts) = (0, 0, 0);
+    let (has_it, is_old, wrong) = ([true; 2], false, None);
+    let mut parsed = Parsed { lines, point, has_it, parts, floor, names, start, is_old, wrong };
     // Somebody who had the choice said so.
     if bytes.is_empty() {
         return parsed;
     }
-    let Parsed { lines: found, floor, names, start, is_old, wrong } = &mut parsed;
+    let Parsed { lines: found, point, has_it, parts, floor, names, start, is_old, wrong } =
+        &mut parsed;
     *is_old = bytes.get(..LINE_1).is_some_and(|it| is_whole(it) && u32_at(it, 8) == 1);
     let len = if *is_old { LINE_1 } else { LINE };
     let mut lines = bytes.chunks_exact(len);
@@ -541,7 +673,7 @@ fn parse(bytes: &[u8]) -> Parsed {
     let count = u32_at(first, 12) as usize;
     if !first.starts_with(MAGIC) || !is_whole(first) {
         *wrong = Some("is damaged in its first line".to_owned());
-    } else if u32_at(first, 8) > FORMAT {
+    } else if u32_at(first, 8) > FORMAT_WITH_POINT {
         *wrong = Some("was written by a later version".to_owned());
     } else if lines.len() < count {
         *wrong = Some(format!("has {} lines, and should have {count}", lines.len()));
@@ -550,9 +682,20 @@ fn parse(bytes: &[u8]) -> Parsed {
         let reached = Reached { end: u64_at(first, 16), sequence: u64_at(first, 24) };
         *floor = Floor { reached, segment: u64_at(first, 32) };
         *start = u64_at(first, 40);
+        *parts = u32_at(first, 48) as usize;
     }
     let count = if wrong.is_some() { lines.len() } else { count };
-    for (index, line) in lines.take(count).enumerate() {
+    let mut lines = lines.take(count).enumerate();
+    if *parts > 0 {
+        let copies = [0, 1].map(|_| point_of(lines.by_ref().take(*parts), wrong));
+        // That which was written last: while it was, the other one was whole.
+        *point = copies.iter().flatten().max_by_key(|(_, moved)| *moved).cloned();
+        *has_it = copies.map(|copy| copy == *point);
+        if point.is_none() {
+            wrong.get_or_insert_with(|| "has no point that is whole".to_owned());
+        }
+    }
+    for (index, line) in lines {
         let is_right = is_whole(line) && u32_at(line, len - 8) as usize == index;
         if !is_right {
             wrong.get_or_insert_with(|| format!("is damaged in line {}", index + 1));
@@ -644,7 +787,7 @@ mod tests {
         assert!(files.iter().all(|it| it.beginning == crc32c::crc32c(&[1; BEGINNING])));
         let mut again = list(dir.path());
         let floor = Floor { reached: reached(70), segment: 9 };
-        let lines = RosterLines { files: files[..2].to_vec(), floor };
+        let lines = RosterLines { files: files[..2].to_vec(), floor, point: None };
         again.enlist(&lines, false).unwrap();
         // What is written later does not forget it.
         for number in 500..600 {
@@ -656,7 +799,7 @@ mod tests {
         let heading = Some(Heading { through: 8, first: 9, as_of: 10, mark: 11 });
         let files = [Stage::Growing, Stage::Sealed, Stage::Going];
         let line = |stage| Listed { heading, stage, ..files_of(stage as u64) };
-        let lines = RosterLines { files: files.map(line).to_vec(), floor };
+        let lines = RosterLines { files: files.map(line).to_vec(), floor, point: None };
         again.enlist(&lines, false).unwrap();
         assert_eq!(List::read(dir.path()).unwrap().roster, Roster::Whole(lines));
     }
@@ -781,7 +924,7 @@ mod tests {
             stage: Stage::Growing,
         };
         let files = lines.map(listed).to_vec();
-        let lines = RosterLines { files, floor: Floor::default() };
+        let lines = RosterLines { files, ..RosterLines::default() };
         assert_eq!((&found.roster, found.names), (&Roster::Whole(lines.clone()), 8));
         list(dir.path()).enlist(&lines, false).unwrap();
         let now = std::fs::read(dir.path().join(NAME)).unwrap();
@@ -793,7 +936,7 @@ mod tests {
     fn the_number_of_the_start() {
         let dir = tempfile::tempdir().unwrap();
         let start = || List::read(dir.path()).unwrap().start;
-        let files = RosterLines { files: vec![files_of(1)], floor: Floor::default() };
+        let files = RosterLines { files: vec![files_of(1)], ..RosterLines::default() };
         let mut it = list(dir.path());
         it.set_start(3);
         it.enlist(&files, false).unwrap();
@@ -820,6 +963,69 @@ mod tests {
         empty.set_start(6);
         empty.enlist(&RosterLines::default(), false).unwrap();
         assert_eq!((empty.is_there(), start()), (true, 6), "it is not one that was emptied");
+    }
+
+    fn point(number: u64, members: usize) -> Point {
+        let members = (0..members).map(|it| it as u8).collect::<Vec<_>>().into();
+        Point { at: BatchName { number, term: 3 }, members }
+    }
+
+    /// Each write of its two copies may be torn between two lines: then it is the one before, or the new one.
+    #[test]
+    fn a_point_is_there_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        let bytes = || std::fs::read(&path).unwrap();
+        let found = |bytes: &[u8]| parse(bytes).found().roster;
+        let mut it = list(dir.path());
+        it.begin().unwrap();
+        for number in 0..40 {
+            it.begin().unwrap();
+            it.synced(file(number), (0, &[1; 128], 128), reached(number), false).unwrap();
+        }
+        assert_eq!(u32_at(&bytes(), 8), FORMAT, "nothing is new without a point");
+        let mut points = vec![point(7, 70), point(9, 200), point(12, 3), point(13, 0)];
+        points.extend([point(14, 900), point(15, 1000)]);
+        let mut before = None;
+        for to in points {
+            let was = bytes();
+            it.set_point(to.clone()).unwrap();
+            let now = bytes();
+            assert_eq!(u32_at(&now, 8), FORMAT_WITH_POINT);
+            assert_eq!((found(&now).point(), whole(dir.path()).len()), (Some(&to), 40));
+            let parts = parse(&now).parts;
+            for lines in (0..=2 * parts).filter(|_| parse(&was).parts == parts) {
+                let torn = [&now[..LINE * (1 + lines)], &was[LINE * (1 + lines)..]].concat();
+                let Roster::Whole(lines_of) = found(&torn) else { panic!("{lines} lines") };
+                let want = if lines < parts { before.as_ref() } else { Some(&to) };
+                assert_eq!(lines_of.point.as_ref(), want, "{lines} of {parts}");
+                // A start makes two of it again, or the next move could tear the only one.
+                std::fs::write(&path, &torn).unwrap();
+                list(dir.path()).enlist(&lines_of, true).unwrap();
+                assert_eq!((parse(&bytes()).has_it, found(&bytes()).point()), ([true; 2], want));
+            }
+            std::fs::write(&path, &now).unwrap();
+            it = list(dir.path());
+            let Roster::Whole(lines) = found(&now) else { panic!() };
+            it.enlist(&lines, true).unwrap();
+            for number in 0..40 {
+                it.synced(file(number), (128, &[], 72), reached(number), false).unwrap();
+            }
+            before = Some(to);
+        }
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let room = it.file.replace(full);
+        assert_eq!(it.set_point(point(20, 3)), Err(DiskError::Full));
+        it.file = room;
+        assert_eq!(List::read(dir.path()).unwrap().roster.point(), before.as_ref());
+        it.set_point(point(21, 3)).unwrap();
+        let bytes = bytes();
+        for at in 0..bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 1 << (at % 8);
+            let Roster::Damaged(lines, _) = found(&bytes) else { panic!("{at}") };
+            assert!(at < LINE || lines.point == Some(point(21, 3)), "{at}");
+        }
     }
 
     #[test]

@@ -209,12 +209,16 @@ impl Writer {
         Ok(Open { name, file, is_new, is_reused: false, end: 0 })
     }
 
+    fn pause_if_full(&mut self) {
+        if let Some(until) = self.full_until.take() {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
+    }
+
     fn perform(&mut self, op: Op) -> Done {
         match op {
             Op::Write { file, position, head, body, reached, sync, is_last, .. } => {
-                if let Some(until) = self.full_until.take() {
-                    std::thread::sleep(until.saturating_duration_since(Instant::now()));
-                }
+                self.pause_if_full();
                 // Before publishers are blocked for want of it.
                 if self.room.is_wanted() {
                     self.drop_spare();
@@ -267,6 +271,16 @@ impl Writer {
                     return Done::Failed(error);
                 }
                 Done::Cut(self.cut_off(file, len).map_err(|error| failed(&error)))
+            }
+            Op::SetPoint(point) => {
+                self.pause_if_full();
+                let result = self.list.lock().set_point(point);
+                match result {
+                    Err(error @ DiskError::Failed(_)) => return Done::Failed(error),
+                    Err(DiskError::Full) => self.full_until = Some(Instant::now() + FULL_PAUSE),
+                    Ok(()) => {}
+                }
+                Done::PointSet(result)
             }
             Op::Read { .. } => Done::Read(Err(not_for_this_thread())),
             Op::Digest { .. } => Done::Digested(Err(Undigested::Disk(not_for_this_thread()))),
