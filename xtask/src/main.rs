@@ -4,6 +4,7 @@
 
 mod bench;
 mod clients;
+mod cluster;
 mod codegen;
 mod deny;
 mod generate;
@@ -66,6 +67,8 @@ enum Chore {
         #[arg(long, default_value_t = 15672)]
         http_port: u16,
     },
+    /// Kill, stop and cut off real nodes of a cluster under traffic, and account for every message
+    Cluster(cluster::ClusterArgs),
     /// Measure brokers and print a Markdown table
     Bench(Box<bench::BenchArgs>),
     /// Test the management page in a browser, against a new node; build it; take pictures of it
@@ -118,6 +121,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Chore::Clients { names, port, http_port } => {
             done(clients::run(&names, clients::Ports { amqp: port, http: http_port }))
         }
+        Chore::Cluster(args) => done(cluster::run(&args).and_then(steps::all_passed)),
         Chore::Bench(args) => done(bench::run(&args)),
         Chore::Page { look: Some(address), .. } => done(page::look(&address)),
         Chore::Page { write: true, .. } => done(page::build(true).map(|_| ())),

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::ensure;
 
 use crate::steps::{Count, cargo, counted, succeed};
-use crate::{clients, deny, generate, install, package, page, programs, root, tidy};
+use crate::{clients, cluster, deny, generate, install, package, page, programs, root, tidy};
 
 /// One step: its name and what it does.
 pub(crate) struct Step {
@@ -42,6 +42,7 @@ pub(crate) fn test() -> Vec<Step> {
         Step { name: "clients", run: clients::counted },
         Step { name: "page build", run: || page::build(false) },
         Step { name: "page", run: || page::browse(&[]) },
+        Step { name: "cluster", run: cluster::counted },
         // Last: what it finds is to be read, and a long log is often shown from its end.
         Step { name: "everything", run: programs::everything },
     ]);
@@ -91,6 +92,9 @@ fn tools() -> anyhow::Result<Count> {
         ("javac", "default-jdk-headless"),
         ("mvn", "maven"),
         ("dpkg-deb", "dpkg"),
+        // For nodes in networks of their own.
+        ("ip", "iproute2"),
+        ("setpriv", "util-linux"),
         // For the management page.
         ("chromium", "chromium"),
     ] {
