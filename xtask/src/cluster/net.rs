@@ -37,14 +37,14 @@ ip link del lvt-br
 
 /// Where somebody is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Endpoint {
     /// The node with this number.
     Node(usize),
     /// On the bridge: clients.
     Clients,
 }
 
-impl Place {
+impl Endpoint {
     fn address(self) -> String {
         match self {
             Self::Node(number) => address(number),
@@ -61,7 +61,7 @@ pub(super) fn address(number: usize) -> String {
 /// The network, while this is there.
 pub(super) struct Net {
     nodes: usize,
-    cuts: Vec<(Place, Place)>,
+    cuts: Vec<(Endpoint, Endpoint)>,
     /// Removes everything when its input ends: also when this program is killed.
     caretaker: Child,
 }
@@ -111,7 +111,7 @@ impl Net {
     }
 
     /// What one sends to the other vanishes from now on.
-    pub(super) fn cut(&mut self, from: Place, to: Place) -> anyhow::Result<()> {
+    pub(super) fn cut(&mut self, from: Endpoint, to: Endpoint) -> anyhow::Result<()> {
         let entry = ["neigh", "replace", &to.address(), "lladdr", NOBODY, "dev"];
         at(from, &entry, &["nud", "permanent"])?;
         self.cuts.push((from, to));
@@ -127,7 +127,7 @@ impl Net {
     /// The other nodes do not hear it any more; it hears them.
     pub(super) fn cut_speech(&mut self, number: usize) -> anyhow::Result<()> {
         for other in (0..self.nodes).filter(|it| *it != number) {
-            self.cut(Place::Node(number), Place::Node(other))?;
+            self.cut(Endpoint::Node(number), Endpoint::Node(other))?;
         }
         Ok(())
     }
@@ -135,7 +135,7 @@ impl Net {
     /// It does not hear the other nodes any more; they hear it.
     pub(super) fn cut_hearing(&mut self, number: usize) -> anyhow::Result<()> {
         for other in (0..self.nodes).filter(|it| *it != number) {
-            self.cut(Place::Node(other), Place::Node(number))?;
+            self.cut(Endpoint::Node(other), Endpoint::Node(number))?;
         }
         Ok(())
     }
@@ -167,10 +167,10 @@ fn name(number: usize) -> String {
 }
 
 /// Runs `ip` for a table of this place, with the name of its device in between.
-fn at(place: Place, before: &[&str], behind: &[&str]) -> anyhow::Result<()> {
+fn at(place: Endpoint, before: &[&str], behind: &[&str]) -> anyhow::Result<()> {
     let (namespace, device) = match place {
-        Place::Node(number) => (Some(name(number)), "eth0"),
-        Place::Clients => (None, BRIDGE),
+        Endpoint::Node(number) => (Some(name(number)), "eth0"),
+        Endpoint::Clients => (None, BRIDGE),
     };
     let mut words = Vec::new();
     if let Some(namespace) = &namespace {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::chance::Chance;
 use super::member::{Member, node_name};
-use super::net::{Net, Place};
+use super::net::{Endpoint, Net};
 use super::traffic::Traffic;
 
 /// How long clients may take to work again once everything is in order.
@@ -177,8 +177,8 @@ fn cut_and_heal(
 /// Cuts a node off from the others and from clients.
 fn vanish(net: &mut Net, number: usize) -> anyhow::Result<()> {
     net.cut_off(number)?;
-    net.cut(Place::Node(number), Place::Clients)?;
-    net.cut(Place::Clients, Place::Node(number))
+    net.cut(Endpoint::Node(number), Endpoint::Clients)?;
+    net.cut(Endpoint::Clients, Endpoint::Node(number))
 }
 
 fn two_killed(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
