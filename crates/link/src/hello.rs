@@ -57,7 +57,7 @@ impl core::fmt::Display for ClusterId {
 }
 
 /// A data directory as a member of a cluster, by a number drawn at random.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RaftId(pub u64);
 
 impl core::fmt::Display for RaftId {
@@ -285,6 +285,14 @@ impl Handshake {
         self.outcome.as_ref()
     }
 
+    /// What the other side says of itself, if it has said that; it may not have proved anything.
+    pub fn said(&self) -> Option<&NodeFacts> {
+        match &self.awaits {
+            Awaits::Hello => None,
+            Awaits::Proof(peer) | Awaits::Welcome(peer) => Some(&peer.node),
+        }
+    }
+
     /// The time is over.
     pub fn give_up(&mut self) {
         if self.outcome.is_none() {
@@ -440,10 +448,7 @@ impl Handshake {
 
     /// Tells the other side, if that is a node, and ends.
     fn refuse(&mut self, why: Refusal) {
-        let other = match &self.awaits {
-            Awaits::Hello => None,
-            Awaits::Proof(peer) | Awaits::Welcome(peer) => Some(peer.node.name.clone()),
-        };
+        let other = self.said().map(|node| node.name.clone());
         let is_told = why.is_told();
         let refused = NoLink::Refused { own: self.own.name.clone(), other, why };
         if is_told {

@@ -100,6 +100,8 @@ ranks! {
     Unread,
     /// Blocks to read into: given back wherever the last byte of one is let go.
     Buffers,
+    /// Links to other nodes.
+    Links,
     /// Places of connections: given back wherever the last of one is let go.
     Places,
     /// The list of a log's files.

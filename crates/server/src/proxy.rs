@@ -156,6 +156,29 @@ fn version_2(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
     Ok(Some(Header { len, ends }))
 }
 
+/// A header of version 2 with both ends.
+pub fn header(ends: &Ends) -> Vec<u8> {
+    let mut header = V2_SIGNATURE.to_vec();
+    let (family, addresses) = match (ends.source.ip(), ends.destination.ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            (0x11, [source.octets(), destination.octets()].concat())
+        }
+        (source, destination) => {
+            let octets = |ip| match ip {
+                IpAddr::V4(ip) => Ipv4Addr::to_ipv6_mapped(&ip).octets(),
+                IpAddr::V6(ip) => ip.octets(),
+            };
+            (0x21, [octets(source), octets(destination)].concat())
+        }
+    };
+    header.extend([0x21, family]);
+    header.extend((addresses.len() as u16 + 4).to_be_bytes());
+    header.extend(addresses);
+    header.extend(ends.source.port().to_be_bytes());
+    header.extend(ends.destination.port().to_be_bytes());
+    header
+}
+
 /// Takes the header from the front of a socket. Takes as long as the client does: the caller limits it.
 pub async fn take_header(socket: &TcpStream) -> io::Result<Option<Ends>> {
     let mut seen = vec![0; V2_MAX];
@@ -239,6 +262,22 @@ mod tests {
         let whole = v2(1, 0x11, &v4);
         for part in 0..whole.len() {
             assert_eq!(parse(&whole[..part]), Ok(None), "{part}");
+        }
+    }
+
+    /// What is written is read again, and nothing of what follows.
+    #[test]
+    fn headers_that_are_written() {
+        for (source, destination) in [
+            ("192.0.2.1:56324", "192.0.2.2:5672"),
+            ("[2001:db8::1]:1", "[::1]:65535"),
+            ("192.0.2.1:7", "[2001:db8::2]:8"),
+        ] {
+            let ends = Ends::new(source.parse().unwrap(), destination.parse().unwrap());
+            let mut bytes = header(&ends);
+            let len = bytes.len();
+            bytes.extend(b"AMQP\0\0\x09\x01");
+            assert_eq!(parse(&bytes), Ok(Some(Header { len, ends: Some(ends) })));
         }
     }
 

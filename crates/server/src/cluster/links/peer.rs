@@ -1,0 +1,165 @@
+//! The link to one configured node: called again and again, or waited for.
+
+use std::io;
+use std::sync::Arc;
+
+use leveret_link::hello::{Peer, Urgency};
+use rustix::net::RecvFlags;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::Receiver;
+use tokio::time::{Instant, sleep_until};
+
+use super::connection::{self, LinkLines};
+use super::{Inner, LinkNews, RETRY, shake, wall_ms};
+
+/// A connection of a node that was let in.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) peer: Peer,
+    pub(super) socket: TcpStream,
+}
+
+/// Both connections of a link.
+struct Pair {
+    /// As the newer connection says it.
+    peer: Peer,
+    urgent: TcpStream,
+    bulk: TcpStream,
+}
+
+/// Calls a node whose name is higher, each second while there is no link.
+pub(super) async fn call(inner: Arc<Inner>, at: usize) {
+    loop {
+        let next = Instant::now() + RETRY;
+        let pair = tokio::select! {
+            pair = call_both(&inner, at) => pair,
+            () = inner.closes() => return,
+        };
+        match pair {
+            Ok(pair) => run(&inner, at, pair, std::future::pending()).await,
+            Err(why) => inner.no_link(at, &why),
+        }
+        tokio::select! {
+            () = sleep_until(next) => {}
+            () = inner.closes() => return,
+        }
+    }
+}
+
+async fn call_both(inner: &Inner, at: usize) -> Result<Pair, String> {
+    // One after the other, so that the other side has them in this order.
+    let of = |urgency| async move {
+        shake::call(inner, at, urgency).await.map_err(|why| why.to_string())
+    };
+    let (_, urgent) = of(Urgency::Urgent).await?;
+    let (peer, bulk) = of(Urgency::Bulk).await?;
+    Ok(Pair { peer, urgent, bulk })
+}
+
+/// Waits for the calls of a node whose name is lower. A newer connection takes the place of an older one.
+pub(super) async fn answer(inner: Arc<Inner>, at: usize, mut answered: Receiver<Answered>) {
+    let mut first = None;
+    loop {
+        let next = match first.take() {
+            Some(first) => Some(first),
+            None => tokio::select! {
+                next = answered.recv() => next,
+                () = inner.closes() => return,
+            },
+        };
+        let Some(one) = next else { return };
+        let other = tokio::select! {
+            other = answered.recv() => other,
+            () = inner.closes() => return,
+        };
+        let Some(other) = other else { return };
+        let pair = match pair(one, other) {
+            Ok(pair) => pair,
+            Err(newer) => {
+                first = Some(newer);
+                continue;
+            }
+        };
+        let mut newer = None;
+        let replaced = async {
+            newer = answered.recv().await;
+        };
+        run(&inner, at, pair, replaced).await;
+        first = newer;
+    }
+}
+
+/// Two connections as a link. Else the newer one.
+fn pair(one: Answered, other: Answered) -> Result<Pair, Answered> {
+    let is_of_it = one.peer.node == other.peer.node && is_open(&one.socket).is_ok();
+    match (one.peer.urgency, other.peer.urgency) {
+        (Urgency::Urgent, Urgency::Bulk) if is_of_it => {
+            Ok(Pair { peer: other.peer, urgent: one.socket, bulk: other.socket })
+        }
+        (Urgency::Bulk, Urgency::Urgent) if is_of_it => {
+            Ok(Pair { peer: other.peer, urgent: other.socket, bulk: one.socket })
+        }
+        _ => Err(other),
+    }
+}
+
+/// Whether the other side has not closed it while it waited for the second one.
+fn is_open(socket: &TcpStream) -> io::Result<()> {
+    match rustix::net::recv(socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Runs a link to its end.
+async fn run(inner: &Inner, at: usize, pair: Pair, replaced: impl Future<Output = ()>) {
+    let Pair { peer, urgent, bulk } = pair;
+    let id = peer.node.raft_id;
+    let task = &inner.peers[at];
+    let (lines, [to_urgent, to_bulk]) = LinkLines::new(&task.dropped);
+    let is_taken = inner.state.lock().links.contains_key(&id);
+    if is_taken {
+        return inner.no_link(at, &format!("another node that is linked has its Raft id {id}"));
+    }
+    {
+        let mut state = inner.state.lock();
+        // Closed meanwhile: nobody would end the lines.
+        if *inner.closing.borrow() {
+            return;
+        }
+        let now = &mut state.peers[at];
+        let heard = if now.raft_id == Some(id) { now.start } else { 0 };
+        now.raft_id = Some(id);
+        now.start = heard.max(peer.node.start);
+        now.linked_since_ms = Some(wall_ms());
+        now.why_not = None;
+        state.links.insert(id, lines);
+    }
+    tracing::info!(peer = task.address, "node {} is linked", task.name);
+    let linked = inner.news.send(LinkNews::Linked(peer));
+    let why = tokio::select! {
+        why = async {
+            let _ = linked.await;
+            tokio::select! {
+                why = connection::read(&urgent, Urgency::Urgent, id, &inner.news) => why,
+                why = connection::read(&bulk, Urgency::Bulk, id, &inner.news) => why,
+            }
+        } => why,
+        why = async {
+            let both = tokio::try_join!(connection::write(&urgent, to_urgent), connection::write(&bulk, to_bulk));
+            both.err().unwrap_or_else(|| "this node ends it".to_owned())
+        } => why,
+        () = replaced => "the other side has called anew".to_owned(),
+    };
+    // Before it is told, so that nothing is sent to a link of which nobody knows.
+    {
+        let mut state = inner.state.lock();
+        state.links.remove(&id);
+        state.peers[at].linked_since_ms = None;
+        state.peers[at].why_not = Some(why.clone());
+    }
+    drop((urgent, bulk));
+    tracing::warn!(peer = task.address, "the link with node {} has ended: {why}", task.name);
+    let _ = inner.news.send(LinkNews::Unlinked(id)).await;
+}
