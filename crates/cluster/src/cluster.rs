@@ -13,7 +13,7 @@ use leveret_replica::{
     Word,
 };
 
-use crate::formation::{KnownMembers, Linked, lacks, refusal};
+use crate::formation::{KnownMembers, Linked, missing, refusal, why_not};
 use crate::groups::{GroupActions, Groups};
 use crate::identity::{Identity, IdentityError, Membership};
 use crate::status::{ClusterStatus, GroupRow, NodeRow, Standing};
@@ -456,8 +456,8 @@ impl<D: Disk> Cluster<D> {
         let raft_id = raft_id
             .or_else(|| linked.map(|it| it.node.raft_id))
             .or_else(|| is_own.then_some(self.safe.raft_id));
-        let is_forming = self.safe.membership.is_none() && !is_own && linked.is_some();
-        let why_not = is_forming.then(|| lacks(name, linked, &self.setup.listed)).flatten();
+        let is_blank = self.safe.membership.is_none() && !is_own;
+        let why_not = linked.filter(|_| is_blank).and_then(|it| why_not(it, &self.setup.listed));
         let status = if is_own {
             Some(self.own_status())
         } else {
@@ -482,7 +482,7 @@ impl<D: Disk> Cluster<D> {
             Phase::Blank => {
                 let others = self.setup.listed.iter().filter(|name| **name != self.setup.name);
                 let missing = others
-                    .filter_map(|name| lacks(name, self.linked_named(name), &self.setup.listed));
+                    .filter_map(|name| missing(name, self.linked_named(name), &self.setup.listed));
                 return Standing::Forming { missing: missing.collect() };
             }
             _ => return Standing::Forming { missing: Vec::new() },
@@ -551,7 +551,8 @@ impl<D: Disk> Cluster<D> {
         let may = is_first && matches!(self.phase, Phase::Blank) && self.is_written_once;
         let mut others = self.setup.listed.iter().filter(|name| **name != self.setup.name);
         if !may
-            || others.any(|name| lacks(name, self.linked_named(name), &self.setup.listed).is_some())
+            || others
+                .any(|name| missing(name, self.linked_named(name), &self.setup.listed).is_some())
         {
             return;
         }

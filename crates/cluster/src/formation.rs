@@ -54,18 +54,23 @@ pub(crate) struct Linked {
     pub(crate) cluster: Option<ClusterId>,
 }
 
-/// What a listed node lacks, so that no cluster can be founded; none if nothing.
-pub(crate) fn lacks(name: &str, linked: Option<&Linked>, listed: &[String]) -> Option<String> {
-    let why = match linked {
-        None => return Some(name.to_owned()),
-        Some(Linked { cluster: Some(cluster), .. }) => format!("is in cluster {cluster}"),
-        Some(Linked { listed: None, .. }) => "has not told its list yet".to_owned(),
-        Some(Linked { listed: Some(theirs), .. }) if theirs != listed => {
-            format!("lists other nodes: {}", theirs.join(", "))
+/// Why no cluster can be founded with a node that this one has a link to; none if nothing is in the way.
+pub(crate) fn why_not(linked: &Linked, listed: &[String]) -> Option<String> {
+    match linked {
+        Linked { cluster: Some(cluster), .. } => Some(format!("is in cluster {cluster}")),
+        Linked { listed: None, .. } => Some("has not told its list of nodes yet".to_owned()),
+        Linked { listed: Some(theirs), .. } => {
+            (theirs != listed).then(|| format!("lists other nodes: {}", theirs.join(", ")))
         }
-        Some(_) => return None,
-    };
-    Some(format!("{name} ({why})"))
+    }
+}
+
+/// A listed node without which no cluster can be founded, with why if there is a link to it.
+pub(crate) fn missing(name: &str, linked: Option<&Linked>, listed: &[String]) -> Option<String> {
+    match linked {
+        None => Some(name.to_owned()),
+        Some(linked) => why_not(linked, listed).map(|why| format!("{name} ({why})")),
+    }
 }
 
 /// Whether a blank node may become a part of this, which a member told, or why not.

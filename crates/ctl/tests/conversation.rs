@@ -19,6 +19,26 @@ type Turn = (&'static str, u16, &'static str);
 
 const QUEUES: &str = r#"[{"name":"q2","messages":1},{"name":"q1","messages":0}]"#;
 const USER: &str = r#"{"name":"bob","password_hash":"h","hashing_algorithm":"a","tags":["t"]}"#;
+const CLUSTER: &[(&str, u16, &str)] = &[
+    (
+        "GET /api/leveret/cluster",
+        200,
+        r#"{"cluster_id":"c","standing":"leads","leader":"a@b","reason":null,"nodes":[
+            {"name":"a@b","running":true,"leads":true,"why_not":null,"version":"0.2.0","figures":{"processors":9}},
+            {"name":"b@b","running":true,"leads":false,"why_not":null,"version":"0.2.1","figures":{"processors":4,"mem_alarm":true}},
+            {"name":"c@b","running":false,"leads":false,"why_not":"its clock differs","version":"0.2.1","figures":{"mem_alarm":true}}],
+          "groups":[{"group":0,"term":3,"leader":"a@b","last":9,"agreed":9,"matched":[["b@b",9],["c@b",3]]},
+                    {"group":1,"term":4,"leader":null,"last":2,"agreed":2,"matched":[]}]}"#,
+    ),
+    (
+        "GET /api/leveret/status",
+        200,
+        r#"{"node":"a@b","processors":2,"product_name":"RabbitMQ","product_version":"3.13.7","rabbitmq_version":"3.13.7","alarms":[]}"#,
+    ),
+    ("GET /api/feature-flags?columns=name,state", 200, r#"[{"name":"f","state":"enabled"}]"#),
+    ("GET /api/cluster-name", 200, r#"{"name":"shop"}"#),
+    ("GET /api/overview?columns=cluster_tags", 200, r#"{"cluster_tags":{}}"#),
+];
 const NONE: &str = r#"{"error":"Object Not Found","reason":"Not Found"}"#;
 
 #[test]
@@ -50,7 +70,8 @@ fn lists() {
         &[("GET /api/definitions?for=rabbitmq", 200, r#"{"queues":[],"left_out":["policy 'p'"]}"#)], "{\n  \"queues\": []\n}\n");
     check("export_definitions --for rabbitmq-4 -", &[("GET /api/definitions?for=rabbitmq-4", 200, r#"{"queues":[]}"#)], "{\n  \"queues\": []\n}\n");
     check("-q cluster_status",
-        &[("GET /api/leveret/status", 200, r#"{"node":"a@b","processors":2,"product_name":"RabbitMQ","product_version":"3.13.7","leveret_version":"0.1.0"}"#),
+        &[("GET /api/leveret/cluster", 200, r#"{"standing":"alone"}"#),
+          ("GET /api/leveret/status", 200, r#"{"node":"a@b","processors":2,"product_name":"RabbitMQ","product_version":"3.13.7","leveret_version":"0.1.0"}"#),
           ("GET /api/feature-flags?columns=name,state", 200, r#"[{"name":"f","state":"enabled"}]"#),
           ("GET /api/cluster-name", 200, r#"{"name":"shop"}"#),
           ("GET /api/overview?columns=cluster_tags", 200, r#"{"cluster_tags":{"region":"eu"}}"#)],
@@ -59,6 +80,37 @@ fn lists() {
          Versions\n\na@b: RabbitMQ 3.13.7 on Leveret 0.1.0\n\nCPU Cores\n\nNode: a@b, available CPU cores: 2\n\n\
          Maintenance status\n\nNode: a@b, status: not under maintenance\n\nAlarms\n\n(none)\n\nNetwork Partitions\n\n(none)\n\n\
          Listeners\n\n(none)\n\nFeature flags\n\nFlag: f, state: enabled\n");
+    check("-q cluster_status", CLUSTER,
+        "Basics\n\nCluster name: shop\nTotal CPU cores available cluster-wide: 6\n\n\
+         Cluster Tags\n\n(none)\n\nDisk Nodes\n\na@b\nb@b\nc@b\n\nRunning Nodes\n\na@b\nb@b\n\n\
+         Versions\n\na@b: RabbitMQ 3.13.7 on Leveret 0.2.0\nb@b: RabbitMQ 3.13.7 on Leveret 0.2.1\n\n\
+         CPU Cores\n\nNode: a@b, available CPU cores: 2\nNode: b@b, available CPU cores: 4\n\n\
+         Maintenance status\n\nNode: a@b, status: not under maintenance\nNode: b@b, status: unknown\n\n\
+         Alarms\n\nMemory alarm on node b@b\n\nNetwork Partitions\n\n(none)\n\nListeners\n\n(none)\n\n\
+         Feature flags\n\nFlag: f, state: enabled\n\n\
+         Leader\n\nNode: a@b, leads all groups and serves all clients\nNode: c@b, not there: its clock differs\n\n\
+         Groups\n\nGroup: names, leader: a@b, term: 3, batches agreed upon: 9, b@b lacks 0, c@b lacks 6\n\
+         Group: shard 0, leader: none, term: 4, batches agreed upon: 2\n");
+    // One that follows, while nobody leads, has what it knows itself.
+    let waits = &[
+        ("GET /api/leveret/cluster", 200, r#"{"standing":"waits","leader":null,"reason":"no node leads the cluster now: 1 of 2 nodes is there","nodes":[{"name":"a@b","running":true,"version":"0.2.0"},{"name":"b@b","running":false}],"groups":[]}"#),
+        ("GET /api/leveret/status", 200, r#"{"node":"a@b","processors":2,"product_name":"RabbitMQ","product_version":"3.13.7","rabbitmq_version":"3.13.7"}"#),
+        ("GET /api/feature-flags?columns=name,state", 503, "{}"),
+        ("GET /api/cluster-name", 503, "{}"),
+        ("GET /api/overview?columns=cluster_tags", 503, "{}")];
+    check("-q cluster_status", waits,
+        "Basics\n\nCluster name: \nTotal CPU cores available cluster-wide: 2\n\n\
+         Cluster Tags\n\n(none)\n\nDisk Nodes\n\na@b\nb@b\n\nRunning Nodes\n\na@b\n\n\
+         Versions\n\na@b: RabbitMQ 3.13.7 on Leveret 0.2.0\n\nCPU Cores\n\nNode: a@b, available CPU cores: 2\n\n\
+         Maintenance status\n\nNode: a@b, status: not under maintenance\n\nAlarms\n\n(none)\n\nNetwork Partitions\n\n(none)\n\n\
+         Listeners\n\n(none)\n\nFeature flags\n\n(none)\n\n\
+         Leader\n\nno node leads the cluster now: 1 of 2 nodes is there\nNode: b@b, not there\n\nGroups\n\n(none)\n");
+    check("-q cluster_status --formatter json", waits,
+        "{\"alarms\":[],\"cluster_id\":null,\"cluster_name\":null,\"cluster_tags\":{},\"cpu_cores\":{\"a@b\":2},\
+         \"disk_nodes\":[\"a@b\",\"b@b\"],\"feature_flags\":[],\"groups\":[],\"leader\":null,\"listeners\":{\"a@b\":null},\
+         \"maintenance_status\":{\"a@b\":\"not under maintenance\"},\"partitions\":{},\"ram_nodes\":[],\
+         \"reason\":\"no node leads the cluster now: 1 of 2 nodes is there\",\"running_nodes\":[\"a@b\"],\"standing\":\"waits\",\
+         \"versions\":{\"a@b\":{\"rabbitmq_version\":\"3.13.7\"}}}\n");
     check("list_unresponsive_queues", &[("GET /api/health/checks/virtual-hosts", 200, r#"{"status":"ok"}"#)],
         "Listing unresponsive queues for vhost / ...\n");
 }

@@ -4,6 +4,7 @@ mod absent;
 mod access;
 mod checks;
 mod cluster;
+mod cluster_status;
 mod command;
 mod connections;
 mod definitions;
@@ -36,9 +37,10 @@ fn answers(it: &mut Call<'_>) -> Result<Answer, Fault> {
 
 /// Every command there is.
 pub(crate) fn all() -> impl Iterator<Item = &'static Command> {
-    let tables: [&'static [Command]; 20] = [
+    let tables: [&'static [Command]; 21] = [
         node::COMMANDS,
         status::COMMANDS,
+        cluster_status::COMMANDS,
         lists::COMMANDS,
         access::COMMANDS,
         vhosts::COMMANDS,

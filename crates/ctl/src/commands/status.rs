@@ -113,7 +113,7 @@ fn text(status: &Value, unit: Unit) -> String {
     text_of(&sections)
 }
 
-fn text_of(sections: &[(&str, Vec<String>)]) -> String {
+pub(super) fn text_of(sections: &[(&str, Vec<String>)]) -> String {
     let shown = sections.iter().map(|(title, lines)| {
         let lines = if lines.is_empty() { "(none)".to_owned() } else { lines.join("\n") };
         format!("{title}\n\n{lines}\n")
@@ -125,7 +125,7 @@ fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     path.split('.').try_fold(value, |value, part| value.get(part)).unwrap_or(&Value::Null)
 }
 
-fn bullets(items: &Value) -> Vec<String> {
+pub(super) fn bullets(items: &Value) -> Vec<String> {
     items.as_array().into_iter().flatten().map(|item| format!(" * {}", cell(item))).collect()
 }
 
@@ -142,64 +142,6 @@ pub(super) fn listeners(all: &Value, first: &str) -> Vec<String> {
         )
     });
     rows.collect()
-}
-
-fn cluster_status(it: &mut Call<'_>) -> Result<Answer, Fault> {
-    let status = it.get("/api/leveret/status")?;
-    let flags = it.get("/api/feature-flags?columns=name,state")?;
-    let cluster = it.get("/api/cluster-name")?;
-    let tags = it.get("/api/overview?columns=cluster_tags")?["cluster_tags"].take();
-    let tag = |(name, value): (&String, &Value)| format!("{name}: {}", cell(value));
-    let node = cell(&status["node"]);
-    let mode = match status["is_under_maintenance"] == true {
-        true => "marked for maintenance",
-        false => "not under maintenance",
-    };
-    let processors = &status["processors"];
-    let flag =
-        |flag: &Value| format!("Flag: {}, state: {}", cell(&flag["name"]), cell(&flag["state"]));
-    let sections = [
-        (
-            "Basics",
-            vec![
-                format!("Cluster name: {}", cell(&cluster["name"])),
-                format!("Total CPU cores available cluster-wide: {processors}"),
-            ],
-        ),
-        ("Cluster Tags", tags.as_object().into_iter().flatten().map(tag).collect()),
-        ("Disk Nodes", vec![node.clone()]),
-        ("Running Nodes", vec![node.clone()]),
-        (
-            "Versions",
-            vec![format!(
-                "{node}: {} {} on Leveret {}",
-                cell(&status["product_name"]),
-                cell(&status["product_version"]),
-                cell(&status["leveret_version"])
-            )],
-        ),
-        ("CPU Cores", vec![format!("Node: {node}, available CPU cores: {processors}")]),
-        ("Maintenance status", vec![format!("Node: {node}, status: {mode}")]),
-        ("Alarms", bullets(&status["alarms"])),
-        ("Network Partitions", Vec::new()),
-        ("Listeners", listeners(&status["listeners"], &format!("Node: {node}, "))),
-        ("Feature flags", flags.as_array().into_iter().flatten().map(flag).collect()),
-    ];
-    let document = json!({
-        "cluster_name": cluster["name"],
-        "cluster_tags": tags,
-        "disk_nodes": [node],
-        "ram_nodes": [],
-        "running_nodes": [node],
-        "partitions": {},
-        "alarms": status["alarms"],
-        "maintenance_status": {node.as_str(): mode},
-        "cpu_cores": {node.as_str(): processors},
-        "versions": {node.as_str(): {"rabbitmq_version": status["rabbitmq_version"]}},
-        "listeners": {node.as_str(): status["listeners"]},
-        "feature_flags": flags,
-    });
-    Ok(Answer::Document(document, text_of(&sections)))
 }
 
 /// Parts of the memory, largest first.
@@ -226,13 +168,6 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new("status", Tools::CTL_AND_DIAGNOSTICS, "Show the node's state", status)
         .takes(&[UNIT])
         .says("Status of node {node} ..."),
-    Command::new(
-        "cluster_status",
-        Tools::CTL_AND_DIAGNOSTICS,
-        "Show the one node there is",
-        cluster_status,
-    )
-    .says("Cluster status of node {node} ..."),
     Command::new(
         "memory_breakdown",
         Tools::DIAGNOSTICS,
