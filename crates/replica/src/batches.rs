@@ -3,7 +3,6 @@
 use leveret_log::BatchName;
 
 use crate::members::{Change, Members};
-use crate::output::Stored;
 
 /// What a replica knows of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,14 +37,11 @@ pub enum NoBytes {
     Gone,
 }
 
-/// A log of batches, as a replica and its driver see it.
+/// A log of batches, as a replica finds it.
 ///
-/// The log is what is in memory and on its way; what is stored comes after. A leader's log has the batches of its shard before
-/// the replica hears of them; all else the driver does as the replica's [tasks](crate::Task) say.
+/// What it has is stored. Later a leader's log has the batches of its shard before the replica hears of them; all else the driver
+/// does as the replica's [tasks](crate::Task) say.
 pub trait Batches {
-    /// A batch as it goes from log to log, byte for byte.
-    type Bytes;
-
     /// What the log begins behind.
     fn point(&self) -> Point;
 
@@ -57,28 +53,4 @@ pub trait Batches {
 
     /// How far the log was agreed upon, as far as it knows: what the newest header says, or the point.
     fn agreed(&self) -> u64;
-
-    /// The bytes of a batch, to be sent. They may have to be read first, or made: a leader's first batch of a term is made when
-    /// all before it is stored.
-    fn copy(&mut self, name: BatchName) -> Result<Self::Bytes, NoBytes>;
-
-    /// Writes a batch behind the last, with the bytes it has elsewhere. Without: an empty batch that the leader's replica
-    /// wants, which the log may make later. Once it is synced, that is told with `cuts`.
-    ///
-    /// A log that leads, or is about to, has to be opened anew as a follower's before a copy, a cut, or the first batch of
-    /// another term: its owner waits with the tasks until nothing is under way on the disk.
-    fn append(&mut self, batch: Batch, bytes: Option<Self::Bytes>, cuts: u64);
-
-    /// Removes this batch and all behind it. What is appended from now on may be called stored only when no crash brings back
-    /// what was cut.
-    fn cut_from(&mut self, number: u64);
-
-    /// Others have agreed up to this batch: from now on none of it is cut.
-    fn apply_to(&mut self, agreed: BatchName);
-
-    /// The log is a snapshot now, and begins behind it.
-    fn install(&mut self, point: Point, cuts: u64);
-
-    /// Something that was synced since, with all before it; in the order of the disk.
-    fn collect(&mut self) -> Option<Stored>;
 }

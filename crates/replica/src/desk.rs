@@ -7,8 +7,9 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use leveret_log::BatchName;
+use leveret_log::disk::Disk;
 use leveret_log::file::BatchCopy;
+use leveret_log::{BatchName, FileLog};
 
 /// Shared by a lent log and its member.
 pub struct Desk {
@@ -36,6 +37,8 @@ pub(crate) struct Reports {
     pub(crate) read: Vec<(u64, Result<BatchCopy, String>)>,
     /// Its shard is to have a turn.
     pub(crate) wants_turn: bool,
+    /// It makes no batches of what its shard does as long as this is the pause.
+    pub(crate) pause: Option<u64>,
     /// It is good for nothing any more.
     pub(crate) failed: Option<String>,
 }
@@ -43,7 +46,11 @@ pub(crate) struct Reports {
 impl Reports {
     fn is_empty(&self) -> bool {
         let has_news = self.stored.is_some() || self.point.is_some() || self.failed.is_some();
-        !has_news && !self.wants_turn && self.made.is_empty() && self.read.is_empty()
+        !has_news
+            && !self.wants_turn
+            && self.pause.is_none()
+            && self.made.is_empty()
+            && self.read.is_empty()
     }
 
     fn add(&mut self, more: Self) {
@@ -52,6 +59,7 @@ impl Reports {
         self.stored = more.stored.or(self.stored);
         self.point = more.point.or(self.point);
         self.wants_turn |= more.wants_turn;
+        self.pause = more.pause.or(self.pause);
         self.failed = more.failed.or_else(|| self.failed.take());
     }
 }
@@ -67,10 +75,34 @@ pub(crate) struct Orders {
     pub(crate) members: Vec<Vec<u8>>,
     /// All have the batches below.
     pub(crate) let_go_of: u64,
-    /// Somebody lacks the batches from this one on; `u64::MAX`: nobody lacks any.
-    pub(crate) hold_from: u64,
-    /// No batch is to be made of what the shard does.
-    pub(crate) is_paused: bool,
+    pub(crate) hold: Hold,
+    /// No batch is to be made of what the shard does. Pauses are numbered.
+    pub(crate) pause: Option<u64>,
+}
+
+/// Which batches stay in the files as they were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    /// Somebody lacks those from this one on, and gets them from files of so many bytes: behind that a snapshot costs less than
+    /// the disk.
+    pub(crate) lacked: u64,
+    pub(crate) bytes: u64,
+    /// Those from this one on stay in any case.
+    pub(crate) needed: u64,
+}
+
+impl Default for Hold {
+    /// None.
+    fn default() -> Self {
+        Self { lacked: u64::MAX, bytes: 0, needed: u64::MAX }
+    }
+}
+
+impl Hold {
+    pub(crate) fn apply<D: Disk>(self, log: &mut FileLog<D>) {
+        let lacked = self.lacked.max(log.batches_within(self.bytes));
+        log.hold_batches(lacked.min(self.needed));
+    }
 }
 
 impl Default for Orders {
@@ -80,8 +112,8 @@ impl Default for Orders {
             wanted: Vec::new(),
             members: Vec::new(),
             let_go_of: 0,
-            hold_from: u64::MAX,
-            is_paused: false,
+            hold: Hold::default(),
+            pause: None,
         }
     }
 }
@@ -106,12 +138,10 @@ impl Desk {
     }
 
     /// The member takes what the log left.
-    #[expect(dead_code, reason = "the member does, next")]
     pub(crate) fn take_reports(&self) -> Reports {
         std::mem::take(&mut self.trays().reports)
     }
 
-    #[expect(dead_code, reason = "the member does, next")]
     /// The member changes what it wants of the log.
     pub(crate) fn order(&self, change: impl FnOnce(&mut Orders)) {
         change(&mut self.trays().orders);

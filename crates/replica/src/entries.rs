@@ -159,6 +159,10 @@ impl Entries {
         &self.applied
     }
 
+    pub(crate) fn first_change(&self) -> Option<u64> {
+        self.changes.keys().next().copied()
+    }
+
     pub(crate) fn change_at(&self, number: u64) -> Option<&Change> {
         self.changes.get(&number)
     }

@@ -16,13 +16,10 @@ use leveret_log::{
     PagedOut, ReadError, Record, Recovered, Shared, SyncError, Usage,
 };
 
-use crate::desk::{Desk, Reports};
+use crate::desk::{Desk, Hold, Reports};
 
 /// Bytes of batches that are given at once to who lacks some.
 pub(crate) const GIVEN_BYTES: u64 = 1 << 20;
-
-/// Bytes of files that stay since a follower in contact lacks their batches. Who lacks more gets a snapshot.
-const HELD_BYTES: u64 = 1 << 30;
 
 /// A log in files that is alone, or the leader's of a group. See the [module](self).
 #[derive(Debug)]
@@ -44,8 +41,8 @@ struct Lent {
     point: BatchName,
     /// Batches that are being read for others.
     wanted: Vec<RangeInclusive<u64>>,
-    hold_from: u64,
-    is_paused: bool,
+    hold: Hold,
+    pause: Option<u64>,
     /// What was asked for before it was readable.
     asked: BTreeSet<Offset>,
     /// The shard is to have a turn for some of that.
@@ -85,8 +82,8 @@ impl<D: Disk> GroupLog<D> {
             stored: BatchName::NONE,
             point: BatchName::NONE,
             wanted: Vec::new(),
-            hold_from: u64::MAX,
-            is_paused: false,
+            hold: Hold::default(),
+            pause: None,
             asked: BTreeSet::new(),
             has_called: false,
             has_failed: false,
@@ -118,7 +115,7 @@ impl<D: Disk> GroupLog<D> {
             // A pause counts at once.
             self.attend(Ok(()))?;
         }
-        let is_paused = self.lent.as_ref().is_some_and(|lent| lent.is_paused);
+        let is_paused = self.lent.as_ref().is_some_and(|lent| lent.pause.is_some());
         let result = match until {
             _ if is_paused => self.log.sync_made(),
             Some(until) => self.log.sync_until(until),
@@ -156,11 +153,12 @@ impl Lent {
             let made = result.and_then(|()| log.sync_made().map_err(|error| error.to_string()));
             made.err().into_iter().for_each(|error| _ = failed.get_or_insert(error));
         }
-        self.is_paused = orders.is_paused;
+        reports.pause = orders.pause.filter(|_| orders.pause != self.pause);
+        self.pause = orders.pause;
         log.let_go_of(orders.let_go_of);
-        if orders.hold_from != self.hold_from {
-            self.hold_from = orders.hold_from;
-            log.hold_batches_within(self.hold_from, HELD_BYTES);
+        if orders.hold != self.hold {
+            self.hold = orders.hold;
+            self.hold.apply(log);
         }
         self.take_made(log, &mut reports, &mut failed);
         let was = self.agreed;
@@ -215,7 +213,8 @@ impl Lent {
                         bytes += batch.len();
                         reports.read.push((number, Ok(batch)));
                     }
-                    Err(NoBatch::ToCome) => return number == *range.start(),
+                    // The last ones may not be made yet.
+                    Err(NoBatch::ToCome | NoBatch::NotYet) => return number == *range.start(),
                     Err(error) => {
                         reports.read.push((number, Err(error.to_string())));
                         return false;

@@ -1,18 +1,37 @@
 //! A member of a group: its replica, its log in files, and what has to be done between the two.
+//!
+//! ```text
+//!   step, tick, kept --> [ Replica ] -- tasks --> [ FileLog ]            a follower, or about to lead
+//!                             |                        |
+//!                             |                     lend_log
+//!                             |                        v
+//!                        batches made, stored <-- desk <-- [ GroupLog ]  of the leader's shard
+//!                        agreed, what is wanted -->
+//! ```
+//!
+//! A log that was lent never comes back. What a shard did and nobody agreed to is undone by starting the process anew, which reads
+//! the files as a follower's. So a member whose log is lent only adds to it.
 
+mod changes;
+mod lent;
+mod sending;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use leveret_log::disk::Disk;
-use leveret_log::file::{BatchCopy, OpenError, Options, Report};
+use leveret_log::file::{BatchCopy, Inspected, NoBatch, OnDamage, OpenError, Options, Report};
 use leveret_log::{BatchName, FileLog};
 
-use crate::batches::Point;
-use crate::desk::Desk;
+use crate::batches::{Batch, Batches, NoBytes, Point};
+use crate::desk::{Desk, Hold, Reports};
 use crate::group_log::GroupLog;
-use crate::members::{MemberId, Members};
-use crate::message::Message;
-use crate::output::{Role, Ticket, Word};
-use crate::replica::{NotNow, Settings};
+use crate::members::{Change, MemberId, Members};
+use crate::message::{Body, Message};
+use crate::output::{Output, Role, Stored, Task, Tasks, Ticket, Word};
+use crate::replica::{NotNow, Replica, Settings};
+use lent::LentLog;
+use sending::Sending;
 
 /// Why a member cannot be opened. It neither votes nor stands, and acknowledges nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,15 +45,15 @@ pub enum MemberError {
     /// Its log is not there.
     #[error("{0}")]
     Log(#[from] OpenError),
-    /// Something of its log is damaged that others count on.
+    /// Something of its log is damaged, or missing, that others count on. Nothing was changed.
     #[error(
-        "{file} of this member's log is damaged, which others count on: it has to be removed from the group, and to come back \
-         as a new member"
+        "this member's log is damaged, and others count on it: {0}. Without that file it has to be removed from the group, and \
+         to come back as a new member"
     )]
-    Damaged {
-        /// The first file.
-        file: String,
-    },
+    Damaged(OpenError),
+    /// A change of members cannot be read.
+    #[error("{0} is a change of members that this version cannot read")]
+    Change(BatchName),
     /// Its log begins behind nothing, or before the group did.
     #[error("the log begins behind {found}, and its group's behind {point}: it is another group's")]
     OtherGroup {
@@ -84,15 +103,66 @@ pub struct MemberStatus {
     pub matched: Vec<(MemberId, u64)>,
 }
 
+/// What a start finds.
+struct Opened {
+    point: Point,
+    last: BatchName,
+    agreed: u64,
+    batches: BTreeMap<u64, Batch>,
+}
+
+impl Batches for Opened {
+    fn point(&self) -> Point {
+        self.point.clone()
+    }
+
+    fn last(&self) -> BatchName {
+        self.last
+    }
+
+    fn batch(&self, number: u64) -> Option<Batch> {
+        self.batches.get(&number).cloned()
+    }
+
+    fn agreed(&self) -> u64 {
+        self.agreed
+    }
+}
+
 /// One group on this node.
 pub struct Member<D: Disk> {
-    log: Option<FileLog<D>>,
-    desk: Option<Arc<Desk>>,
+    replica: Replica,
+    settings: Settings,
+    options: Options,
+    /// While no shard has it.
+    log: Option<Box<FileLog<D>>>,
+    /// A term was begun since it was opened.
+    has_led: bool,
+    lent: Option<LentLog>,
+    tasks: Tasks,
+    kept: Ticket,
+    /// Of batches that are to be copied.
+    copies: BTreeMap<BatchName, BatchCopy>,
+    /// What its log was handed, and has not stored.
+    waiting: VecDeque<Stored>,
+    /// What the log was told that all agree upon. The replica may know of more, of batches that come after a cut.
+    told: BatchName,
+    sending: Sending,
+    now_ms: u64,
+    /// When each other member was heard last.
+    heard: BTreeMap<MemberId, u64>,
+    /// A change of members that waits until the lent log makes no batches.
+    change: Option<Change>,
+    is_restarting: bool,
+    has_failed: bool,
+    breaches: u64,
+    actions: MemberActions,
 }
 
 impl<D: Disk> Member<D> {
     /// Opens the log on `disk` as a follower's. `word` is what is kept of this group: the default if it never gave any, none if
     /// that is damaged or was forgotten. A newly founded group has the same `point` on all its members: its log begins behind it.
+    /// Of the options `follows`, `until` and `begins_behind` are this function's.
     pub fn open(
         id: MemberId,
         settings: Settings,
@@ -102,43 +172,176 @@ impl<D: Disk> Member<D> {
         options: Options,
         point: Point,
     ) -> Result<(Self, Report), MemberError> {
-        let _ = (id, settings, seed, word.ok_or(MemberError::Forgotten)?);
-        let options =
-            Options { follows: Some(BatchName::NONE), begins_behind: Some(point.at), ..options };
-        let (log, report) = FileLog::open(disk, options, &mut |_| {})?;
-        Ok((Self { log: Some(log), desk: None }, report))
+        let word = word.ok_or(MemberError::Forgotten)?;
+        let options = Options { until: None, begins_behind: Some(point.at), ..options };
+        let (log, report) = open(disk, &options, BatchName::NONE)?;
+        let found = log.point();
+        if found.number < point.at.number || found.term < point.at.term {
+            return Err(MemberError::OtherGroup { found, point: point.at });
+        }
+        let mut changes = BTreeMap::new();
+        for (number, bytes) in log.changes_of_members() {
+            let name = BatchName { number, term: log.term_of(number).unwrap_or(0) };
+            changes.insert(number, changes::decode(&bytes).ok_or(MemberError::Change(name))?);
+        }
+        let last = log.last();
+        let batch = |number| {
+            let name = BatchName { number, term: log.term_of(number)? };
+            Some((number, Batch { name, change: changes.get(&number).cloned() }))
+        };
+        let opened = Opened {
+            point: Point { at: found, members: point.members },
+            last,
+            agreed: log.applied().map_or(0, |it| it.number).max(found.number),
+            batches: (found.number + 1..=last.number).filter_map(batch).collect(),
+        };
+        let (replica, output) = Replica::open(id, settings, seed, word, &opened);
+        let mut member = Self {
+            replica,
+            settings,
+            options,
+            log: Some(Box::new(log)),
+            has_led: false,
+            lent: None,
+            tasks: Tasks::default(),
+            kept: Ticket(0),
+            copies: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            told: BatchName::NONE,
+            sending: Sending::default(),
+            now_ms: 0,
+            heard: BTreeMap::new(),
+            change: None,
+            is_restarting: false,
+            has_failed: false,
+            breaches: 0,
+            actions: MemberActions::default(),
+        };
+        member.hold();
+        member.absorb(output);
+        member.go_on();
+        Ok((member, report))
     }
 
-    /// A message came, with the bytes of its batches.
+    /// A message came, with the bytes of its batches. One that cannot have been said is told of, and dropped. The caller sees to
+    /// it that the sender is one of the cluster: whether it is a member of the group only a newer log may tell.
     pub fn step(&mut self, from: MemberId, message: Message, copies: Vec<BatchCopy>) {
-        let _ = (from, message, copies);
+        if self.is_out() {
+            return;
+        }
+        self.heard.insert(from, self.now_ms);
+        if let Err(what) = check(&message, &copies) {
+            return self.breach(from, &what);
+        }
+        match self.replica.step(from, message) {
+            Ok(output) => {
+                let mut copies = copies.into_iter();
+                for task in &output.tasks {
+                    let Task::Copy(batches) = task else { continue };
+                    let is_new =
+                        |copy: &BatchCopy| copy.name() == batches.first().map(|it| it.name);
+                    let first = copies.by_ref().find(is_new);
+                    let new = first.into_iter().chain(copies.by_ref());
+                    self.copies.extend(new.filter_map(|copy| Some((copy.name()?, copy))));
+                }
+                self.absorb(output);
+                self.go_on();
+            }
+            Err(breach) => self.breach(from, &breach.to_string()),
+        }
     }
 
     /// It is `now_ms`, by a clock that does not go back and counts a suspended machine's sleep.
     pub fn tick(&mut self, now_ms: u64) {
-        let _ = now_ms;
+        if self.is_out() {
+            return;
+        }
+        self.now_ms = self.now_ms.max(now_ms);
+        let output = self.replica.tick(now_ms);
+        self.absorb(output);
+        self.sending.give_up(self.now_ms, self.settings.patience_ms());
+        self.hold();
+        self.go_on();
     }
 
     /// Its disk did something.
-    pub fn disk_woke(&mut self) {}
+    pub fn disk_woke(&mut self) {
+        self.go_on();
+    }
 
     /// Its lent log left something on the desk.
-    pub fn log_woke(&mut self) {}
+    pub fn log_woke(&mut self) {
+        let is_out = self.is_out();
+        let Some(lent) = self.lent.as_mut().filter(|_| !is_out) else { return };
+        let reports = lent.desk().take_reports();
+        let Reports { made, stored, point, read, wants_turn, pause, failed } = reports;
+        for (name, batch) in made {
+            // What the replica wanted it has.
+            if batch.members().is_none() {
+                lent.made.push_back(name);
+            }
+            lent.take(name, batch);
+        }
+        lent.stored = stored.unwrap_or(lent.stored);
+        lent.paused = pause.or(lent.paused);
+        for (number, batch) in read {
+            let error = lent.take_read(number, batch);
+            self.actions
+                .told
+                .extend(error.map(|it| format!("batch {number} is lacked by others: {it}")));
+        }
+        self.actions.wakes_log |= wants_turn;
+        if let Some(failed) = failed {
+            return self.fail(failed);
+        }
+        self.go_on();
+        // Only what the replica has heard of is its log.
+        if let Some(point) = point {
+            self.begin_behind(point);
+        }
+    }
 
     /// The word with this ticket is kept, in place of all before.
     pub fn kept(&mut self, ticket: Ticket) {
-        let _ = ticket;
+        if self.is_out() {
+            return;
+        }
+        self.kept = self.kept.max(ticket);
+        let output = self.replica.kept(ticket);
+        self.absorb(output);
+        self.go_on();
     }
 
     /// Another member is to lead. It goes on if that does not come about within an election time-out.
     pub fn transfer(&mut self, to: MemberId) -> Result<(), NotNow> {
-        let _ = to;
-        Err(NotNow)
+        if self.is_out() {
+            return Err(NotNow);
+        }
+        let output = self.replica.transfer(to)?;
+        self.absorb(output);
+        self.go_on();
+        Ok(())
+    }
+
+    /// The leader changes who is in the group. Only what the members are later tells that it was done.
+    pub fn change(&mut self, change: Change) -> Result<(), NotNow> {
+        if self.is_out() || self.change.is_some() || self.replica.change_is_open() {
+            return Err(NotNow);
+        }
+        if self.lent.is_some() && self.replica.leads().is_some() {
+            self.change = Some(change);
+        } else {
+            let output = self.replica.change(change)?;
+            self.absorb(output);
+        }
+        self.go_on();
+        Ok(())
     }
 
     /// What is to be done now: all that came of the calls since.
     pub fn take_actions(&mut self) -> MemberActions {
-        MemberActions::default()
+        let must_restart = self.is_restarting;
+        MemberActions { must_restart, ..std::mem::take(&mut self.actions) }
     }
 
     /// The log, for its shard, after this member became the leader ([`Role::Leads`]). It never comes back:
@@ -147,29 +350,407 @@ impl<D: Disk> Member<D> {
     ///
     /// None if this member does not lead, or lent it already.
     pub fn lend_log(&mut self, wake: Arc<dyn Fn() + Send + Sync>) -> Option<GroupLog<D>> {
-        let log = self.log.take()?;
-        let desk = Arc::new(Desk::new(log.last(), wake));
-        self.desk = Some(desk.clone());
-        Some(GroupLog::lent(log, desk))
+        let can = self.replica.leads().is_some() && self.has_led && !self.is_out();
+        let log = self.log.take_if(|log| can && log.applied().is_none())?;
+        let agreed = self.replica.agreed();
+        let desk = Arc::new(Desk::new(agreed, wake));
+        let (cuts, bytes) = (self.replica.cuts(), self.options.copies_bytes);
+        self.lent = Some(LentLog::new(desk.clone(), (agreed, log.last().number), cuts, bytes));
+        self.waiting.clear();
+        self.hold();
+        Some(GroupLog::lent(*log, desk))
     }
 
     /// Who leads this term, as far as it knows.
     pub fn leader(&self) -> Option<MemberId> {
-        None
+        self.replica.leader()
     }
 
     /// The highest term it knows of.
     pub fn term(&self) -> u64 {
-        0
+        self.replica.term()
     }
 
     /// The term it leads, once its first batch of it is agreed upon.
     pub fn leads(&self) -> Option<u64> {
-        None
+        self.replica.leads()
     }
 
     /// How far it is.
     pub fn status(&self) -> MemberStatus {
-        MemberStatus::default()
+        let members = self.replica.members().clone();
+        let all = members.voters.iter().chain(&members.outgoing).chain(&members.learners);
+        let mut others: Vec<_> = all.copied().filter(|id| *id != self.replica.id()).collect();
+        others.sort_unstable();
+        others.dedup();
+        let matched = |id: MemberId| Some((id, self.replica.matched(id)?));
+        MemberStatus {
+            last: self.replica.last(),
+            stored: self.replica.sure().min(self.replica.last().number),
+            agreed: self.replica.agreed(),
+            lacks: self.replica.lacks(),
+            matched: others.into_iter().filter_map(matched).collect(),
+            members,
+        }
     }
+
+    /// Messages that cannot have been said.
+    pub fn breaches(&self) -> u64 {
+        self.breaches
+    }
+
+    #[cfg(test)]
+    pub(crate) fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    #[cfg(test)]
+    pub(crate) fn log(&mut self) -> Option<&mut FileLog<D>> {
+        self.log.as_deref_mut()
+    }
+
+    /// Whether it says and does nothing any more.
+    fn is_out(&self) -> bool {
+        self.is_restarting || self.has_failed
+    }
+
+    fn breach(&mut self, from: MemberId, what: &str) {
+        self.breaches += 1;
+        self.actions.told.push(format!("a message of member {from} was dropped: {what}"));
+    }
+
+    fn fail(&mut self, what: String) {
+        self.has_failed = true;
+        // Nothing of it counts any more.
+        self.actions.messages.clear();
+        self.actions.keep.clear();
+        self.actions.failed.get_or_insert(what);
+    }
+
+    /// Takes what the replica wants.
+    fn absorb(&mut self, output: Output) {
+        let Output { tasks, messages, agreed: _, roles, behind } = output;
+        self.tasks.extend(tasks, self.replica.cuts());
+        for (to, message) in messages {
+            let message = self.sending.take(to, message);
+            self.actions.messages.extend(message.map(|message| (to, message, Vec::new())));
+        }
+        let is_deposed = |role: &Role| matches!(role, Role::Deposed { .. });
+        self.is_restarting |= self.lent.is_some() && roles.iter().any(is_deposed);
+        self.actions.roles.extend(roles);
+        self.actions.behind = behind.or_else(|| self.actions.behind.take());
+    }
+
+    /// Does whatever can be done, until nothing can.
+    fn go_on(&mut self) {
+        while !self.is_out() {
+            let has_news = match self.lent {
+                Some(_) => self.propose(),
+                None => self.look_at_disk(),
+            };
+            if self.is_out() || !self.work() && !has_news {
+                break;
+            }
+        }
+        if self.is_out() {
+            return;
+        }
+        self.tell_agreed();
+        self.pause();
+        self.send();
+    }
+
+    /// Hands its log's disk what waits, and takes in what that did. True if something was stored.
+    fn look_at_disk(&mut self) -> bool {
+        let Some(log) = &mut self.log else { return false };
+        if let Err(error) = log.sync_made() {
+            self.fail(error.to_string());
+            return false;
+        }
+        let (stored, point) = (log.stored().number, log.point());
+        let mut has_news = false;
+        while let Some(stored) = self.waiting.pop_front_if(|it| it.name.number <= stored) {
+            let output = self.replica.stored(stored);
+            self.absorb(output);
+            has_news = true;
+        }
+        self.begin_behind(point);
+        has_news
+    }
+
+    /// Tells the replica what the lent log made and stored. True if there was something.
+    fn propose(&mut self) -> bool {
+        let mut has_news = false;
+        while let Some(lent) = &mut self.lent {
+            let next = self.replica.next();
+            let Some(name) = lent.made.front().copied().filter(|_| next.is_some()) else { break };
+            match self.replica.propose(name) {
+                Ok(output) => {
+                    lent.made.pop_front();
+                    self.absorb(output);
+                    has_news = true;
+                }
+                Err(NotNow) => {
+                    let next = next.unwrap_or_default();
+                    self.fail(format!("the log made {name}, where {next} is the next"));
+                    return false;
+                }
+            }
+        }
+        let last = self.replica.last().number;
+        let Some(lent) = &mut self.lent else { return has_news };
+        let stored = lent.stored.number.min(last);
+        if stored > lent.stored_told
+            && let Some(name) = self.replica.name_of(stored)
+        {
+            lent.stored_told = stored;
+            let output = self.replica.stored(Stored { name, cuts: lent.cuts });
+            self.absorb(output);
+            has_news = true;
+        }
+        self.begin_change() || has_news
+    }
+
+    /// Begins a change of members that waits, once the lent log makes no batches of its own.
+    fn begin_change(&mut self) -> bool {
+        let is_still = |lent: &LentLog| lent.is_still() && lent.made.is_empty();
+        if !self.lent.as_ref().is_some_and(is_still) {
+            return false;
+        }
+        let Some(change) = self.change.take() else { return false };
+        let Ok(output) = self.replica.change(change) else { return false };
+        self.absorb(output);
+        true
+    }
+
+    /// Does the tasks that can be done. True if there was one.
+    fn work(&mut self) -> bool {
+        let mut has_worked = false;
+        while !self.is_out() && self.is_ready() {
+            let Some((task, cuts)) = self.tasks.next(self.kept) else { break };
+            has_worked = true;
+            if let Err(what) = self.begin(task, cuts) {
+                self.fail(what);
+            }
+        }
+        has_worked
+    }
+
+    /// Whether the first task can be done now, as far as the log is concerned.
+    fn is_ready(&mut self) -> bool {
+        let Some(task) = self.tasks.first() else { return false };
+        let is_change = matches!(task, Task::Make(Batch { change: Some(_), .. }));
+        if matches!(task, Task::Keep(..)) {
+            return true;
+        }
+        let Some(log) = &mut self.log else {
+            // Others decide what the log is.
+            self.is_restarting |= !is_change;
+            return is_change;
+        };
+        // It is not to be confused with the first batch of the term, which may have to wait for the disk.
+        if is_change {
+            return log.applied().is_none();
+        }
+        if !self.has_led {
+            return true;
+        }
+        // What is cut need not be stored.
+        let cut = if let Task::Cut(number) = task { *number } else { u64::MAX };
+        let is_stored = self.waiting.iter().all(|it| it.name.number >= cut);
+        if log.is_idle() && is_stored {
+            self.follow();
+        }
+        !self.has_led && !self.has_failed
+    }
+
+    /// Opens the log anew, as a follower's: it led, or was about to.
+    fn follow(&mut self) {
+        let Some(log) = self.log.take() else { return };
+        match open(log.into_disk(), &self.options, self.told) {
+            Ok((log, _)) => {
+                self.log = Some(Box::new(log));
+                self.has_led = false;
+                self.hold();
+            }
+            Err(error) => self.fail(error.to_string()),
+        }
+    }
+
+    fn begin(&mut self, task: Task, cuts: u64) -> Result<(), String> {
+        if let Task::Keep(word, ticket) = task {
+            self.actions.keep.push((word, ticket));
+            return Ok(());
+        }
+        if let (Some(lent), Task::Make(Batch { change: Some(change), .. })) = (&self.lent, &task) {
+            lent.make(changes::encode(change));
+            self.actions.wakes_log = true;
+            return Ok(());
+        }
+        let Some(log) = &mut self.log else { return Err("the log is lent".to_owned()) };
+        match task {
+            Task::Cut(number) => {
+                log.cut_from(number).map_err(|error| error.to_string())?;
+                self.waiting.retain(|it| it.name.number < number);
+            }
+            Task::Copy(batches) => {
+                for Batch { name, .. } in batches {
+                    let copy =
+                        self.copies.remove(&name).ok_or_else(|| format!("{name} did not come"))?;
+                    log.copy(&copy).map_err(|error| error.to_string())?;
+                    self.waiting.push_back(Stored { name, cuts });
+                }
+            }
+            Task::Make(Batch { name, change }) => {
+                match change {
+                    None => log.begin_term(name.term),
+                    Some(change) => {
+                        let bytes = changes::encode(&change);
+                        log.append_members(&bytes).map_err(|error| error.to_string())?;
+                    }
+                }
+                self.has_led = true;
+                self.waiting.push_back(Stored { name, cuts });
+            }
+            Task::Install(Point { at, .. }) => {
+                return Err(format!("nobody has a snapshot of {at}"));
+            }
+            Task::Keep(..) => {}
+        }
+        Ok(())
+    }
+
+    /// Tells the log how far all agree: not while a task waits, as what comes after a cut is not what the log has now.
+    fn tell_agreed(&mut self) {
+        let agreed = self.replica.agreed();
+        if let Some(lent) = &mut self.lent {
+            self.actions.wakes_log |= lent.agree(agreed);
+            return;
+        }
+        let Some(log) = self.log.as_mut().filter(|_| self.tasks.is_empty()) else { return };
+        if agreed.number > self.told.number && log.term_of(agreed.number).is_some() {
+            match log.apply_to(agreed) {
+                Ok(()) => self.told = agreed,
+                Err(error) => self.fail(error.to_string()),
+            }
+        }
+    }
+
+    /// The lent log makes no batches while another member is to lead, or members change.
+    fn pause(&mut self) {
+        let Some(lent) = &mut self.lent else { return };
+        let changes = self.change.is_some() || self.replica.change_is_open();
+        let is_new = lent.pause(changes || self.replica.is_transferring());
+        self.actions.wakes_log |= is_new;
+    }
+
+    /// Sends batches whose bytes are here.
+    fn send(&mut self) {
+        if self.sending.is_empty() {
+            return;
+        }
+        let Self { replica, log, lent, tasks, waiting, sending, actions, .. } = self;
+        let mut calls = false;
+        let copy = |name: BatchName, last: u64| {
+            if let Some(lent) = lent.as_mut() {
+                return lent.copy(name, last, &mut calls);
+            }
+            let Some(log) = log else { return Err(NoBytes::Gone) };
+            let is_to_come = !tasks.is_empty() || waiting.iter().any(|it| it.name == name);
+            let missing = if is_to_come { NoBytes::ToCome } else { NoBytes::Gone };
+            if log.term_of(name.number) != Some(name.term) {
+                return Err(missing);
+            }
+            match log.batch(name.number) {
+                Ok(batch) if batch.name() == Some(name) => Ok(batch),
+                Err(NoBatch::ToCome) => Err(NoBytes::ToCome),
+                Err(NoBatch::NotYet) => Err(missing),
+                _ => Err(NoBytes::Gone),
+            }
+        };
+        let matched = |id| replica.matched(id);
+        sending.go_on(replica.term(), self.now_ms, matched, copy, &mut actions.messages);
+        if let Some(lent) = lent {
+            lent.forget_read(|number| sending.wants(number));
+        }
+        actions.wakes_log |= calls;
+    }
+
+    /// Has batches stay that others lack, or may lack, and changes of members: nothing else tells a start of those.
+    fn hold(&mut self) {
+        let needed = self.replica.first_change().unwrap_or(u64::MAX);
+        let bytes = self.settings.held_bytes;
+        let Some(lent) = &mut self.lent else {
+            // Whom it may lead it does not know.
+            let hold = Hold { lacked: 0, bytes: bytes / 16, needed };
+            self.log.iter_mut().for_each(|log| hold.apply(log));
+            return;
+        };
+        let Self { replica, heard, .. } = self;
+        let (own, last) = (replica.id(), replica.last().number);
+        let members = replica.members();
+        let all = members.voters.iter().chain(&members.outgoing).chain(&members.learners);
+        let has = |id: &MemberId| Some((*id, replica.matched(*id)?));
+        let have: Vec<_> = all.filter(|id| **id != own).filter_map(has).collect();
+        let lacked = have.iter().map(|it| it.1 + 1).min().unwrap_or(u64::MAX);
+        let lacked = if lacked > last { u64::MAX } else { lacked };
+        // Memory is for who listens.
+        let since_ms = self.now_ms.saturating_sub(2 * self.settings.patience_ms());
+        let hears = |id: &MemberId| heard.get(id).is_some_and(|&at| at >= since_ms);
+        let near = have.iter().filter(|it| hears(&it.0)).map(|it| it.1).min().unwrap_or(last);
+        lent.hold(near + 1, Hold { lacked, bytes, needed });
+    }
+
+    /// The log begins behind this batch, as far as others can have it.
+    fn begin_behind(&mut self, at: BatchName) {
+        if at.number <= self.replica.point().at.number {
+            return;
+        }
+        let point = self.replica.point_at(at.number).filter(|point| point.at == at);
+        point.into_iter().for_each(|point| self.replica.begin_behind(point));
+    }
+}
+
+/// Opens a log as a follower's. Nothing is changed in one that is damaged.
+fn open<D: Disk>(
+    disk: D,
+    options: &Options,
+    agreed: BatchName,
+) -> Result<(FileLog<D>, Report), MemberError> {
+    let options = Options { follows: Some(agreed), ..options.clone() };
+    match FileLog::inspect(disk, options, &mut |_| {})? {
+        whole @ Inspected::Whole(..) => Ok(whole.open(&mut |_| {})?),
+        Inspected::Damaged(disk, options) => {
+            let options = Options { on_damage: OnDamage::Refuse, ..options };
+            match FileLog::inspect(disk, options, &mut |_| {}) {
+                Err(error) => Err(MemberError::Damaged(error)),
+                Ok(found) => Ok(found.open(&mut |_| {})?),
+            }
+        }
+    }
+}
+
+/// Whether the bytes that came with a message are those of its batches, one behind the other, and say the same of members.
+fn check(message: &Message, copies: &[BatchCopy]) -> Result<(), String> {
+    let Body::Append { before, batches, .. } = &message.body else { return Ok(()) };
+    if batches.len() != copies.len() {
+        return Err(format!("{} batches came with the bytes of {}", batches.len(), copies.len()));
+    }
+    let mut last = *before;
+    for (Batch { name, change }, copy) in batches.iter().zip(copies) {
+        if copy.name() != Some(*name) || copy.before() != Some(last) {
+            return Err(format!("{name} came with the bytes of another batch"));
+        }
+        let told = match copy.members() {
+            Some(bytes) => Some(
+                changes::decode(&bytes).ok_or_else(|| format!("{name} is no change of members"))?,
+            ),
+            None => None,
+        };
+        if told != *change {
+            return Err(format!("{name} is another change of members than was said"));
+        }
+        last = *name;
+    }
+    Ok(())
 }

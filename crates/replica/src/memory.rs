@@ -127,8 +127,6 @@ impl MemoryBatches {
 }
 
 impl Batches for MemoryBatches {
-    type Bytes = u64;
-
     fn point(&self) -> Point {
         self.point.clone()
     }
@@ -144,12 +142,16 @@ impl Batches for MemoryBatches {
     fn agreed(&self) -> u64 {
         self.agreed
     }
+}
 
-    fn copy(&mut self, name: BatchName) -> Result<u64, NoBytes> {
+impl MemoryBatches {
+    /// The bytes of a batch, to be sent.
+    pub fn copy(&mut self, name: BatchName) -> Result<u64, NoBytes> {
         self.bytes_of(name).ok_or(NoBytes::Gone)
     }
 
-    fn append(&mut self, batch: Batch, bytes: Option<u64>, cuts: u64) {
+    /// Writes a batch behind the last, with the bytes it has elsewhere. Without: an empty batch that the leader's replica wants.
+    pub fn append(&mut self, batch: Batch, bytes: Option<u64>, cuts: u64) {
         let name = batch.name;
         assert_eq!(name.number, self.last().number + 1, "batches follow each other");
         assert!(name.term >= self.last().term, "terms do not go back");
@@ -159,18 +161,21 @@ impl Batches for MemoryBatches {
         self.writes.push_back(Write::Append(batch, bytes, stored, self.agreed));
     }
 
-    fn cut_from(&mut self, number: u64) {
+    /// Removes this batch and all behind it.
+    pub fn cut_from(&mut self, number: u64) {
         assert!(number > self.agreed, "batch {number} is agreed upon");
         self.batches.retain(|(batch, _)| batch.name.number < number);
         self.writes.push_back(Write::Cut(number));
     }
 
-    fn apply_to(&mut self, agreed: BatchName) {
+    /// Others have agreed up to this batch: from now on none of it is cut.
+    pub fn apply_to(&mut self, agreed: BatchName) {
         assert!(agreed.number >= self.agreed, "what is agreed upon stays so");
         self.agreed = agreed.number;
     }
 
-    fn install(&mut self, point: Point, cuts: u64) {
+    /// The log is a snapshot now, and begins behind it.
+    pub fn install(&mut self, point: Point, cuts: u64) {
         self.batches.clear();
         self.agreed = point.at.number;
         self.point = point.clone();
@@ -178,7 +183,8 @@ impl Batches for MemoryBatches {
         self.writes.push_back(Write::Install(point, stored));
     }
 
-    fn collect(&mut self) -> Option<Stored> {
+    /// Something that was synced since, with all before it; in the order of the disk.
+    pub fn collect(&mut self) -> Option<Stored> {
         self.done.pop_front()
     }
 }

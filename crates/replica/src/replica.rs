@@ -30,11 +30,27 @@ pub struct Settings {
     pub append_batches: u64,
     /// Messages with batches on the way to one member, at most.
     pub appends: usize,
+    /// Bytes of files that a leader keeps as they are as some member lacks their batches. Others keep the newest of a
+    /// sixteenth of it. Who lacks more gets a snapshot.
+    pub held_bytes: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { tick_ms: 100, election_ticks: 10, append_batches: 64, appends: 64 }
+        Self {
+            tick_ms: 100,
+            election_ticks: 10,
+            append_batches: 64,
+            appends: 64,
+            held_bytes: 1 << 30,
+        }
+    }
+}
+
+impl Settings {
+    /// Milliseconds without a leader after which a member stands for election, at least.
+    pub(crate) fn patience_ms(&self) -> u64 {
+        self.tick_ms * self.election_ticks as u64
     }
 }
 
@@ -268,6 +284,11 @@ impl Replica {
         Ok(output)
     }
 
+    /// Whether it waits for another one to lead.
+    pub fn is_transferring(&self) -> bool {
+        self.node.raft.lead_transferee.is_some()
+    }
+
     /// A message came. One that cannot have been said is refused, and changes nothing.
     pub fn step(&mut self, from: MemberId, message: Message) -> Result<Output, Breach> {
         let receiver = Receiver {
@@ -323,6 +344,16 @@ impl Replica {
     /// What a snapshot of the log ends with that is made now.
     pub fn snapshot(&self) -> &Point {
         self.log().applied()
+    }
+
+    /// Where its log begins for others.
+    pub(crate) fn point(&self) -> &Point {
+        self.log().point()
+    }
+
+    /// The first change of members behind the point.
+    pub(crate) fn first_change(&self) -> Option<u64> {
+        self.log().first_change()
     }
 
     /// The name of the batch of this number, if it is in the log and behind its point.
@@ -451,7 +482,7 @@ impl Replica {
     }
 
     /// So far the log is here to stay: stored, and acknowledged by a word that is kept.
-    fn sure(&self) -> u64 {
+    pub(crate) fn sure(&self) -> u64 {
         self.stored.min(self.marked)
     }
 

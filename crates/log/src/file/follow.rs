@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::format::{BatchHeader, FILE_HEADER, FileHeader, Framing, HeaderError, Malformed};
+use super::format::{BatchHeader, FILE_HEADER, FileHeader, Framing, HeaderError, Kind, Malformed};
 use super::give::{BatchCopy, are_whole};
 use super::segments::{SegmentTerms, Segments};
 use super::table::Table;
@@ -566,6 +566,19 @@ impl<D: Disk> FileLog<D> {
             None => self.set_agreed(next(number)),
         }
         Ok(())
+    }
+
+    /// The changes of members that opening found, as they were given to [`append_members`](Self::append_members), each with the
+    /// number of its batch; and those that were copied since. None unless the log is a follower's.
+    pub fn changes_of_members(&self) -> Vec<(u64, Bytes)> {
+        let Some(following) = &self.following else { return Vec::new() };
+        let tail = following.tail.items.iter().filter_map(|item| match &item.what {
+            What::Batch(_, header, index) if header.kind == Kind::Members => {
+                Some((header.sequence, index.clone()))
+            }
+            _ => None,
+        });
+        following.table.members.iter().cloned().chain(tail).collect()
     }
 
     /// The last batch that is applied; none unless the log is a follower's.

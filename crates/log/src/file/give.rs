@@ -256,15 +256,14 @@ impl<D: Disk> FileLog<D> {
         self.space.check();
     }
 
-    /// The same of the newest ones alone, in files of so many bytes: behind that a snapshot costs less than the disk.
-    pub fn hold_batches_within(&mut self, from: u64, bytes: u64) {
+    /// The first of the newest batches that are in files of so many bytes together; 0 if all are.
+    pub fn batches_within(&self, bytes: u64) -> u64 {
         let mut left = bytes;
-        let mut first = None;
         for segment in self.as_written() {
-            let Some(rest) = left.checked_sub(segment.len) else { break };
-            (left, first) = (rest, Some(segment.as_of));
+            let Some(rest) = left.checked_sub(segment.len) else { return segment.next_batch };
+            left = rest;
         }
-        self.hold_batches(first.map_or(u64::MAX, |first| from.max(first)));
+        0
     }
 
     fn read_batches(&mut self, mut read: Read, least: u64) {

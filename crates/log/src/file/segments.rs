@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use super::digest::Digest;
-use super::format::{BatchHeader, Framing};
+use super::format::{BatchHeader, Framing, Kind};
 use crate::disk::FileName;
 
 /// Bytes of a file between two places of which it is remembered which offset is where.
@@ -92,6 +92,8 @@ pub(super) struct Segment {
     /// How many notes it has on which segments.
     about: HashMap<Epoch, u32, FixedState>,
     waypoints: Vec<Waypoint>,
+    /// One of its batches is a change of members: a start reads it.
+    has_members: bool,
     /// What is known of its digest.
     pub(super) digest: Digested,
 }
@@ -159,6 +161,7 @@ impl Segment {
             epochs: vec![epoch],
             about: HashMap::default(),
             waypoints: Vec::new(),
+            has_members: false,
             digest: Digested::Not,
         }
     }
@@ -181,6 +184,7 @@ impl Segment {
         self.len = position.saturating_add(len);
         self.end = self.end.max(end);
         self.next_batch = sequence.saturating_add(1);
+        self.has_members |= header.kind == Kind::Members;
     }
 
     /// Where a batch of this number is, or one before it.
@@ -387,7 +391,8 @@ impl Segments {
     /// The oldest segment that is to have a digest, or else whose digest was taken for the segment so far: also if that was
     /// found damaged since.
     pub(super) fn undigested(&self) -> Option<&Segment> {
-        let can = |it: &&Segment| it.is_sealed && !it.is_rewriting && it.live > 0;
+        let can =
+            |it: &&Segment| it.is_sealed && !it.is_rewriting && it.live > 0 && !it.has_members;
         let lacks_one = |it: &&Segment| matches!(it.digest, Digested::Not) && !it.is_damaged;
         let is_unchecked = |it: &&Segment| matches!(it.digest, Digested::Unchecked);
         let mut all = self.all.iter().filter(can);

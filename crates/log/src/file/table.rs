@@ -9,13 +9,14 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::Store;
 use super::cold::Held;
 use super::digest::{Alike, Digest, MIXED, Mixed};
 use super::format::{
-    BatchEntry, BatchHeader, FILE_HEADER, FileHeader, IndexReader, LISTED_SINCE, Malformed,
+    BatchEntry, BatchHeader, FILE_HEADER, FileHeader, IndexReader, Kind, LISTED_SINCE, Malformed,
     NoteEntry, NoteKind, RecordEntry,
 };
 use super::segments::{Digested, Epoch, Segment, SegmentTerms};
@@ -36,6 +37,8 @@ pub(super) struct Table {
     pub(super) next_segment: u64,
     /// Bytes of records that notes let go of, about.
     pub(super) freed: u64,
+    /// Changes of members, each with the number of its batch.
+    pub(super) members: Vec<(u64, Bytes)>,
     /// What a record weighs, by its head.
     weigh: fn(&[u8]) -> u64,
 }
@@ -164,8 +167,8 @@ impl Tally {
 
 impl Table {
     pub(super) fn new(weigh: fn(&[u8]) -> u64) -> Self {
-        let (store, lost, reached) = Default::default();
-        Self { store, lost, reached, next_segment: 0, freed: 0, weigh }
+        let (store, lost, reached, members) = Default::default();
+        Self { store, lost, reached, next_segment: 0, freed: 0, members, weigh }
     }
 
     /// The batches that follow are those of this file.
@@ -207,6 +210,10 @@ impl Table {
             return Ok(());
         }
         let at = self.begin_batch(batch.position, batch.len(), header)?;
+        if header.kind == Kind::Members {
+            self.members.push((header.sequence, Bytes::copy_from_slice(batch.index)));
+            return Ok(());
+        }
         let mut order = Order::of(header);
         let mut bodies = header.bodies_len;
         let mut names: SmallVec<[Holder; 4]> = SmallVec::new();

@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    Batch, BatchName, Batches, Body, Breach, Change, MemberId, Members, MemoryBatches, Message,
-    Output, Point, Replica, Role, Settings, Step, Task, Tasks, Ticket, Word,
+    Batch, BatchName, Body, Breach, Change, MemberId, Members, MemoryBatches, Message, Output,
+    Point, Replica, Role, Settings, Step, Task, Tasks, Ticket, Word,
 };
 
-pub(super) const SETTINGS: Settings =
-    Settings { tick_ms: 100, election_ticks: 4, append_batches: 1, appends: 64 };
+pub(super) const SETTINGS: Settings = Settings {
+    tick_ms: 100,
+    election_ticks: 4,
+    append_batches: 1,
+    appends: 64,
+    held_bytes: u64::MAX,
+};
 
 pub(super) fn id(number: u64) -> MemberId {
     MemberId(number)

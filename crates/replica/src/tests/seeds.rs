@@ -1,6 +1,5 @@
 //! Seeds of the world.
 
-use super::world::files::Files;
 use super::world::{Planted, World};
 
 /// Seeds of an ordinary run. `SEEDS=20000 cargo test -p leveret-replica seeds` runs more.
@@ -39,29 +38,4 @@ fn a_seed_has_one_trace() {
     let traces: std::collections::BTreeSet<_> =
         (0..20).map(|seed| run(seed).unwrap().trace).collect();
     assert_eq!(traces.len(), 20, "each seed is another run");
-}
-
-/// Seeds of an ordinary run over logs in files. `FILE_SEEDS=1000 cargo test -p leveret-replica seeds` runs more.
-const FILE_SEEDS: u64 = 150;
-
-/// The same world, and each member's log is one in files: what is copied, cut, applied and begun goes through it.
-#[test]
-#[expect(clippy::disallowed_methods, reason = "whoever looks for rare cases says how many seeds")]
-fn seeds_hold_over_logs_in_files() {
-    let (mut terms, mut cuts, mut changes) = (0, 0, 0);
-    let number = |name| std::env::var(name).ok().and_then(|it| it.parse().ok());
-    let seeds = number("FILE_SEEDS").unwrap_or(FILE_SEEDS);
-    let first = number("FIRST_SEED").unwrap_or(0);
-    for seed in first..first + seeds {
-        // A log may stop the run.
-        eprintln!("seed {seed}");
-        let mut world = World::<Files>::new(seed, Planted::None);
-        let result = world.run();
-        result.map_err(|what| format!("seed {seed}, at {} ms: {what}", world.now_ms)).unwrap();
-        terms += world.terms;
-        cuts += world.cuts;
-        changes += world.changes;
-    }
-    eprintln!("{terms} leaders, {cuts} cuts, {changes} changes");
-    assert!(terms > 3 * seeds && cuts > seeds / 4 && changes > seeds / 4, "it is too quiet");
 }

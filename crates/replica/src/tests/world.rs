@@ -1,7 +1,7 @@
 //! A seeded world of replicas: machines with clocks and disks, links between them, and all that can go wrong with those.
 
 mod faults;
-pub(super) mod files;
+
 mod machine;
 pub(super) mod store;
 

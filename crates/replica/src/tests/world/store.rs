@@ -1,9 +1,12 @@
 //! What the world needs of its machines' logs besides.
 
-use crate::{BatchName, Batches, MemoryBatches, Point, Task};
+use crate::{Batch, BatchName, Batches, MemoryBatches, NoBytes, Point, Stored, Task};
 
 /// A log with its disk, and a shard over it.
-pub(in crate::tests) trait Store: Batches<Bytes: Clone> {
+pub(in crate::tests) trait Store: Batches {
+    /// A batch as it goes from log to log.
+    type Bytes: Clone;
+
     /// What all logs of a world have in common.
     type Shared: Default;
 
@@ -12,6 +15,24 @@ pub(in crate::tests) trait Store: Batches<Bytes: Clone> {
 
     /// A log that begins behind this point.
     fn found(point: Point, seed: u64, shared: &Self::Shared) -> Self;
+
+    /// The bytes of a batch, to be sent. They may have to be read first, or made.
+    fn copy(&mut self, name: BatchName) -> Result<Self::Bytes, NoBytes>;
+
+    /// Writes a batch behind the last, with the bytes it has elsewhere. Without: a leader's own.
+    fn append(&mut self, batch: Batch, bytes: Option<Self::Bytes>, cuts: u64);
+
+    /// Removes this batch and all behind it.
+    fn cut_from(&mut self, number: u64);
+
+    /// Others have agreed up to this batch.
+    fn apply_to(&mut self, agreed: BatchName);
+
+    /// The log is a snapshot now.
+    fn install(&mut self, point: Point, cuts: u64);
+
+    /// Something that was synced since.
+    fn collect(&mut self) -> Option<Stored>;
 
     /// How many writes the disk has not synced.
     fn unsynced(&self) -> usize;
@@ -54,12 +75,37 @@ pub(in crate::tests) trait Store: Batches<Bytes: Clone> {
 }
 
 impl Store for MemoryBatches {
+    type Bytes = u64;
     type Shared = ();
 
     const HAS_SNAPSHOTS: bool = true;
 
     fn found(point: Point, _: u64, (): &()) -> Self {
         Self::new(point)
+    }
+
+    fn copy(&mut self, name: BatchName) -> Result<u64, NoBytes> {
+        Self::copy(self, name)
+    }
+
+    fn append(&mut self, batch: Batch, bytes: Option<u64>, cuts: u64) {
+        Self::append(self, batch, bytes, cuts);
+    }
+
+    fn cut_from(&mut self, number: u64) {
+        Self::cut_from(self, number);
+    }
+
+    fn apply_to(&mut self, agreed: BatchName) {
+        Self::apply_to(self, agreed);
+    }
+
+    fn install(&mut self, point: Point, cuts: u64) {
+        Self::install(self, point, cuts);
+    }
+
+    fn collect(&mut self) -> Option<Stored> {
+        Self::collect(self)
     }
 
     fn unsynced(&self) -> usize {

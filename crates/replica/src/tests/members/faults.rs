@@ -1,0 +1,118 @@
+//! What goes wrong in a world, and what its operator does meanwhile.
+
+use super::world::{Event, Machine, World};
+use crate::{Change, Member, MemberId, Step};
+
+impl World {
+    pub(super) fn fault(&mut self) -> Result<(), String> {
+        if self.is_calm {
+            return Ok(());
+        }
+        let after_ms = 30 + self.below(250);
+        self.at(after_ms, Event::Fault);
+        // Half of what goes wrong does so with a leader.
+        let at = self.below(self.machines.len() as u64) as usize;
+        let leader = self.machines.iter().position(|it| it.leads().is_some());
+        let at = leader.filter(|_| self.below(2) == 0).unwrap_or(at);
+        match self.below(20) {
+            0..=2 => self.crash(at),
+            3 => (0..self.machines.len()).for_each(|at| self.crash(at)),
+            4..=7 => self.part(at),
+            8 => self.doubled = [0, 0, 5, 30][self.below(4) as usize],
+            9 => self.machines[at].paused_ms = self.now_ms + self.below(800),
+            10 | 19 => self.machines[at].sync_ms = [5, 40, 500, 2_000][self.below(4) as usize],
+            11..=13 => {
+                let is_full = self.below(2) == 0;
+                let machine = &mut self.machines[at];
+                machine.capacity = is_full.then(|| machine.disk.used() + 500);
+                machine.stall(true);
+            }
+            14 => return self.transfer(at),
+            15 => self.lost = [0, 0, 5, 30][self.below(4) as usize],
+            _ => return self.change(),
+        }
+        Ok(())
+    }
+
+    /// From now on nothing goes wrong, and all machines run.
+    pub(super) fn calm(&mut self) -> Result<(), String> {
+        self.is_calm = true;
+        self.blocked.clear();
+        (self.lost, self.doubled) = (0, 0);
+        for at in 0..self.machines.len() {
+            let machine = &mut self.machines[at];
+            (machine.paused_ms, machine.sync_ms, machine.capacity) = (0, 10, None);
+            machine.stall(true);
+            self.start(at)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn crash(&mut self, at: usize) {
+        if self.machines[at].member.is_some() {
+            let is_power_cut = self.below(3) > 0;
+            self.end(at, is_power_cut);
+            let after_ms = 1 + self.below(400);
+            self.at(after_ms, Event::Restart { at });
+        }
+    }
+
+    /// For a while cuts links: those between two halves, those of one machine, one, or one way of these.
+    fn part(&mut self, one: usize) {
+        let (count, kind) = (self.machines.len(), self.below(8));
+        let other = self.below(count as u64) as usize;
+        let half = self.below(1 << count);
+        let is_cut = |from: usize, to: usize| match kind {
+            0 => (half >> from) & 1 != (half >> to) & 1,
+            1 => from == one || to == one,
+            2 => from == one,
+            3 => to == one,
+            4 => (from, to) == (one, other),
+            // It reaches one other only, and that one nobody else.
+            5 | 6 => (from == one || from == other) && to != one && to != other,
+            _ => (from, to) == (one, other) || (to, from) == (one, other),
+        };
+        let all = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+        self.blocked.extend(all.filter(|(from, to)| is_cut(*from, *to)));
+        let after_ms = 100 + self.below(800);
+        self.at(after_ms, Event::Heal);
+    }
+
+    fn leader(&mut self) -> Option<(usize, &mut Member<leveret_log::disk::SimDisk>)> {
+        let at = self.machines.iter().position(|it| it.leads().is_some())?;
+        self.machines[at].member.as_mut().map(|member| (at, member))
+    }
+
+    fn transfer(&mut self, at: usize) -> Result<(), String> {
+        let to = self.machines[at].id;
+        let Some((leader, member)) = self.leader() else { return Ok(()) };
+        // It may not be the time.
+        let _ = member.transfer(to);
+        self.after(leader)
+    }
+
+    /// The operator takes votes from machines, and gives them back. Who is in the group stays in it: nobody has a snapshot for
+    /// who comes back.
+    fn change(&mut self) -> Result<(), String> {
+        let dice = self.below(u64::MAX);
+        let ids: Vec<_> = self.machines.iter().map(|it: &Machine| it.id).collect();
+        let Some((leader, member)) = self.leader() else { return Ok(()) };
+        let status = member.status();
+        let members = &status.members;
+        let near = |id: &&MemberId| {
+            status.matched.iter().any(|it| it.0 == **id && it.1 + 3 > status.last.number)
+        };
+        let ready = members.learners.iter().find(near).copied();
+        let spare = members.voters.iter().filter(|id| **id != ids[leader]);
+        let spare = spare.copied().nth((dice >> 8) as usize % members.voters.len().max(1));
+        let steps = match (dice % 3, ready, spare) {
+            // An exchange of one for another.
+            (0, Some(ready), Some(spare)) => vec![Step::Voter(ready), Step::Learner(spare)],
+            (_, Some(ready), _) => vec![Step::Voter(ready)],
+            (1, _, Some(spare)) if members.voters.len() > 2 => vec![Step::Learner(spare)],
+            _ => return Ok(()),
+        };
+        self.done.changes += u64::from(member.change(Change { steps }).is_ok());
+        self.after(leader)
+    }
+}
