@@ -8,7 +8,7 @@ mod world;
 use world::World;
 
 /// Seeds of an ordinary run. `FILE_SEEDS=1000 cargo test -p leveret-replica members` runs more.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 100;
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "whoever looks for rare cases says how many seeds")]
