@@ -172,9 +172,9 @@ impl Totals {
 }
 
 /// The place of a client that waits, given back when it is dropped.
-struct Waiting(Arc<Totals>);
+struct WaitingPlace(Arc<Totals>);
 
-impl Waiting {
+impl WaitingPlace {
     /// None if there are `most` already.
     fn one_of(most: usize, totals: &Arc<Totals>) -> Option<Self> {
         let more = |waiting| (waiting < most).then_some(waiting + 1);
@@ -183,7 +183,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingPlace {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -374,7 +374,7 @@ async fn accept(
         if !descriptors::leave_room(&socket) {
             continue;
         }
-        let Some(place) = Waiting::one_of(shared.limits.waiting, &shared.totals) else {
+        let Some(place) = WaitingPlace::one_of(shared.limits.waiting, &shared.totals) else {
             shared.totals.refused.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(from = %peer.ip(), %peer, "connection refused: too many wait for a node that leads");
             continue;
