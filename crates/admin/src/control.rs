@@ -8,10 +8,12 @@ use std::os::unix::net::UnixListener as StdListener;
 use std::path::Path;
 
 use anyhow::Context as _;
+use leveret_server::cluster::arrivals::Arrival;
 use leveret_server::descriptors;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpStream, UnixListener, UnixStream};
+use tokio::sync::mpsc::Receiver;
 
-use crate::doors::Stream;
+use crate::doors::{Stream, arrival};
 use crate::http::Peer;
 
 /// Opens the socket.
@@ -34,25 +36,37 @@ pub(crate) fn bind(path: &Path) -> anyhow::Result<StdListener> {
 
 /// Accepts connections.
 #[derive(Debug)]
-pub(crate) struct Door(UnixListener);
+pub(crate) struct Door {
+    listener: UnixListener,
+    /// Operators of other nodes; none of a node that is alone.
+    arrivals: Option<Receiver<Arrival>>,
+}
 
 impl Door {
     /// On a socket that [`bind`] opened; in the runtime that accepts.
-    pub(crate) fn new(listener: StdListener) -> std::io::Result<Self> {
-        UnixListener::from_std(listener).map(Self)
+    pub(crate) fn new(
+        listener: StdListener,
+        arrivals: Option<Receiver<Arrival>>,
+    ) -> std::io::Result<Self> {
+        Ok(Self { listener: UnixListener::from_std(listener)?, arrivals })
     }
 
     /// The next connection.
     pub(crate) async fn accept(&mut self) -> (Stream, Peer) {
         loop {
-            match self.0.accept().await {
-                Ok((socket, _)) => {
+            let Self { listener, arrivals } = self;
+            let come = tokio::select! {
+                accepted = listener.accept() => accepted.map(|(socket, _)| {
                     let peer = Peer::Local { uid: uid(&socket) };
-                    return (Box::new(socket), peer);
+                    (Box::new(socket) as Stream, peer)
+                }),
+                Arrival { socket, .. } = arrival(arrivals) => {
+                    TcpStream::from_std(socket).map(|socket| (Box::new(socket) as Stream, Peer::OtherNode))
                 }
-                Err(error) => {
-                    descriptors::not_accepted(&error, "a control connection").await;
-                }
+            };
+            match come {
+                Ok(come) => return come,
+                Err(error) => descriptors::not_accepted(&error, "a control connection").await,
             }
         }
     }

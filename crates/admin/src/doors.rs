@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use leveret_config::tls::TlsSettings;
+use leveret_server::cluster::arrivals::Arrival;
 use leveret_server::descriptors;
 use leveret_server::listener::SocketOptions;
 use leveret_server::node::Node;
@@ -75,6 +76,20 @@ pub(crate) struct Door {
     is_full: bool,
     done: mpsc::Sender<Encrypted>,
     ready: mpsc::Receiver<Encrypted>,
+    /// Clients that come by other nodes; none of a node that is alone.
+    arrivals: Option<mpsc::Receiver<Arrival>>,
+}
+
+/// The next client that comes by another node. Never if there is none to come.
+pub(crate) async fn arrival(arrivals: &mut Option<mpsc::Receiver<Arrival>>) -> Arrival {
+    let next = match arrivals {
+        Some(arrivals) => arrivals.recv().await,
+        None => None,
+    };
+    match next {
+        Some(arrival) => arrival,
+        None => pending().await,
+    }
 }
 
 /// A connection whose handshake is done.
@@ -87,6 +102,7 @@ impl Door {
         listener: StdListener,
         tls: Option<Arc<Tls>>,
         pace: Pace,
+        arrivals: Option<mpsc::Receiver<Arrival>>,
     ) -> std::io::Result<Self> {
         let (done, ready) = mpsc::channel(DONE_MAX);
         let listener = TcpListener::from_std(listener)?;
@@ -100,40 +116,46 @@ impl Door {
             is_full: false,
             done,
             ready,
+            arrivals,
         })
     }
 
     /// The next connection that is ready for HTTP.
     pub(crate) async fn accept(&mut self) -> (Stream, SocketAddr, Arc<ConnectionPlace>) {
         loop {
-            let Self { listener, tls, shares, places, pace, is_full, done, ready } = self;
-            tokio::select! {
+            let Self { listener, tls, shares, places, pace, is_full, done, ready, arrivals } = self;
+            let come = tokio::select! {
                 Some((stream, peer, place)) = ready.recv() => return (Box::new(stream), peer, place),
-                accepted = listener.accept() => match (accepted.map(|(socket, peer)| (socket, plain(peer))), tls) {
-                    (Ok((socket, _)), _) if !descriptors::leave_room(&socket) => {}
-                    (Ok((socket, peer)), tls) => {
-                        // Answers are written whole; a delay would only wait for more.
-                        let _ = socket.set_nodelay(true);
-                        let Some(place) = places.take(peer.ip()) else {
-                            if !std::mem::replace(is_full, true) {
-                                tracing::warn!(from = "HTTP", %peer, "HTTP connections are refused: there are too many");
-                            }
-                            // In plain words, if anybody reads them.
-                            let _ = socket.try_write(no_place().as_bytes());
-                            continue;
-                        };
-                        *is_full = false;
-                        let (socket, place) = (Watched::new(socket, *pace), Arc::new(place));
-                        let Some(tls) = tls else { return (Box::new(socket), peer, place) };
-                        let with = (tls.config(), Arc::clone(shares));
-                        tokio::spawn(handshake(with, socket, (peer, place), done.clone()));
-                    }
-                    (Err(error), _) => {
-                        descriptors::not_accepted(&error, "an HTTP connection").await;
-                    }
-                },
-                else => pending().await,
+                accepted = listener.accept() => accepted.map(|(socket, peer)| (socket, plain(peer))),
+                Arrival { socket, ends } = arrival(arrivals) => {
+                    TcpStream::from_std(socket).map(|socket| (socket, ends.source))
+                }
+            };
+            let (socket, peer) = match come {
+                Ok(come) => come,
+                Err(error) => {
+                    descriptors::not_accepted(&error, "an HTTP connection").await;
+                    continue;
+                }
+            };
+            if !descriptors::leave_room(&socket) {
+                continue;
             }
+            // Answers are written whole; a delay would only wait for more.
+            let _ = socket.set_nodelay(true);
+            let Some(place) = places.take(peer.ip()) else {
+                if !std::mem::replace(is_full, true) {
+                    tracing::warn!(from = "HTTP", %peer, "HTTP connections are refused: there are too many");
+                }
+                // In plain words, if anybody reads them.
+                let _ = socket.try_write(no_place().as_bytes());
+                continue;
+            };
+            *is_full = false;
+            let (socket, place) = (Watched::new(socket, *pace), Arc::new(place));
+            let Some(tls) = tls else { return (Box::new(socket), peer, place) };
+            let with = (tls.config(), Arc::clone(shares));
+            tokio::spawn(handshake(with, socket, (peer, place), done.clone()));
         }
     }
 }

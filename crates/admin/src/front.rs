@@ -9,10 +9,12 @@ use anyhow::Context as _;
 use leveret_config::options::{ManagementOptions, PrometheusOptions, TracingOptions};
 use leveret_config::tls::TlsSettings;
 use leveret_config::{Config, DEFINITIONS_MAX, files};
+use leveret_server::cluster::arrivals::{Arrival, RelayedListener};
 use leveret_server::front::{FrontEnds, Inside, Listener, OpenFrontEnds, Running};
 use leveret_server::runner::{install_runner, keep_working, rest};
 use leveret_server::tls::Tls;
 use tokio::runtime::Builder;
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 
 use crate::control;
@@ -55,7 +57,8 @@ fn open(
     interval: Duration,
     (tracing, trace_dir): (TracingOptions, PathBuf),
 ) -> anyhow::Result<FrontEnds> {
-    let Inside { node, mut about, stop, give_back, arrivals: _, views: _ } = inside;
+    let Inside { node, mut about, stop, give_back, mut arrivals, views } = inside;
+    let mut of = |listener| arrivals.as_mut().and_then(|all| all.take(listener));
     let control = control::bind(&socket)?;
     let mut listeners = Vec::new();
     let mut http = None;
@@ -64,12 +67,13 @@ fn open(
         let bound = doors::bind(options.ip.as_deref(), options.port, what, "management.tcp")?;
         let address = bound.local_addr()?;
         listeners.push(Listener { protocol: "http", purpose: "HTTP API", address });
-        let mut all = vec![(bound, None)];
+        let mut all = vec![(bound, None, of(RelayedListener::Http))];
         if let Some(port) = options.ssl_port {
             let bound = doors::bind(options.ssl_ip.as_deref(), port, what, "management.ssl")?;
             let (address, purpose) = (bound.local_addr()?, "HTTP API over TLS (HTTPS)");
             listeners.push(Listener { protocol: "https", purpose, address });
-            all.push((bound, Some(doors::tls(tls.http, &node)?)));
+            let tls = Some(doors::tls(tls.http, &node)?);
+            all.push((bound, tls, of(RelayedListener::Https)));
         }
         http = Some((all, options, signin));
     }
@@ -83,20 +87,22 @@ fn open(
             purpose: "Prometheus exporter API over HTTP",
             address,
         });
-        let mut all = vec![(bound, None)];
+        let mut all = vec![(bound, None, of(RelayedListener::Metrics))];
         if let Some(port) = options.ssl_port {
             let bound = doors::bind(options.ssl_ip.as_deref(), port, what, "prometheus.ssl")?;
             let address = bound.local_addr()?;
             let purpose = "Prometheus exporter API over TLS (HTTPS)";
             listeners.push(Listener { protocol: "https/prometheus", purpose, address });
-            all.push((bound, Some(doors::tls(tls.metrics, &node)?)));
+            let tls = Some(doors::tls(tls.metrics, &node)?);
+            all.push((bound, tls, of(RelayedListener::MetricsTls)));
         }
         scraped = Some((all, options));
     }
+    let of_control = of(RelayedListener::Control);
     about.listeners.extend_from_slice(&listeners);
     let stats = Arc::new(Collector::new(Arc::clone(&node), about.clone(), interval));
     let traces = Traces::new(Arc::clone(&node), tracing, trace_dir);
-    let ops = Arc::new(Ops { node, about, stop, stats, traces });
+    let ops = Arc::new(Ops { node, about, stop, stats, views, traces });
     let (end, ended) = watch::channel(false);
     let ended = Ended(ended);
     // After all that can fail: this is a runtime's thread, where another must not be dropped.
@@ -117,9 +123,15 @@ fn open(
             if let Some((bound, options)) = scraped {
                 let stats = Arc::clone(&ops.stats);
                 let open = opened(bound, "metrics", Pace::METRICS).collect();
-                running.spawn(metrics::serve(open, options, stats, ended.clone()));
+                running.spawn(metrics::serve(
+                    open,
+                    options,
+                    stats,
+                    ops.views.clone(),
+                    ended.clone(),
+                ));
             }
-            match control::Door::new(control) {
+            match control::Door::new(control, of_control) {
                 Ok(door) => {
                     let (ops, options) = (Arc::clone(&ops), for_operator());
                     let requests = http::Requests::default();
@@ -167,21 +179,20 @@ struct Encrypted {
     metrics: TlsSettings,
 }
 
-/// Listening sockets and their TLS, in the runtime that is to accept.
-fn opened(
-    bound: Vec<(StdListener, Option<Arc<Tls>>)>,
-    what: &'static str,
-    pace: Pace,
-) -> impl Iterator<Item = Door> {
-    bound.into_iter().filter_map(move |(socket, tls)| {
-        let door = Door::new(socket, tls, pace);
+/// A listening socket, its TLS, and who comes for it by other nodes.
+type Bound = (StdListener, Option<Arc<Tls>>, Option<Receiver<Arrival>>);
+
+/// Listening sockets, in the runtime that is to accept.
+fn opened(bound: Vec<Bound>, what: &'static str, pace: Pace) -> impl Iterator<Item = Door> {
+    bound.into_iter().filter_map(move |(socket, tls, arrivals)| {
+        let door = Door::new(socket, tls, pace, arrivals);
         door.inspect_err(|error| tracing::error!(%error, "{what} cannot be served")).ok()
     })
 }
 
 /// Tells when the doors are to be closed.
 #[derive(Clone, Debug)]
-pub(crate) struct Ended(watch::Receiver<bool>);
+pub(crate) struct Ended(pub(crate) watch::Receiver<bool>);
 
 impl Ended {
     /// Waits for it.
@@ -193,10 +204,11 @@ impl Ended {
 
 /// The doors while they are open.
 #[derive(Debug)]
-struct Doors {
-    socket: PathBuf,
-    end: watch::Sender<bool>,
-    thread: std::thread::JoinHandle<()>,
+pub(crate) struct Doors {
+    /// The control socket.
+    pub(crate) socket: PathBuf,
+    pub(crate) end: watch::Sender<bool>,
+    pub(crate) thread: std::thread::JoinHandle<()>,
 }
 
 impl Running for Doors {

@@ -4,6 +4,7 @@
 //! - [`stats`]: what is counted, sampled: totals, rates, samples.
 //! - [`http`]: RabbitMQ's management API.
 //! - [`control`]: a door to it without a password, a Unix socket, for `leveret ctl`.
+//! - `standby`: that door while another node of the cluster leads.
 //! - `metrics`: the door of Prometheus.
 //! - `traces`: copies of messages, written to files.
 //! - `page`: the management page, for people with a browser; it asks that API.
@@ -26,9 +27,11 @@ mod page;
 mod places;
 mod room;
 mod signin;
+mod standby;
 pub mod stats;
 mod traces;
 mod unread;
 mod watched;
 
 pub use front::front;
+pub use standby::standby;

@@ -181,8 +181,10 @@ impl<'a> Call<'a> {
 
     /// Asks the node for its name, for paths that have it in them.
     pub(crate) fn learn_node(&mut self) -> Result<(), Fault> {
-        let nodes = self.get("/api/nodes?columns=name")?;
-        if let Some(name) = nodes[0]["name"].as_str() {
+        let nodes = self.get("/api/nodes?columns=name,leads")?;
+        // Of a cluster the one that leads answers, whichever is asked.
+        let leads = nodes.as_array().into_iter().flatten().find(|it| it["leads"] == true);
+        if let Some(name) = leads.unwrap_or(&nodes[0])["name"].as_str() {
             name.clone_into(&mut self.node);
         }
         Ok(())

@@ -246,9 +246,20 @@ fn looks() {
     check("rotate_logs", &[("POST /api/leveret/log/rotate null", 204, "")], "Rotating logs for node rabbit@here ...\n");
     check("-q set_log_level debug", &[(r#"PUT /api/leveret/log/level {"level":"debug"}"#, 204, "")], "");
     check("-q autocomplete list_qu", &[], "list_queues\n");
-    let nodes: &[_] = &[("GET /api/nodes?columns=name", 200, r#"[{"name": "rabbit@here"}]"#)];
+    let nodes: &[_] = &[("GET /api/nodes?columns=name,leads", 200, r#"[{"name": "rabbit@here"}]"#)];
     check("grow rabbit@here all", nodes, "");
     check("add_member q rabbit@here", nodes, "");
+    let nodes: &[_] = &[("GET /api/nodes?columns=name,leads", 200,
+        r#"[{"name": "rabbit@here", "leads": false}, {"name": "rabbit@b", "leads": true}]"#)];
+    check("add_member q rabbit@b", nodes, "");
+    let critical = "GET /api/health/checks/node-is-quorum-critical";
+    check("-q check_if_node_is_quorum_critical", &[(critical, 200, r#"{"status": "ok"}"#)],
+        "Node rabbit@here reported no quorum queues with minimum quorum\n");
+    check("-q check_if_node_is_quorum_critical", &[(critical, 200, r#"{"status": "ok", "reason": "single node cluster"}"#)],
+        "Node rabbit@here seems to be the only one in a single node cluster, the check does not apply\n");
+    check("-q await_online_quorum_plus_one", &[(critical, 503, r#"{"status": "failed"}"#), (critical, 200, r#"{"status": "ok"}"#)], "");
+    let (cluster, two) = ("GET /api/leveret/cluster", r#"{"nodes": [{"running": true}, {"running": true}, {"running": false}]}"#);
+    check("-q await_online_nodes 2", &[(cluster, 200, r#"{"nodes": [{"running": true}]}"#), (cluster, 200, two)], "");
     // As RabbitMQ's `encode` made it.
     check("decode {encrypted,<<\"37gYgVR5f3by1n8K0688LLJ6n7CDDKHIf9CKRq++vN4FZctkCWUA9LPlS937qK6V\">>} pass", &[],
         "Decrypting an advanced.config (Erlang term) value...\n<<\"se cret\">>\n");
@@ -279,10 +290,10 @@ fn refusals() {
     refused("peek no 1", &[("GET /api/queues/%2F/no/messages?from=0&limit=1&truncate=64", 404, NONE)],
         Code::Software, "Target queue was not found in virtual host '/'");
     refused("transfer_leadership q n",
-        &[("GET /api/queues/%2F/q?columns=type", 200, r#"{"type": "classic"}"#), ("GET /api/nodes?columns=name", 200, "[]")],
+        &[("GET /api/queues/%2F/q?columns=type", 200, r#"{"type": "classic"}"#), ("GET /api/nodes?columns=name,leads", 200, "[]")],
         Code::Software, "non-quorum queue");
     refused("transfer_leadership q rabbit@here",
-        &[("GET /api/queues/%2F/q?columns=type", 200, r#"{"type": "quorum"}"#), ("GET /api/nodes?columns=name", 200, "[]")],
+        &[("GET /api/queues/%2F/q?columns=type", 200, r#"{"type": "quorum"}"#), ("GET /api/nodes?columns=name,leads", 200, "[]")],
         Code::Software, "already the leader");
     refused("consume_event_stream --pattern (", &[("GET /api/events?since=18446744073709551615", 200, "{}")], Code::Usage, "the pattern");
     refused("delete_user x", &[("DELETE /api/users/x", 404, NONE)], Code::NoUser, "User \"x\" does not exist");
@@ -305,7 +316,7 @@ fn refusals() {
         Code::Unavailable, "queue 'q' in vhost '/' not empty");
     refused("enable_feature_flag x",
         &[("PUT /api/feature-flags/x/enable null", 400, r#"{"error":"bad_request","reason":"there is no feature flag 'x'"}"#),
-          ("GET /api/nodes?columns=name", 200, r#"[{"name":"rabbit@here"}]"#)],
+          ("GET /api/nodes?columns=name,leads", 200, r#"[{"name":"rabbit@here"}]"#)],
         Code::Usage, "This feature flag is not supported by node rabbit@here");
     refused("list_queues -p no", &[("GET /api/queues/no?columns=name,messages", 404, NONE)], Code::Data, "Virtual host 'no' does not exist");
     refused("purge_queue q", &[("DELETE /api/queues/%2F/q/contents", 404, NONE)], Code::Data, "Queue 'q' in vhost '/' does not exist");
@@ -332,7 +343,9 @@ fn refusals() {
     refused("set_vm_memory_high_watermark 1.5", &[], Code::Data, "The threshold should be");
     refused("set_user_limits u {\"max-queues\":1}", &[], Code::Unavailable, "Unrecognised terms [{<<\"max-queues\">>,1}] in limits");
     refused("clear_user_limits u some", &[], Code::Usage, "a limit is one of");
-    refused("grow rabbit@there all", &[("GET /api/nodes?columns=name", 200, r#"[{"name": "rabbit@here"}]"#)],
+    refused("await_online_nodes 2", &[("GET /api/leveret/cluster", 200, r#"{"standing": "alone", "nodes": [{"running": true}]}"#)],
+        Code::Unavailable, "this node stands alone");
+    refused("grow rabbit@there all", &[("GET /api/nodes?columns=name,leads", 200, r#"[{"name": "rabbit@here"}]"#)],
         Code::Usage, "not a member of the cluster");
     refused("join_cluster rabbit@there", &[], Code::Unavailable, "this node stands alone");
     refused("eval 1+1.", &[], Code::Unavailable, "not written in Erlang");

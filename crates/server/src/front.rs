@@ -10,6 +10,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 use crate::cluster::arrivals::Arrivals;
+use crate::cluster::standby::{Relay, Totals};
 use crate::cluster::view::Views;
 use crate::logging::Logs;
 use crate::node::Node;
@@ -33,6 +34,24 @@ pub struct Inside<'a> {
     pub arrivals: Option<&'a mut Arrivals>,
     /// What this node knows of its cluster; none if it is alone.
     pub views: Option<Views>,
+}
+
+/// Opens the control socket of a node while another one leads its cluster. Called once.
+pub type OpenStandby = Box<dyn FnOnce(Standby) -> anyhow::Result<Box<dyn Running>> + Send>;
+
+/// What the control socket of a node on standby gets.
+#[derive(Debug)]
+pub struct Standby {
+    /// What it is started with. Its listeners are those that relay.
+    pub about: About,
+    /// Ends the node.
+    pub stop: Stop,
+    /// What it knows of its cluster.
+    pub views: Views,
+    /// How the node that leads is reached.
+    pub relay: Arc<dyn Relay>,
+    /// What it relays.
+    pub totals: Arc<Totals>,
 }
 
 /// Front ends that are open.
@@ -101,7 +120,8 @@ pub struct About {
 pub struct Stop(mpsc::UnboundedSender<String>);
 
 impl Stop {
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<String>) {
+    /// One, and where it is heard.
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<String>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self(sender), receiver)
     }

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use bytes::Bytes;
 use leveret_amqp::table::{MAX_DEPTH, SHORT_STR_MAX, Table};
 use leveret_server::clock::{now, wall};
+use leveret_server::cluster::view::ClusterView;
 use leveret_server::locks::Guard;
 use leveret_server::node::Node;
 use leveret_topology::{By, Origin, TableError, checked_table_from_json};
@@ -53,6 +54,18 @@ pub(crate) enum Peer {
         /// Its number; `None` where the system does not tell.
         uid: Option<u32>,
     },
+    /// Over the control socket of another node of the cluster, which has relayed it.
+    OtherNode,
+}
+
+impl Peer {
+    /// Whether it is whoever could open a control socket, who needs no password.
+    pub(crate) fn is_operator(self) -> bool {
+        match self {
+            Self::Network(_) => false,
+            Self::Local { .. } | Self::OtherNode => true,
+        }
+    }
 }
 
 impl fmt::Display for Peer {
@@ -61,6 +74,7 @@ impl fmt::Display for Peer {
             Self::Network(address) => address.fmt(f),
             Self::Local { uid: Some(uid) } => write!(f, "control socket, uid {uid}"),
             Self::Local { uid: None } => f.write_str("control socket"),
+            Self::OtherNode => f.write_str("control socket of another node"),
         }
     }
 }
@@ -109,7 +123,7 @@ impl FromRequest<Arc<App>> for Call {
 }
 
 /// Names and values of a query, decoded; `+` is a space.
-pub(super) fn parse_query(query: &str) -> Vec<(String, String)> {
+pub(crate) fn parse_query(query: &str) -> Vec<(String, String)> {
     let decode = |text: &str| {
         let spaced = text.replace('+', " ");
         percent_encoding::percent_decode_str(&spaced).decode_utf8_lossy().into_owned()
@@ -136,7 +150,7 @@ impl Call {
     pub(crate) fn by(&self) -> Box<By> {
         let origin = match self.peer {
             Peer::Network(peer) => Some(Origin { peer, connection: None }),
-            Peer::Local { .. } => None,
+            Peer::Local { .. } | Peer::OtherNode => None,
         };
         Box::new(By { user: self.login.name.as_str().into(), origin })
     }
@@ -265,6 +279,11 @@ impl Call {
             Ok(_) => Err(Fault::bad("the body must be a JSON object")),
             Err(error) => Err(Fault::bad(format!("not_json: {error}"))),
         }
+    }
+
+    /// What the node knows of its cluster now; none if it is alone.
+    pub(crate) fn view(&self) -> Option<Arc<ClusterView>> {
+        self.app.ops.views.as_ref().map(|views| Arc::clone(&views.borrow()))
     }
 
     /// The node's name.

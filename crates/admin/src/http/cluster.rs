@@ -8,6 +8,7 @@ use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{HeaderValue, Request};
 use http_body_util::{BodyExt as _, Limited};
 use leveret_broker::message::AdminCommand;
+use leveret_server::front::About;
 use serde_json::{Value, json};
 
 use super::App;
@@ -66,14 +67,17 @@ pub(super) async fn whoami(call: Call) -> Result<Answer, Fault> {
 
 /// `GET /api/version`. Probes ask it, and it asks nobody.
 pub(super) async fn version(call: Call) -> Result<Answer, Fault> {
-    let about = &call.app.ops.about;
-    Ok(Answer::Json(json!({
+    Ok(Answer::Json(version_of(&call.app.ops.about, call.node().is_filled())))
+}
+
+pub(crate) fn version_of(about: &About, is_booted: bool) -> Value {
+    json!({
         "product_name": about.product_name,
         "product_version": about.product_version,
         "leveret_version": env!("CARGO_PKG_VERSION"),
         "rabbitmq_version": leveret_server::COMPATIBLE_VERSION,
-        "is_booted": call.node().is_filled(),
-    })))
+        "is_booted": is_booted,
+    })
 }
 
 /// `GET /api/extensions`.
@@ -170,9 +174,13 @@ pub(super) async fn clear_attempts(call: Call) -> Result<Answer, Fault> {
 /// `GET /api/config/effective`: options and values; secrets are hidden.
 pub(super) async fn environment(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
-    let options = call.app.ops.about.environment.iter();
+    Ok(Answer::Json(environment_of(&call.app.ops.about)))
+}
+
+pub(crate) fn environment_of(about: &About) -> Value {
+    let options = about.environment.iter();
     let rows = options.map(|(key, value)| ((*key).to_owned(), json!(value)));
-    Ok(Answer::Json(rows.collect::<serde_json::Map<_, _>>().into()))
+    rows.collect::<serde_json::Map<_, _>>().into()
 }
 
 /// `POST /api/rebalance/queues`: one node has nothing to spread.

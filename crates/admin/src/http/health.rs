@@ -10,6 +10,7 @@ use leveret_broker::message::{Reply, ReplyTo, ToMeta, ToSession, ToShard};
 use leveret_client::Event;
 use leveret_server::alarms::Resource;
 use leveret_server::clock::{now, wall};
+use leveret_server::cluster::view::NodeView;
 use leveret_server::front::Listener;
 use leveret_server::node::Node;
 use leveret_topology::{GroupId, QueueId, QueueKind, Topology, Vhost};
@@ -246,9 +247,30 @@ pub(super) async fn certificates(call: Call) -> Result<Answer, Fault> {
     Ok(failed("Certificates expiring", json!({"expired": expired})))
 }
 
-/// Checks of a cluster, which one node passes by itself.
-pub(super) async fn single_node(_: Call) -> Result<Answer, Fault> {
-    Ok(Answer::Json(json!({"status": "ok", "reason": "single node cluster"})))
+/// A check of a cluster, which one node passes by itself.
+fn single_node() -> Answer {
+    Answer::Json(json!({"status": "ok", "reason": "single node cluster"}))
+}
+
+/// `GET /api/health/checks/node-is-mirror-sync-critical`: queues have no mirrors.
+pub(super) async fn mirror_critical(call: Call) -> Result<Answer, Fault> {
+    Ok(if call.view().is_some() { ok() } else { single_node() })
+}
+
+// RabbitMQ's words.
+const CRITICAL: &str =
+    "There are quorum queues that would lose their quorum if the target node is shut down";
+
+/// `GET /api/health/checks/node-is-quorum-critical`: the others are a majority without it.
+pub(super) async fn quorum_critical(call: Call) -> Result<Answer, Fault> {
+    let Some(view) = call.view() else { return Ok(single_node()) };
+    if !view.is_critical() {
+        return Ok(ok());
+    }
+    let (running, missing): (Vec<_>, Vec<_>) = view.nodes.iter().partition(|it| it.running);
+    let names = |nodes: Vec<&NodeView>| nodes.iter().map(|it| json!(it.name)).collect::<Value>();
+    let (running, missing) = (names(running), names(missing));
+    Ok(failed(CRITICAL, json!({"running_nodes": running, "missing_nodes": missing})))
 }
 
 /// `GET /api/health/checks/quorum-queues-without-elected-leaders/...`: each quorum queue is served. What leads

@@ -54,7 +54,7 @@ impl Login {
     ) -> Result<Self, Fault> {
         match peer {
             Peer::Network(peer) => Self::of_network(headers, node, peer).await,
-            Peer::Local { .. } => {
+            Peer::Local { .. } | Peer::OtherNode => {
                 let admitted = Admitted::operator(OPERATOR);
                 let (name, tags) = (admitted.user.to_string(), admitted.tags.clone());
                 Ok(Self { name, tags, admitted, vhosts: None, peer })

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use leveret_config::{Level, Value as _};
+use leveret_server::front::About;
 use serde_json::json;
 
 use super::answer::{Answer, Fault};
@@ -27,11 +28,19 @@ fn no_file() -> Fault {
 /// end.
 pub(super) async fn tail(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
-    let lines = call.number("lines")?.map_or(LINES, |lines| lines as usize);
-    let from = call.number("from")?;
-    let file = call.app.ops.about.log_files.iter().find(|name| !name.starts_with('<'));
+    tail_of(&call.app.ops.about, call.number("lines")?, call.number("from")?).await
+}
+
+/// The same of a node that may have no broker.
+pub(crate) async fn tail_of(
+    about: &About,
+    lines: Option<u64>,
+    from: Option<u64>,
+) -> Result<Answer, Fault> {
+    let lines = lines.map_or(LINES, |lines| lines as usize);
+    let file = about.log_files.iter().find(|name| !name.starts_with('<'));
     let file = file.ok_or_else(no_file)?;
-    let (logs, path) = (call.app.ops.about.logs.clone(), PathBuf::from(file));
+    let (logs, path) = (about.logs.clone(), PathBuf::from(file));
     // A disk that hangs takes this thread from nobody.
     let read = move || {
         logs.flush_file(PATIENCE);
@@ -52,7 +61,12 @@ pub(super) async fn tail(call: Call) -> Result<Answer, Fault> {
 /// `POST /api/leveret/log/rotate`: the log file makes way for a new one.
 pub(super) async fn rotate(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
-    let logs = call.app.ops.about.logs.clone();
+    rotate_of(&call.app.ops.about).await
+}
+
+/// The same of a node that may have no broker.
+pub(crate) async fn rotate_of(about: &About) -> Result<Answer, Fault> {
+    let logs = about.logs.clone();
     let rotated = aside(move || logs.rotate()).await?;
     match rotated.map_err(|error| Fault::unavailable(format!("the log file stays: {error}")))? {
         true => Ok(Answer::Done),

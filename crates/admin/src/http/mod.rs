@@ -29,7 +29,8 @@ mod inspect;
 mod limits;
 mod listing;
 mod login;
-mod logs;
+pub(crate) mod logs;
+mod members;
 mod messages;
 mod moving;
 mod nodes;
@@ -62,9 +63,12 @@ use leveret_config::options::ManagementOptions;
 use crate::ops::Ops;
 use crate::signin::SignIn;
 
-pub(crate) use answer::Fault;
-pub(crate) use call::Peer;
+pub(crate) use answer::{Answer, Fault};
+pub(crate) use call::{Peer, parse_query};
+pub(crate) use cluster::{environment_of, version_of};
 pub(crate) use login::Login;
+pub(crate) use members::cluster_of;
+pub(crate) use operate::listeners as listeners_of;
 pub(crate) use requests::Requests;
 pub(crate) use serve::{Entrance, serve};
 

@@ -1,14 +1,15 @@
-//! Nodes: this one.
+//! Nodes: this one, and the others of its cluster.
 
 use std::time::Duration;
 
 use leveret_server::alarms::Resource;
+use leveret_server::cluster::view::{ClusterView, NodeView};
 use leveret_server::descriptors;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
-use super::{listing, overview};
+use super::{listing, members, overview};
 use crate::ops::system;
 
 /// Has statistics that are not older than a second.
@@ -20,20 +21,51 @@ async fn refresh(call: &Call) {
 pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
     refresh(&call).await;
-    let rows = vec![row(&call)];
+    let rows = match call.view() {
+        None => vec![row(&call)],
+        Some(view) => view.nodes.iter().map(|node| member(&call, &view, node)).collect(),
+    };
     listing::rows(call, rows).await
+}
+
+/// A node of the cluster: this one by all that is known of it, another one by what it told last.
+fn member(call: &Call, view: &ClusterView, node: &NodeView) -> Value {
+    if node.name != view.node {
+        return members::node_row(&call.app.ops.about, node);
+    }
+    let mut row = row(call);
+    row["leads"] = json!(node.leads);
+    row
 }
 
 /// `GET /api/nodes/{node}`.
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
-    call.must_name_this_node()?;
+    let view = call.view();
+    let node = view.as_ref().and_then(|view| Some((view, view.named(call.param("node"))?)));
+    if let Some((view, node)) = node {
+        if node.name != view.node {
+            let row = members::node_row(&call.app.ops.about, node);
+            return Ok(listing::one(&call, row));
+        }
+    } else {
+        call.must_name_this_node()?;
+    }
     refresh(&call).await;
-    let mut row = row(&call);
+    let mut row = match node {
+        Some((view, node)) => member(&call, view, node),
+        None => row(&call),
+    };
     if call.is_asked("memory") {
         row["memory"] = call.stats().overview.node.memory.json();
     }
     Ok(listing::one(&call, row))
+}
+
+/// Whether the path names another node of the cluster, whose memory this one does not know: RabbitMQ's answer, too.
+fn is_another_member(call: &Call) -> bool {
+    let name = call.param("node");
+    call.view().is_some_and(|view| view.node != name && view.named(name).is_some())
 }
 
 /// Numbers that RabbitMQ has and that have no counterpart here, or none that is counted.
@@ -144,6 +176,9 @@ fn row(call: &Call) -> Value {
 /// `GET /api/nodes/{node}/memory`.
 pub(super) async fn memory(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
+    if is_another_member(&call) {
+        return Ok(Answer::Json(json!({"memory": "not_available"})));
+    }
     call.must_name_this_node()?;
     refresh(&call).await;
     Ok(Answer::Json(json!({"memory": call.stats().overview.node.memory.json()})))
@@ -152,6 +187,9 @@ pub(super) async fn memory(call: Call) -> Result<Answer, Fault> {
 /// `GET /api/nodes/{node}/memory/relative`: in percent.
 pub(super) async fn memory_relative(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
+    if is_another_member(&call) {
+        return Ok(Answer::Json(json!({"memory": "not_available"})));
+    }
     call.must_name_this_node()?;
     refresh(&call).await;
     let row = call.stats().overview.node.memory.relative_json();

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use leveret_server::COMPATIBLE_VERSION;
 use leveret_server::alarms::{Resource, look};
+use leveret_server::front::About;
 use leveret_server::runner::with_runner;
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
-use super::call::{Call, Fields as _};
+use super::call::{Call, Fields as _, Peer};
 use super::health;
 use crate::ops::system;
 
@@ -56,13 +57,12 @@ pub(super) async fn status(call: Call) -> Result<Answer, Fault> {
             "queue_count": queues,
             "virtual_host_count": vhosts,
         },
-        "listeners": listeners(&call),
+        "listeners": listeners(about),
     })))
 }
 
 /// Where the node listens, under the names of `rabbitmq-diagnostics listeners`.
-fn listeners(call: &Call) -> Value {
-    let about = &call.app.ops.about;
+pub(crate) fn listeners(about: &About) -> Value {
     let rows = about.listeners.iter().map(|listener| {
         json!({
             "node": about.node_name,
@@ -77,7 +77,8 @@ fn listeners(call: &Call) -> Value {
 
 /// `POST /api/leveret/stop`: ends the node, soon after the answer. Only its own machine may ask for that.
 pub(super) async fn stop(call: Call) -> Result<Answer, Fault> {
-    if !call.login.is_operator() {
+    // Another node answers its own operator, and never sends such a request here.
+    if !matches!(call.peer, Peer::Local { .. }) {
         return Err(Fault::forbidden("a node is stopped from its own machine only"));
     }
     call.app.ops.stop.ask(call.peer.to_string());

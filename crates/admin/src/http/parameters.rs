@@ -114,7 +114,9 @@ fn globals(call: &Call) -> Vec<Value> {
     let stored = topology.global_parameters();
     let stored = stored.map(|(name, value)| json!({"name": name, "value": value}));
     // RabbitMQ has it here, and the metrics as `rabbitmq_cluster_permanent_id`.
-    let id = json!({"name": CLUSTER_ID, "value": call.node_name()});
+    let view = call.view();
+    let id = view.as_ref().and_then(|view| view.cluster_id.as_deref());
+    let id = json!({"name": CLUSTER_ID, "value": id.unwrap_or_else(|| call.node_name())});
     // RabbitMQ sets these at each start: a client that asks for them finds an empty list, not a 404.
     let no_tags = json!({"name": CLUSTER_TAGS, "value": []});
     let no_tags = Some(no_tags).filter(|_| topology.global_parameter(CLUSTER_TAGS).is_none());

@@ -13,9 +13,9 @@ use super::answer::Fault;
 use super::handle::Handles as _;
 use super::{
     App, bindings, browse, channels, cluster, connections, consumers, definitions, events,
-    exchanges, features, health, inspect, limits, logs, messages, moving, nodes, openapi, operate,
-    overview, parameters, path, permissions, policies, queue_control, queues, top, traces, users,
-    vhosts,
+    exchanges, features, health, inspect, limits, logs, members, messages, moving, nodes, openapi,
+    operate, overview, parameters, path, permissions, policies, queue_control, queues, top, traces,
+    users, vhosts,
 };
 
 macro_rules! routes {
@@ -192,8 +192,8 @@ routes! {
     "/api/health/checks/port-listener/{port}" => GET health::port;
     "/api/health/checks/protocol-listener/{protocol}" => GET health::protocol;
     "/api/health/checks/virtual-hosts" => GET health::virtual_hosts;
-    "/api/health/checks/node-is-mirror-sync-critical" => GET health::single_node;
-    "/api/health/checks/node-is-quorum-critical" => GET health::single_node;
+    "/api/health/checks/node-is-mirror-sync-critical" => GET health::mirror_critical;
+    "/api/health/checks/node-is-quorum-critical" => GET health::quorum_critical;
     "/api/health/checks/reached-target-cluster-size" => GET health::cluster_size;
     "/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts" => GET health::led;
     "/api/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}" => GET health::led;
@@ -218,6 +218,7 @@ routes! {
     "/api/login" => POST cluster::login;
     "/api/config/effective" => GET cluster::environment;
     "/api/leveret/status" => GET operate::status;
+    "/api/leveret/cluster" => GET members::get;
     "/api/leveret/stop" => POST operate::stop;
     "/api/leveret/certificates/reload" => POST operate::reload_certificates;
     "/api/leveret/watermarks/memory" => PUT operate::put_memory_watermark, DELETE operate::delete_memory_watermark;

@@ -61,7 +61,7 @@ async fn stalled(app: &App, peer: Peer, headers: &HeaderMap, path: &str) -> Opti
 /// Whether the request shows a user, or is the operator's. Not when that could not be found out at once.
 async fn may_be_told(app: &App, peer: Peer, headers: &HeaderMap) -> bool {
     let node = &app.ops.node;
-    if let Peer::Local { .. } = peer {
+    if peer.is_operator() {
         return true;
     }
     let login = async { Login::of(headers, node, peer).await.is_ok() };

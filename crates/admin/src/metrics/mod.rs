@@ -9,6 +9,7 @@
 //!
 //! A page is made of the latest statistics, or of new ones when they are older than a second.
 
+mod cluster;
 mod families;
 mod global;
 mod own;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use leveret_broker::message::ConnectionId;
 use leveret_queue::Totals as QueueTotals;
+use leveret_server::cluster::view::ClusterView;
 use leveret_server::login::attempts::Counts;
 use leveret_server::node::Node;
 use leveret_session::ChannelFacts;
@@ -12,7 +13,7 @@ use leveret_topology::{ExchangeId, QueueId, Topology, VhostId};
 
 use super::families::{MEMORY, METRICS, Of};
 use super::text::{Kind, Number, Text, label, labels};
-use super::{global, own};
+use super::{cluster, global, own};
 use crate::http::pattern::Pattern;
 use crate::http::stream::{CHUNK, Chunks, Cut};
 use crate::ops::pages::{self, Slice};
@@ -87,6 +88,8 @@ impl Filter {
 pub(crate) struct PageFacts {
     pub(crate) stats: Arc<Collector>,
     pub(crate) cluster_name: Arc<str>,
+    /// The cluster, if the node is not alone.
+    pub(crate) view: Option<Arc<ClusterView>>,
     /// Logins by protocol.
     pub(crate) attempts: Vec<(&'static str, Counts)>,
 }
@@ -292,6 +295,9 @@ impl Pages {
                     own::ages(&self.source.stats.now(), &mut self.text);
                 }
                 own::write(&self.source.stats.now(), &mut self.text);
+                if let Some(view) = &self.source.view {
+                    cluster::write(view, &mut self.text);
+                }
             }
             Endpoint::Detailed => self.detailed(filter).await?,
             Endpoint::MemoryBreakdown => self.memory("rabbitmq_"),
@@ -399,7 +405,7 @@ impl Pages {
 
     /// Who is asked.
     fn identity(&mut self, endpoint: Endpoint) {
-        let Self { source: PageFacts { stats, cluster_name, .. }, text, .. } = self;
+        let Self { source: PageFacts { stats, cluster_name, view, .. }, text, .. } = self;
         let about = stats.about();
         let (node_name, product) =
             (&*about.node_name, (&*about.product_name, &*about.product_version));
@@ -408,7 +414,10 @@ impl Pages {
         let who = labels(&[
             ("rabbitmq_node", node_name),
             ("rabbitmq_cluster", cluster_name),
-            ("rabbitmq_cluster_permanent_id", node_name),
+            (
+                "rabbitmq_cluster_permanent_id",
+                view.as_ref().and_then(|it| it.cluster_id.as_deref()).unwrap_or(node_name),
+            ),
             ("rabbitmq_endpoint", endpoint.name()),
         ]);
         text.sample(name, &who, 1);

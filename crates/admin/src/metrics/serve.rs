@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Method, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use leveret_config::options::PrometheusOptions;
+use leveret_server::cluster::view::Views;
 use leveret_server::locks::{Rank, Ranked};
 
 use tokio::task::JoinSet;
@@ -41,6 +42,8 @@ const RETRY_S: u16 = 5;
 #[derive(Debug)]
 struct Metrics {
     stats: Arc<Collector>,
+    /// Of a node of a cluster.
+    views: Option<Views>,
     options: PrometheusOptions,
     /// Pages written so far.
     scrapes: Ranked<Vec<Scrapes>>,
@@ -62,11 +65,12 @@ pub(crate) async fn serve(
     doors: Vec<Door>,
     options: PrometheusOptions,
     stats: Arc<Collector>,
+    views: Option<Views>,
     ended: Ended,
 ) {
     let scrapes = Ranked::new(Rank::Above, Vec::new());
-    let metrics =
-        Arc::new(Metrics { stats, options, scrapes, under_way: ScrapesUnderWay::default() });
+    let under_way = ScrapesUnderWay::default();
+    let metrics = Arc::new(Metrics { stats, views, options, scrapes, under_way });
     let mut serving = JoinSet::new();
     for door in doors {
         serving.spawn(serve_door(door, Arc::clone(&metrics), ended.clone()));
@@ -177,7 +181,8 @@ impl Metrics {
         let attempts = node.logins.attempts().by_protocol().to_vec();
         let (stats, cluster_name) =
             (Arc::clone(&self.stats), (&*node.settings.cluster_name).into());
-        let source = PageFacts { stats, cluster_name, attempts };
+        let view = self.views.as_ref().map(|views| Arc::clone(&views.borrow()));
+        let source = PageFacts { stats, cluster_name, view, attempts };
         let mut pages = Pages::new(source, shown, held, to);
         pages.write(endpoint, &filter).await?;
         let bytes = pages.finish(|text| self.scrapes(endpoint, text)).await?;

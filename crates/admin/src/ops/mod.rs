@@ -10,6 +10,7 @@ pub mod system;
 
 use std::sync::Arc;
 
+use leveret_server::cluster::view::Views;
 use leveret_server::front::{About, Stop};
 use leveret_server::node::Node;
 
@@ -27,6 +28,8 @@ pub struct Ops {
     pub stop: Stop,
     /// Its statistics.
     pub stats: Arc<Collector>,
+    /// What it knows of its cluster; none if it is alone.
+    pub views: Option<Views>,
     /// Its traces.
     pub(crate) traces: Arc<Traces>,
 }

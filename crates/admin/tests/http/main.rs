@@ -1,6 +1,7 @@
 //! The management API of a real node, over real sockets: requests, and what is answered.
 
 mod access;
+mod cluster;
 mod events;
 mod fields;
 mod health;

@@ -26,7 +26,7 @@ static OPENING: Mutex<()> = Mutex::new(());
 pub(crate) struct Node {
     pub(crate) amqp: SocketAddr,
     pub(crate) http: SocketAddr,
-    prometheus: SocketAddr,
+    pub(crate) prometheus: SocketAddr,
     /// Its insides.
     pub(crate) inner: Arc<leveret_server::node::Node>,
     stop: Stop,
@@ -43,6 +43,14 @@ impl Node {
 
     /// A node with these keys and values.
     pub(crate) fn with(settings: &[(&str, &str)]) -> Self {
+        Self::changed(settings, |_| {})
+    }
+
+    /// A node with these keys and values, whose options were changed then.
+    pub(crate) fn changed(
+        settings: &[(&str, &str)],
+        change: impl FnOnce(&mut leveret_server::serve::Options) + Send + 'static,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let dir_text = dir.path().display().to_string();
         let own = [
@@ -80,7 +88,8 @@ impl Node {
                 sender.send((node, stop, doors, own)).unwrap();
                 Ok(front)
             });
-            let options = leveret_server::options(&config, Instant::now()).unwrap();
+            let mut options = leveret_server::options(&config, Instant::now()).unwrap();
+            change(&mut options);
             let signals = leveret_server::Signals::take().unwrap();
             leveret_server::serve::run(options, signals, open, || {}).unwrap();
         });
@@ -367,7 +376,7 @@ pub(crate) struct Got {
 
 impl Got {
     #[track_caller]
-    fn read(bytes: &[u8]) -> Self {
+    pub(crate) fn read(bytes: &[u8]) -> Self {
         let end = bytes.windows(4).position(|it| it == b"\r\n\r\n").expect("an answer");
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
         let mut lines = head.lines();

@@ -82,6 +82,13 @@ fn alarms(it: &mut Call<'_>) -> Result<Answer, Fault> {
 const ONE_NODE: &str =
     "Node {node} seems to be the only one in a single node cluster, the check does not apply";
 
+/// A check of a cluster. One node alone passes it.
+fn critical(it: &mut Call<'_>, path: &str, passed: &str) -> Result<Answer, Fault> {
+    let told = it.get(path)?;
+    let is_alone = told["reason"] == "single node cluster";
+    Ok(Answer::Message(it.fill(if is_alone { ONE_NODE } else { passed })))
+}
+
 /// Whether a node that said this has filled its queues. One of an older version answers only then.
 pub(super) fn is_booted(version: &Value) -> bool {
     version["is_booted"] != json!(false)
@@ -181,15 +188,15 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new(
         "check_if_node_is_quorum_critical",
         Tools::QUEUES_AND_DIAGNOSTICS,
-        "Passes: one node has no quorum to lose",
-        |it| it.check("/api/health/checks/node-is-quorum-critical", ONE_NODE),
+        "Check that the other nodes of the cluster are a majority without it",
+        |it| critical(it, "/api/health/checks/node-is-quorum-critical", "Node {node} reported no quorum queues with minimum quorum"),
     )
     .says("Checking if node {node} is critical for quorum of any queues/streams ..."),
     Command::new(
         "check_if_node_is_mirror_sync_critical",
         Tools::QUEUES_AND_DIAGNOSTICS,
         "Passes: queues have no mirrors",
-        |it| it.check("/api/health/checks/node-is-mirror-sync-critical", ONE_NODE),
+        |it| critical(it, "/api/health/checks/node-is-mirror-sync-critical", "Node {node} reported no classic mirrored queues without online synchronised mirrors"),
     )
     .says("Checking if node {node} is critical for data safety of any classic mirrored queues ..."),
     Command::new(

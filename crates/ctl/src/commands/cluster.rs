@@ -1,17 +1,37 @@
 //! What RabbitMQ's tools do with clusters: one node, so what asks for another is refused, and what waits
 //! for others is done.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::{Command, Tools, Word, answers, ignored, ignored_value, many, maybe, one};
 use crate::call::{Answer, Call};
-use crate::fault::Fault;
+use crate::fault::{Code, Fault};
 
 const NODE: Word = one("member", "A node");
 
 fn alone(it: &mut Call<'_>) -> Result<Answer, Fault> {
     it.say()?;
     Err(Fault::unavailable("clusters are not there: this node stands alone"))
+}
+
+/// How often a command that waits looks.
+const STEP: Duration = Duration::from_millis(200);
+
+/// Looks until it is so, as long as the time-out allows.
+fn wait_until(
+    it: &mut Call<'_>,
+    mut is_so: impl FnMut(&mut Call<'_>) -> Result<bool, Fault>,
+) -> Result<Answer, Fault> {
+    let deadline = (!it.timeout().is_zero()).then(|| Instant::now() + it.timeout());
+    while !is_so(it)? {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(Fault::new(Code::TempFail, "it was not so in time"));
+        }
+        std::thread::sleep(STEP);
+    }
+    Ok(Answer::Done)
 }
 
 fn reset(it: &mut Call<'_>) -> Result<Answer, Fault> {
@@ -53,11 +73,16 @@ pub(super) const COMMANDS: &[Command] = &[
     })
     .takes(&[one("name", "The name")])
     .says("Setting cluster name to {name} ..."),
-    Command::new("await_online_nodes", Tools::CTL, "Wait for so many nodes: one is there", |it| {
-        match it.number("count")? {
-            0 | 1 => answers(it),
-            _ => alone(it),
-        }
+    Command::new("await_online_nodes", Tools::CTL, "Wait for so many nodes", |it| {
+        let count = it.number("count")?;
+        wait_until(it, |it| {
+            let cluster = it.get("/api/leveret/cluster")?;
+            if count > 1 && cluster["standing"] == "alone" {
+                return alone(it).map(|_| false);
+            }
+            let nodes = cluster["nodes"].as_array().into_iter().flatten();
+            Ok(nodes.filter(|node| node["running"] == true).count() as u64 >= count)
+        })
     })
     .takes(&[one("count", "How many")])
     .says("Will wait for at least {count} nodes to join the cluster of {node}."),
@@ -73,9 +98,10 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new("update_cluster_nodes", Tools::CTL, "Not there: this node stands alone", alone)
         .takes(&[NODE])
         .says("Will seed {node} from {member} on next start"),
-    Command::new("discover_peers", Tools::DIAGNOSTICS, "Show the one node there is", |it| {
-        it.learn_node()?;
-        Ok(Answer::Value(Value::from(it.node())))
+    Command::new("discover_peers", Tools::DIAGNOSTICS, "Show the nodes of the cluster", |it| {
+        let nodes = it.get("/api/nodes?columns=name")?;
+        let names = nodes.as_array().into_iter().flatten().filter_map(|it| it["name"].as_str());
+        Ok(Answer::Value(Value::from(names.collect::<Vec<_>>().join("\n"))))
     })
     .says("Discovering peers nodes ..."),
     Command::new(
@@ -102,8 +128,18 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new(
         "await_online_quorum_plus_one",
         Tools::UPGRADE,
-        "Done as soon as the node answers: one node has no quorum to lose",
-        answers,
+        "Wait until the other nodes are a majority; one that is alone has none to lose",
+        |it| {
+            wait_until(it, |it| {
+                let path = "/api/health/checks/node-is-quorum-critical";
+                let reply = it.send(hyper::Method::GET, path, &[], None)?;
+                match reply.status {
+                    hyper::StatusCode::SERVICE_UNAVAILABLE => Ok(false),
+                    status if status.is_success() => Ok(true),
+                    _ => Err(it.refusal(&reply)),
+                }
+            })
+        },
     )
     .says("Will wait for a quorum + 1 of nodes to be online for all quorum queues and streams ..."),
     Command::new(

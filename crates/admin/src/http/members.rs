@@ -1,0 +1,112 @@
+//! The nodes of a cluster, as the one that is asked knows them. It asks nobody.
+
+use leveret_server::cluster::view::{ClusterView, NodeTold, NodeView};
+use leveret_server::front::About;
+use serde_json::{Map, Value, json};
+
+use super::answer::{Answer, Fault};
+use super::call::Call;
+
+/// `GET /api/leveret/cluster`: the cluster.
+pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
+    call.login.must_monitor()?;
+    let mut row = cluster_of(&call.app.ops.about, call.view().as_deref());
+    row["cluster_name"] = json!(super::cluster::name(&call));
+    Ok(Answer::Json(row))
+}
+
+/// The cluster as a node knows it; a node alone is all there is. Its name is known to who has the names.
+pub(crate) fn cluster_of(about: &About, view: Option<&ClusterView>) -> Value {
+    let Some(view) = view else {
+        let own = NodeView {
+            name: about.node_name.clone(),
+            running: true,
+            leads: true,
+            ..NodeView::default()
+        };
+        return json!({
+            "cluster_id": null, "cluster_name": null, "node": about.node_name, "standing": "alone",
+            "leader": about.node_name, "reason": null, "nodes": [row(&own)], "groups": [],
+        });
+    };
+    json!({
+        "cluster_id": view.cluster_id,
+        "cluster_name": null,
+        "node": view.node,
+        "standing": view.standing,
+        "leader": view.leader,
+        "reason": view.why_not_served(),
+        "nodes": view.nodes.iter().map(row).collect::<Value>(),
+        "groups": view.groups,
+    })
+}
+
+fn row(node: &NodeView) -> Value {
+    json!({
+        "name": node.name,
+        "running": node.running,
+        "leads": node.leads,
+        "why_not": node.why_not,
+        "version": node.told.as_ref().map(|told| &told.version),
+        "figures": node.told,
+    })
+}
+
+/// Another node, as the list of nodes has it. Of one that is not there nothing is told that may be over.
+pub(super) fn node_row(about: &About, node: &NodeView) -> Value {
+    let mut row = json!({
+        "name": node.name,
+        "type": "disc",
+        "running": node.running,
+        "leads": node.leads,
+        "partitions": [],
+    });
+    if let Some(why) = &node.why_not {
+        row["reason"] = json!(why);
+    }
+    if let (true, Some(told), Value::Object(row)) = (node.running, &node.told, &mut row) {
+        put_told(row, about, told);
+    }
+    row
+}
+
+fn put_told(row: &mut Map<String, Value>, about: &About, told: &NodeTold) {
+    let told = json!({
+        "being_drained": false,
+        "uptime": told.uptime_ms,
+        "os_pid": told.os_pid.to_string(),
+        "processors": told.processors,
+        "rates_mode": "basic",
+        "net_ticktime": 60,
+        "rabbitmq_version": leveret_server::COMPATIBLE_VERSION,
+        "enabled_plugins": [],
+        "applications": [{
+            "name": "rabbit",
+            "description": about.product_name,
+            "version": told.version,
+        }],
+        "exchange_types": [],
+        "auth_mechanisms": [],
+        "contexts": [],
+        "config_files": [],
+        "log_files": [],
+        "cluster_links": [],
+        "mem_used": told.mem_used,
+        "mem_limit": told.mem_limit,
+        "mem_alarm": told.mem_alarm,
+        "disk_free": told.disk_free,
+        "disk_free_limit": told.disk_free_limit,
+        "disk_free_alarm": told.disk_free_alarm,
+        "fd_used": told.fd_used,
+        "fd_total": told.fd_total,
+        "sockets_used": told.sockets_used,
+        "sockets_total": told.fd_total,
+        "proc_used": told.processors,
+        "proc_total": 1_048_576,
+        "run_queue": 0,
+        "relayed": told.relayed,
+    });
+    if let Value::Object(told) = told {
+        row.extend(told);
+    }
+}

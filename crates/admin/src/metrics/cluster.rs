@@ -1,0 +1,39 @@
+//! The cluster in numbers, as the node that leads knows it. A node alone has none of them.
+
+use leveret_server::cluster::view::{ClusterView, NodeView};
+
+use super::text::{Kind, Text, label, labels};
+use Kind::Gauge;
+
+/// The nodes, and how far the members of each group are.
+pub(super) fn write(view: &ClusterView, text: &mut Text) {
+    let mut of_nodes = |name: &str, help: &str, of: fn(&NodeView) -> Option<u64>| {
+        text.family(name, Gauge, help);
+        for node in &view.nodes {
+            if let Some(value) = of(node) {
+                text.sample(name, &label("node", &node.name), value);
+            }
+        }
+    };
+    let help = "1 if the node is linked with this one, or is this one";
+    of_nodes("leveret_cluster_node_up", help, |it| Some(u64::from(it.running)));
+    let help = "1 for the node that leads the cluster";
+    of_nodes("leveret_cluster_node_leads", help, |it| Some(u64::from(it.leads)));
+    let help = "Clients whose bytes the node relays to the one that leads";
+    of_nodes("leveret_cluster_node_relayed_clients", help, |it| {
+        it.told.as_ref().filter(|_| it.running).map(|told| told.relayed)
+    });
+    let name = "leveret_cluster_member_lag_batches";
+    text.family(name, Gauge, "Batches of a group's log that a member lacks, by group and node");
+    for group in &view.groups {
+        let number = group.group.to_string();
+        for (node, lag) in group.lags() {
+            text.sample(name, &labels(&[("group", &number), ("node", node)]), lag);
+        }
+    }
+    let name = "leveret_cluster_group_term";
+    text.family(name, Gauge, "The term of a group: each election begins one");
+    for group in &view.groups {
+        text.sample(name, &label("group", &group.group.to_string()), group.term);
+    }
+}

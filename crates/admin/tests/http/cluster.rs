@@ -1,0 +1,330 @@
+//! A node of a cluster: clients that other nodes relay to the one that leads, what it shows of the others, and the control socket
+//! of a node that follows.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use leveret_client::{Connection, Options, Uri};
+use leveret_config::{Config, FlagSetting, Inputs};
+use leveret_server::cluster::arrivals::{Arrival, Bringers, RelayedListener, arrivals};
+use leveret_server::cluster::standby::{Relay, Relaying, Totals};
+use leveret_server::cluster::view::{ClusterView, GroupView, NodeTold, NodeView, Standing, Views};
+use leveret_server::front::{About, Running, Standby, Stop};
+use leveret_server::proxy::Ends;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+
+use crate::node::{Got, Node, PATIENCE};
+
+const FAR: &str = "192.0.2.7:4711";
+const NEAR: &str = "127.0.0.1:4711";
+
+/// The node that leads, and the way to it.
+struct Leading {
+    node: Node,
+    bringers: Bringers,
+    views: watch::Sender<Arc<ClusterView>>,
+}
+
+/// As the node that leads sees its cluster, or the one that follows.
+fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
+    let names = ["rabbit@b", "rabbit@c", "rabbit@test"];
+    let nodes = names.into_iter().zip(running).map(|(name, running)| NodeView {
+        name: name.to_owned(),
+        running,
+        leads: Some(name) == leader,
+        why_not: (!running).then(|| "nobody answers".to_owned()),
+        told: Some(NodeTold {
+            version: "0.9".to_owned(),
+            uptime_ms: 5000,
+            fd_used: 17,
+            relayed: 3,
+            ..NodeTold::default()
+        }),
+    });
+    let standing = match leader {
+        None => Standing::Waits,
+        Some(leader) if leader == own => Standing::Leads,
+        Some(_) => Standing::Follows,
+    };
+    let matched = vec![("rabbit@b".to_owned(), 5), ("rabbit@c".to_owned(), 9)];
+    ClusterView {
+        cluster_id: Some("c1".to_owned()),
+        node: own.to_owned(),
+        standing,
+        leader: leader.map(str::to_owned),
+        leader_id: leader.map(|_| 7),
+        nodes: nodes.collect(),
+        groups: vec![GroupView { group: 0, term: 3, last: 9, agreed: 9, matched, leader: None }],
+    }
+}
+
+fn leading() -> Leading {
+    let (bringers, taken) = arrivals();
+    let now = view("rabbit@test", [true; 3], Some("rabbit@test"));
+    let (views, seen) = watch::channel(Arc::new(now));
+    let node = Node::changed(&[], |options| {
+        (options.arrivals, options.views) = (Some(taken), Some(seen));
+    });
+    Leading { node, bringers, views }
+}
+
+/// A socket whose other end is elsewhere.
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let far = listener.accept().unwrap().0;
+    far.set_nonblocking(true).unwrap();
+    near.set_read_timeout(Some(PATIENCE)).unwrap();
+    (near, far)
+}
+
+fn ends(client: &str) -> Ends {
+    Ends::new(client.parse().unwrap(), "192.0.2.1:5672".parse().unwrap())
+}
+
+impl Leading {
+    /// Asks as a client at this address whose bytes are relayed.
+    fn ask(&self, listener: RelayedListener, client: &str, request: &str) -> Got {
+        let (mut near, socket) = pair();
+        self.bringers.bring(listener, Arrival { socket, ends: ends(client) });
+        let (line, more) = request.split_once('|').unwrap_or((request, ""));
+        let head = format!("{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{more}\r\n");
+        near.write_all(head.as_bytes()).unwrap();
+        let mut all = Vec::new();
+        near.read_to_end(&mut all).unwrap();
+        Got::read(&all)
+    }
+
+    /// Logs in with AMQP as a client at this address whose bytes are relayed.
+    fn connect(&self, client: &str) -> Result<Connection, String> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let uri = Uri { host: address.ip().to_string(), port: address.port(), ..Uri::default() };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let socket = listener.accept().unwrap().0;
+                socket.set_nonblocking(true).unwrap();
+                self.bringers.bring(RelayedListener::Amqp, Arrival { socket, ends: ends(client) });
+            });
+            let options = Options { heartbeat_s: Some(0), ..Options::default() };
+            Connection::open(&uri, &options).map_err(|error| error.to_string())
+        })
+    }
+}
+
+#[test]
+fn a_relayed_client_is_who_it_is_and_not_who_relays_it() {
+    let leading = leading();
+    // guest comes from the machine itself only: the way over another node does not make it so.
+    let refused = leading.connect(FAR).map(drop).unwrap_err();
+    assert!(refused.contains("ACCESS_REFUSED"), "{refused}");
+    let _client = leading.connect(NEAR).unwrap();
+    let rows = leading.node.get("/api/connections?columns=peer_host,peer_port,port");
+    assert_eq!(rows, json!([{"peer_host": "127.0.0.1", "peer_port": 4711, "port": 5672}]));
+    let guest = "GET /api/whoami|Authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n";
+    assert_eq!(leading.ask(RelayedListener::Http, FAR, guest).status, 401);
+    assert_eq!(leading.ask(RelayedListener::Http, NEAR, guest).json()["name"], "guest");
+    let page = leading.ask(RelayedListener::Metrics, FAR, "GET /metrics");
+    assert!(page.text().contains("rabbitmq_identity_info"));
+}
+
+#[test]
+fn nobody_serves_what_is_not_configured() {
+    let leading = leading();
+    let (mut near, socket) = pair();
+    leading.bringers.bring(RelayedListener::Amqps, Arrival { socket, ends: ends(FAR) });
+    assert!(matches!(near.read(&mut [0]), Ok(0)));
+}
+
+#[test]
+fn the_operator_of_another_node_may_all_but_stop_this_one() {
+    let leading = leading();
+    let control = |request: &str| leading.ask(RelayedListener::Control, "0.0.0.0:0", request);
+    assert_eq!(control("GET /api/whoami").json()["name"], "rmq-cli");
+    let stop = control("POST /api/leveret/stop");
+    assert_eq!(stop.status, 401);
+    assert_eq!(stop.json()["reason"], "a node is stopped from its own machine only");
+}
+
+#[test]
+fn all_nodes_of_the_cluster_are_listed() {
+    let leading = leading();
+    let get = |path: &str| leading.node.get(path);
+    leading.views.send_replace(Arc::new(view(
+        "rabbit@test",
+        [true, false, true],
+        Some("rabbit@test"),
+    )));
+    let rows = get("/api/nodes?columns=name,running,leads,uptime,fd_used,reason");
+    assert_eq!(
+        rows[0],
+        json!({"name": "rabbit@b", "running": true, "leads": false, "uptime": 5000, "fd_used": 17})
+    );
+    // What it told once is over.
+    let gone =
+        json!({"name": "rabbit@c", "running": false, "leads": false, "reason": "nobody answers"});
+    assert_eq!(rows[1], gone);
+    let own = (&rows[2]["name"], &rows[2]["running"], &rows[2]["leads"]);
+    assert_eq!(own, (&json!("rabbit@test"), &json!(true), &json!(true)));
+    assert_eq!(
+        get("/api/nodes/rabbit@c?columns=name,running"),
+        json!({"name": "rabbit@c", "running": false})
+    );
+    assert_eq!(get("/api/nodes/rabbit@b/memory"), json!({"memory": "not_available"}));
+    assert!(get("/api/nodes/rabbit@test/memory")["memory"]["total"]["rss"].is_u64());
+    leading.node.must("GET", "/api/nodes/rabbit@d", "", 404);
+    let cluster = get("/api/leveret/cluster");
+    assert_eq!(cluster["standing"], "leads");
+    assert_eq!(cluster["nodes"][1]["running"], false);
+    assert_eq!(cluster["groups"][0]["matched"][0], json!(["rabbit@b", 5]));
+    let page = leading.node.scrape("/metrics");
+    for line in [
+        "leveret_cluster_node_up{node=\"rabbit@c\"} 0",
+        "leveret_cluster_node_leads{node=\"rabbit@test\"} 1",
+        "leveret_cluster_node_relayed_clients{node=\"rabbit@b\"} 3",
+        "leveret_cluster_member_lag_batches{group=\"0\",node=\"rabbit@b\"} 4",
+        "leveret_cluster_group_term{group=\"0\"} 3",
+    ] {
+        assert!(page.lines().any(|it| it == line), "{line}");
+    }
+}
+
+#[test]
+fn a_node_that_is_alone_tells_nothing_of_clusters() {
+    let node = Node::start();
+    assert!(!node.scrape("/metrics").contains("leveret_cluster"));
+    let row = &node.get("/api/nodes")[0];
+    assert!(row.get("leads").is_none(), "{row}");
+    let cluster = node.get("/api/leveret/cluster");
+    assert_eq!(
+        (&cluster["standing"], &cluster["nodes"][0]["name"]),
+        (&json!("alone"), &json!("rabbit@test"))
+    );
+}
+
+#[test]
+fn a_node_without_which_there_is_no_majority_is_critical() {
+    let leading = leading();
+    let path = "/api/health/checks/node-is-quorum-critical";
+    leading.node.must("GET", path, "", 200);
+    let one_is_gone = view("rabbit@test", [true, false, true], Some("rabbit@test"));
+    leading.views.send_replace(Arc::new(one_is_gone));
+    let failed = leading.node.must("GET", path, "", 503).json();
+    assert_eq!(failed["missing_nodes"], json!(["rabbit@c"]));
+    assert!(failed["reason"].as_str().unwrap().contains("would lose their quorum"));
+}
+
+/// Relays to a node in this process.
+#[derive(Debug)]
+struct ToLeading(Bringers);
+
+impl Relay for ToLeading {
+    fn relay(&self, _: u64, listener: RelayedListener, ends: Ends) -> Relaying {
+        let (near, socket) = pair();
+        self.0.bring(listener, Arrival { socket, ends });
+        Box::pin(async move {
+            near.set_nonblocking(true)?;
+            tokio::net::TcpStream::from_std(near)
+        })
+    }
+}
+
+/// The control socket of a node that follows.
+struct Following {
+    socket: PathBuf,
+    running: Option<Box<dyn Running>>,
+    asked: mpsc::UnboundedReceiver<String>,
+    _dir: tempfile::TempDir,
+}
+
+fn following(views: Views, bringers: &Bringers, about: About) -> Following {
+    let dir = tempfile::tempdir().unwrap();
+    let flag = FlagSetting {
+        flag: "--data-dir".to_owned(),
+        key: "data_dir".to_owned(),
+        value: dir.path().display().to_string(),
+    };
+    let config = Config::load(&Inputs { flags: vec![flag], ..Inputs::default() }).unwrap().config;
+    let (stop, asked) = Stop::new();
+    let (relay, totals) = (Arc::new(ToLeading(bringers.clone())), Arc::<Totals>::default());
+    let running = leveret_admin::standby(&config)(Standby { about, stop, views, relay, totals });
+    let socket = leveret_config::files::ctl_socket(&config);
+    Following { socket, running: Some(running.unwrap()), asked, _dir: dir }
+}
+
+impl Following {
+    fn ask(&self, method: &str, path: &str) -> Got {
+        let mut socket = UnixStream::connect(&self.socket).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        socket.write_all(head.as_bytes()).unwrap();
+        let mut all = Vec::new();
+        socket.read_to_end(&mut all).unwrap();
+        Got::read(&all)
+    }
+}
+
+fn about(node_name: &str) -> About {
+    let config = Config::load(&Inputs::default()).unwrap().config;
+    About {
+        node_name: node_name.to_owned(),
+        product_name: "Leveret".to_owned(),
+        product_version: "1".to_owned(),
+        data_dir: PathBuf::from("/"),
+        config_files: Vec::new(),
+        log_files: Vec::new(),
+        logs: leveret_server::logging::Logs::default(),
+        plugins: Vec::new(),
+        environment: config.shown(),
+        listeners: Vec::new(),
+        threads: 2,
+        machine_memory: 1 << 30,
+        memory_limit: 1 << 29,
+        disk_free_limit: 1 << 20,
+        started: std::time::Instant::now(),
+    }
+}
+
+#[test]
+fn a_node_that_follows_answers_for_itself_and_asks_the_leader_for_the_rest() {
+    let leading = leading();
+    let (views, seen) = watch::channel(Arc::new(view("rabbit@b", [true; 3], Some("rabbit@test"))));
+    let mut follows = following(seen, &leading.bringers, about("rabbit@b"));
+    assert_eq!(follows.ask("GET", "/api/version").json()["is_booted"], true);
+    assert_eq!(follows.ask("GET", "/api/leveret/status").json()["node"], "rabbit@b");
+    assert_eq!(follows.ask("GET", "/api/leveret/cluster").json()["standing"], "follows");
+    let made = follows.ask("PUT", "/api/vhosts/made-there");
+    assert_eq!(made.status, 201, "{}", made.text());
+    let names = follows.ask("GET", "/api/vhosts?columns=name").json();
+    assert!(names.as_array().unwrap().contains(&json!({"name": "made-there"})), "{names}");
+    // What is said to this node is not done to another one.
+    for path in ["listeners/suspend", "certificates/reload"] {
+        let refused = follows.ask("POST", &format!("/api/leveret/{path}"));
+        assert_eq!(refused.status, 503);
+        let reason = refused.json()["reason"].clone();
+        assert_eq!(
+            reason,
+            "rabbit@b does not lead the cluster, and rabbit@test serves its clients: ask that node"
+        );
+    }
+    assert_eq!(follows.ask("POST", "/api/leveret/stop").status, 204);
+    assert_eq!(
+        follows.asked.try_recv().as_deref().map(|it| it.starts_with("control socket")),
+        Ok(true)
+    );
+    views.send_replace(Arc::new(view("rabbit@b", [true, false, false], None)));
+    let refused = follows.ask("GET", "/api/vhosts");
+    assert_eq!(refused.status, 503);
+    let why = "no node leads the cluster now: 1 of 3 nodes is here, missing rabbit@c, rabbit@test";
+    assert_eq!(refused.json()["reason"], why);
+    assert_eq!(follows.ask("GET", "/api/version").json()["is_booted"], false);
+    assert_eq!(follows.ask("GET", "/api/leveret/cluster").json()["reason"], why);
+    follows.running.take().unwrap().stop();
+    let error = UnixStream::connect(&follows.socket).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::NotFound, "the broker opens it next");
+    assert_eq!(leading.node.get("/api/vhosts?columns=name")[0]["name"], "/", "nobody stopped it");
+}
