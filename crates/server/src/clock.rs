@@ -84,6 +84,11 @@ fn system_ms() -> u64 {
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
+/// Milliseconds of a clock that nobody sets, that does not go back, and that counts a suspended machine's sleep.
+pub(crate) fn boot_ms() -> u64 {
+    boot_us() / 1000
+}
+
 /// Goes on while the machine sleeps, as what waits for an hour does.
 fn boot_us() -> u64 {
     let time = clock_gettime(ClockId::Boottime);

@@ -1,14 +1,30 @@
 //! A node of a cluster: what the process does beside the broker, and while another node leads.
 //!
+//! ```text
+//!   thread "cluster"   driver: Cluster (sans-IO) over real disks, links to the other nodes
+//!   main thread        life: standby while another node leads; the broker while this one does
+//! ```
+//!
+//! - [`life`]: from a start to a stop. [`driver`]: the thread. [`handle`]: what the others ask it. [`bell`]: what wakes it.
+//! - [`links`]: sockets between nodes.
 //! - [`arrivals`]: clients of other nodes, on the node that leads.
-//! - [`links`]: connections to the other nodes.
 //! - [`standby`]: clients of this node, while another one leads. [`relay`]: their bytes, there and back.
 //! - [`view`]: what this node knows of the cluster, for those who ask.
 //!
-//! A node that is alone has nothing of this: no thread, no socket.
+//! A node that is alone has nothing of this: no thread, no socket. See `docs/decisions/0062-one-node-leads-all-groups.md`.
 
 pub mod arrivals;
+mod bell;
+mod driver;
+mod handle;
+mod life;
 pub mod links;
+mod numbers;
 pub(crate) mod relay;
 pub mod standby;
 pub mod view;
+
+pub(crate) use bell::{Bell, Rung};
+pub(crate) use driver::refuse_of_a_member;
+pub(crate) use handle::{Duty, Led};
+pub(crate) use life::serve;

@@ -86,6 +86,8 @@ ranks! {
     Watched,
     /// News from the disks.
     News,
+    /// Who has something for the cluster's thread.
+    Bell,
     /// Shares of unfinished handshakes.
     Handshakes,
     /// TLS settings by listener.

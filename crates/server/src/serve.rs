@@ -1,7 +1,7 @@
 //! `leveret serve`: from options to a running node, and to its end.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::alarms::{Resource, say_flaps, watch_disk, watch_memory};
 use crate::clock::now;
 use crate::cluster::arrivals::{Arrivals, RelayedListener};
 use crate::cluster::view::Views;
+use crate::cluster::{Duty, Led};
 use crate::connection::Letter;
 use crate::descriptors;
 use crate::disk::IoTotals;
@@ -80,6 +81,8 @@ pub struct Options {
     pub arrivals: Option<Arrivals>,
     /// What this node knows of its cluster; none if it is alone.
     pub views: Option<Views>,
+    /// The cluster that this node leads; none if it is alone.
+    pub(crate) led: Option<Led>,
 }
 
 /// Where AMQP is spoken, and what comes before it.
@@ -95,6 +98,9 @@ pub struct AmqpListener {
 
 /// How long clients have to answer `connection.close` when the broker stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The same, of one that leads its cluster no more: meanwhile nobody here can be served.
+const DEPOSED_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Runs a node with its front ends until a signal or [`Stop`] ends it.
 pub fn run(
@@ -120,6 +126,7 @@ pub fn run(
         let supply = Supply { past, orphans: options.orphans };
         let settings = Arc::new(options.settings);
         let logins = Logins::new(options.logins, rand::random());
+        let mut led = options.led;
         let node =
             Node::new(settings, options.meta, options.topology, shards, paging_ratio, logins);
         let node = Arc::new(node);
@@ -228,7 +235,11 @@ pub fn run(
             }
         };
         let asks = (&mut stops, &mut asked);
-        let mut end = serve_until_the_end(&node, &mut filling, asks, is_ready).await;
+        let mut end = serve_until_the_end(&node, &mut filling, asks, &mut led, is_ready).await;
+        if let (Ends::Deposed, Some(led)) = (&end, led.take()) {
+            close_connections(&node, Farewell::Deposed).await;
+            return led.begin_anew(&logs);
+        }
         if let Some(supervisor) = &supervisor {
             supervisor.is_stopping();
         }
@@ -246,7 +257,7 @@ pub fn run(
         step.goes_on(Doing::Stop);
         // However many wait for a slow hash: requests among them would hold up the end of the front ends.
         node.logins.close();
-        close_connections(&node).await;
+        close_connections(&node, Farewell::Stop).await;
         step.goes_on(Doing::Stop);
         front.running.stop();
         step.goes_on(Doing::Stop);
@@ -258,9 +269,12 @@ pub fn run(
         watchdog.ask_no_more();
         step.goes_on(Doing::PutAway);
         if !has_failed {
-            put_away(&node, &waker, &ready.data_dir, &step);
+            put_away(&node, &waker, led.is_none().then_some(&ready.data_dir), &step);
         }
         step.ends();
+        if let Some(led) = led {
+            led.leave(!has_failed).await;
+        }
         drop(watchdog);
         telling.abort();
         logs.tell_more();
@@ -285,6 +299,8 @@ enum Ends {
     Asked,
     /// Something failed, and nothing may be confirmed any more.
     Failed,
+    /// Another node leads, or nobody does: what was not agreed upon is not to be seen by anybody.
+    Deposed,
 }
 
 /// Serves until something ends the node. Tells when the queues are filled.
@@ -292,6 +308,7 @@ async fn serve_until_the_end(
     node: &Arc<Node>,
     filling: &mut Option<Filling>,
     (stops, asked): (&mut StopSignals, &mut UnboundedReceiver<String>),
+    led: &mut Option<Led>,
     mut is_ready: impl FnMut(u64),
 ) -> Ends {
     loop {
@@ -299,6 +316,10 @@ async fn serve_until_the_end(
             () = node.failed.notified() => return Ends::Failed,
             signal = stops.comes() => tracing::info!("stopping: {signal}"),
             Some(by) = asked.recv() => tracing::info!("stopping: asked to by {by}"),
+            duty = leads_no_more(led) => return match duty {
+                Duty::End(_) => Ends::Failed,
+                _ => Ends::Deposed,
+            },
             restored = filled(filling) => {
                 let (Some(filling), Some(restored)) = (filling.take(), restored) else { return Ends::Failed };
                 is_ready(filling.finish(node, restored));
@@ -306,6 +327,14 @@ async fn serve_until_the_end(
             }
         }
         return Ends::Asked;
+    }
+}
+
+/// Waits until this node leads its cluster no more; for ever if it is alone.
+async fn leads_no_more(led: &mut Option<Led>) -> Duty {
+    match led {
+        Some(led) => led.ends().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -451,11 +480,13 @@ fn tell_too_long(waker: &Waker) {
     );
 }
 
-/// Writes down what the next start has to know, and that nothing is missing.
-fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path, step: &Beat) {
+/// Writes down what the next start has to know, and that nothing is missing. A member of a cluster has the others and its own
+/// word for that: it has no `data_dir` here.
+fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: Option<&PathBuf>, step: &Beat) {
     if !write_all(node, waker, step) {
         return;
     }
+    let Some(data_dir) = data_dir else { return };
     let shards = node.shards.iter().map(|shard| shard.actor.state().log_mut().left().collect());
     let shards = shards.collect();
     let names = node.meta.state().log_mut().left().collect();
@@ -556,16 +587,27 @@ fn announce_ready(listeners: &[Listener], ready: &Ready, node: &Node) {
     );
 }
 
+/// Why clients are told to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Farewell {
+    Stop,
+    Deposed,
+}
+
 /// Tells every client that the broker stops, and waits a little for their answers.
-async fn close_connections(node: &Arc<Node>) {
+async fn close_connections(node: &Arc<Node>, why: Farewell) {
+    let (reason, patience) = match why {
+        Farewell::Stop => ("shutdown", STOP_PATIENCE),
+        Farewell::Deposed => ("another node leads the cluster", DEPOSED_PATIENCE),
+    };
     for connection in node.connections() {
         let close = ToSession::Close {
             code: ReplyCode::ConnectionForced,
-            text: "broker forced connection closure with reason 'shutdown'".to_owned(),
+            text: format!("broker forced connection closure with reason '{reason}'"),
         };
         with_runner(node, |runner| runner.run_connection(&connection, Letter::Session(close)));
     }
-    let deadline = tokio::time::Instant::now() + STOP_PATIENCE;
+    let deadline = tokio::time::Instant::now() + patience;
     while node.connection_count() > 0 && tokio::time::Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

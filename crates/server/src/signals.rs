@@ -47,16 +47,19 @@ impl Signals {
         &mut self,
         what: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
+        let doing = self.runtime.spawn_blocking(what);
+        let done = self.waits_unless_stopped(doing)?;
+        Some(done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())))
+    }
+
+    /// Waits for something. None if the process is asked to stop meanwhile.
+    pub(crate) fn waits_unless_stopped<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
         let Self { runtime, stops, .. } = self;
-        let doing = runtime.spawn_blocking(what);
         runtime.block_on(async {
             tokio::select! {
-                done = doing => match done {
-                    Ok(done) => Some(done),
-                    Err(error) => std::panic::resume_unwind(error.into_panic()),
-                },
+                done = what => Some(done),
                 by = stops.comes() => {
-                    tracing::info!("stopping before the start: {by}");
+                    tracing::info!("stopping: {by}");
                     None
                 }
             }

@@ -16,6 +16,7 @@ use leveret_topology::{
 };
 use rustix::fs::Mode;
 
+use crate::cluster;
 use crate::front::{About, OpenFrontEnds};
 use crate::listener::{Preface, SocketOptions};
 use crate::logging::{self, LAST_LINES, Logs};
@@ -69,8 +70,9 @@ fn serve_with(
     }
     let config = loaded.config.clone();
     let formation = config.cluster.formation(&node_name(&config)).map_err(anyhow::Error::msg)?;
-    // The parts are there, and nothing puts them together.
-    anyhow::ensure!(formation.is_none(), "clusters are not there yet: the node would stay alone");
+    if let Some(formation) = formation {
+        return cluster::serve(loaded, formation, started, logs, signals, open, give_back);
+    }
     let Some(options) = signals.unless_stopped(move || options(&config, started)) else {
         signals.leave();
         return Ok(());
@@ -102,13 +104,13 @@ pub(crate) fn log_files(config: &Config) -> Vec<String> {
 pub(crate) struct Basis {
     listeners: Vec<AmqpListener>,
     /// Threads that run turns.
-    threads: usize,
+    pub(crate) threads: usize,
     /// Shards of a new data directory.
     pub(crate) shards: usize,
     pub(crate) data_dir: PathBuf,
     directory_lock: DirectoryLock,
     /// The machine's memory, in bytes.
-    machine_memory: u64,
+    pub(crate) machine_memory: u64,
     pub(crate) memory: Memory,
 }
 
@@ -185,6 +187,7 @@ impl Basis {
             gather_reads: config.node.gather_reads,
             watchdog_timeout: std::time::Duration::from_secs(config.node.watchdog_timeout.get()),
             sockets: socket_options(config),
+            led: None,
             about: About {
                 node_name: node_name(config),
                 product_name: identity.product_name.clone().unwrap_or_else(|| product.to_owned()),
@@ -214,6 +217,7 @@ impl Basis {
 /// Makes every choice that the configuration leaves open.
 pub fn options(config: &Config, started: Instant) -> anyhow::Result<Options> {
     let basis = Basis::of(config)?;
+    cluster::refuse_of_a_member(&basis.data_dir)?;
     let stored = read(config, &basis)?;
     basis.with(stored, config, started)
 }
@@ -366,7 +370,7 @@ fn cluster_name(config: &Config) -> String {
 }
 
 /// The names that a node had, without a change.
-fn read_names(
+pub(crate) fn read_names(
     config: &Config,
     log: NodeLog,
     homes: Homes,
@@ -382,7 +386,7 @@ fn read_names(
 
 /// The names a node knows before anybody connects besides those it had: the definitions; on a first start
 /// without definitions the default user and vhost.
-fn add_names(
+pub(crate) fn add_names(
     config: &Config,
     meta: &mut Meta<NodeLog>,
     topology: &mut Topology,

@@ -31,8 +31,10 @@ use leveret_log::file::{
     SEGMENT_GROWTH, Unmatched, match_up, match_up_at_rest,
 };
 use leveret_log::{FileLog, Holder, Log as _, LogNumber, Offset};
+use leveret_replica::GroupLog;
 use leveret_topology::{GroupId, Homes, QueueId, Topology};
 
+use crate::cluster::{Bell, Rung};
 use crate::disk::{ListState, Names, NamesReached, RealDisk, Start, Wake, sync_dir};
 use crate::locks::{Rank, Ranked};
 use crate::node::Node;
@@ -48,8 +50,8 @@ pub use orphans::drop_orphans;
 pub(crate) use private::DirectoryLock;
 pub(crate) use private::close_to_others;
 
-/// The log of a node's actors.
-pub(crate) type NodeLog = FileLog<RealDisk>;
+/// The log of a node's actors: alone, or that of a group which this node leads.
+pub(crate) type NodeLog = GroupLog<RealDisk>;
 
 /// Format of the directory itself. That of log files is their own.
 const FORMAT: u32 = 1;
@@ -78,15 +80,21 @@ pub struct Waker {
     room: Arc<Room>,
     node: OnceLock<Weak<Node>>,
     give_back: OnceLock<fn()>,
+    /// Of a node of a cluster: rung for each piece of news, too.
+    bell: OnceLock<Arc<Bell>>,
     news: Ranked<u64>,
     changed: Condvar,
 }
 
 /// Whose disk it is.
-#[derive(Clone, Copy, Debug)]
-enum DiskOwner {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DiskOwner {
+    /// A shard, by its place.
     Shard(usize),
+    /// The owner of the names.
     Names,
+    /// A member of a cluster, who keeps its word there.
+    Words,
 }
 
 impl Waker {
@@ -96,6 +104,7 @@ impl Waker {
             room: Arc::new(room),
             node: OnceLock::new(),
             give_back: OnceLock::new(),
+            bell: OnceLock::new(),
             news: Ranked::new(Rank::News, 0),
             changed: Condvar::new(),
         }
@@ -112,6 +121,11 @@ impl Waker {
         let _ = self.give_back.set(give_back);
     }
 
+    /// From now on this rings, too, whatever a disk has done.
+    pub(crate) fn ring(&self, bell: &Arc<Bell>) {
+        let _ = self.bell.set(Arc::clone(bell));
+    }
+
     fn rests(&self) {
         relax_alone();
         if let Some(give_back) = self.give_back.get() {
@@ -126,6 +140,14 @@ impl Waker {
     }
 
     fn wake(&self, owner: DiskOwner) {
+        if let Some(bell) = self.bell.get() {
+            bell.ring(Rung::Disk(owner));
+        }
+        self.wake_owner(owner);
+    }
+
+    /// Gives the owner of a log a turn.
+    pub(crate) fn wake_owner(&self, owner: DiskOwner) {
         *self.news.lock() += 1;
         self.changed.notify_all();
         let Some(node) = self.node.get().and_then(Weak::upgrade) else { return };
@@ -134,6 +156,7 @@ impl Waker {
                 runner.run_shard(node.homes.group_at(index), ToShard::LogWoke)
             }
             DiskOwner::Names => runner.run_meta(ToMeta::LogWoke),
+            DiskOwner::Words => {}
         });
     }
 
@@ -362,7 +385,7 @@ impl Storage {
             waker,
             started,
         };
-        Ok((*names, checked))
+        Ok(((*names).into(), checked))
     }
 }
 
@@ -463,6 +486,7 @@ impl Checked {
             });
         }
         let orphans = Orphans::of(&dir);
+        let shards = shards.into_iter().map(NodeLog::from).collect();
         Ok(Storage { shards, seen_below, damages, orphans, last_queue, waker })
     }
 }
@@ -695,6 +719,62 @@ fn parse_layout(text: &str) -> Option<(u32, usize)> {
     (shards > 0).then_some((format, shards))
 }
 
+/// The disk of a member of a cluster: one of its logs, or its words.
+pub(crate) fn disk_of_member(
+    dir: &Path,
+    waker: &Arc<Waker>,
+    owner: DiskOwner,
+) -> anyhow::Result<RealDisk> {
+    let path = match owner {
+        DiskOwner::Shard(index) => shard_dir(dir, index),
+        DiskOwner::Names => dir.join("names"),
+        DiskOwner::Words => dir.join("words"),
+    };
+    // How far the names are is no matter of one process: who leads has all of them that are agreed upon.
+    disk_of(&path, waker, owner, &NamesReached::default())
+}
+
+/// How the log of a member of a cluster is kept, of so many shards.
+pub(crate) fn options_of_member(
+    owner: DiskOwner,
+    memory: Memory,
+    segment_bytes_max: u64,
+    shards: usize,
+) -> LogOptions {
+    let options = LogOptions { seed: rand::random(), ..memory.options(shards) };
+    match owner {
+        DiskOwner::Shard(index) => LogOptions {
+            number: LogNumber::at(index),
+            segment_bytes: segment_bytes_max / SEGMENT_GROWTH,
+            ..options
+        },
+        DiskOwner::Names | DiskOwner::Words => {
+            LogOptions { seed: options.seed, ..memory.options(1) }
+        }
+    }
+}
+
+/// Tells what was found in the log of a member of a cluster.
+pub(crate) fn tell_of_member(dir: &Path, owner: DiskOwner, report: &Report) {
+    let dir = match owner {
+        DiskOwner::Shard(index) => shard_dir(dir, index),
+        DiskOwner::Names | DiskOwner::Words => dir.join("names"),
+    };
+    tell_of(&dir, report, Instant::now(), true);
+}
+
+/// Refuses a directory that a node alone has used: what is in it would not be the cluster's.
+pub(crate) fn refuse_of_one_alone(dir: &Path) -> anyhow::Result<()> {
+    let shards = layout(dir, 0)?.unwrap_or_default();
+    let names = dir.join("names");
+    anyhow::ensure!(
+        !has_files(&names)? && !has_messages(dir, shards)?,
+        "{} has the names and messages of a node that was alone, and a cluster cannot take them over yet. Nothing was          changed. Start the cluster with empty data directories, and move what is here by `leveret migrate`; or take the keys          cluster_formation.classic_config.nodes out, and the node is alone as before",
+        dir.display()
+    );
+    Ok(())
+}
+
 /// How long opening may take before it tells how far it is.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -707,6 +787,7 @@ fn disk_of(
     let (name, names) = match owner {
         DiskOwner::Shard(index) => (format!("shard-{index}"), Names::Other(Arc::clone(names))),
         DiskOwner::Names => ("names".to_owned(), Names::Own(Arc::clone(names))),
+        DiskOwner::Words => ("words".to_owned(), Names::Other(Arc::clone(names))),
     };
     let resting = Arc::clone(waker);
     let rests = Arc::new(move || resting.rests());

@@ -25,7 +25,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("config",   &[]),
     ("auth",     &["queue", "topology", "config"]),
     ("ctl",      &["config"]),
-    ("server",   &["amqp", "log", "queue", "topology", "broker", "session", "node", "config", "auth", "replica", "link"]),
+    ("server",   &["amqp", "log", "queue", "topology", "broker", "session", "node", "config", "auth", "replica", "link", "cluster"]),
     ("admin",    &["amqp", "queue", "topology", "broker", "session", "config", "server", "client"]),
     ("client",   &["amqp"]),
     ("load",     &["amqp", "client"]),

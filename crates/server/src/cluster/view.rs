@@ -1,6 +1,8 @@
 //! What a node knows of its cluster, as it tells those who ask: made by the cluster's thread when something changes and once a
 //! second, and read by anybody without asking that thread.
 
+mod status;
+
 use std::sync::Arc;
 
 use serde::Serialize;

@@ -7,8 +7,9 @@ use leveret_log::disk::FileName;
 use leveret_log::file::{Damage, Report, TOO_LATE};
 use leveret_topology::{QueueId, Topology};
 
-use super::NodeLog;
+use crate::disk::RealDisk;
 use crate::disk::sync_dir;
+use leveret_log::FileLog;
 
 /// Says of each damaged file what was lost, and what can be done.
 pub(crate) fn tell_damage(damages: &[(PathBuf, Damage)], topology: &Topology) {
@@ -114,7 +115,7 @@ pub(super) fn tell_of_earlier(dir: &Path, report: &Report) {
 
 /// The offset before which a log may have lost something with files that were found damaged, by this start or an earlier
 /// one, or may have lost something that nobody knows of, and of which nobody has said since that nobody needs them.
-pub(super) fn lost_before(dir: &Path, log: &NodeLog) -> Offset {
+pub(super) fn lost_before(dir: &Path, log: &FileLog<RealDisk>) -> Offset {
     let kept = kept_aside(dir);
     let names = kept.iter().filter_map(|name| FileName::of_kept(name));
     let known = names.map(|file| log.begun_after(file)).max().unwrap_or(Offset::ZERO);

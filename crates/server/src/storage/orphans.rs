@@ -42,7 +42,7 @@ pub(super) fn keep(dir: &Path) -> std::io::Result<()> {
 }
 
 impl Orphans {
-    pub(super) fn of(dir: &Path) -> Self {
+    pub(crate) fn of(dir: &Path) -> Self {
         let path = dir.join(NAME);
         let are_kept = path.exists();
         Self { path, are_kept }

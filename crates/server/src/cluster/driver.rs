@@ -1,0 +1,493 @@
+//! The cluster's thread: what [`Cluster`] decides, over real disks, sockets and time.
+//!
+//! One task owns it all. It hears what comes over links, what disks have done, what the rest of the process asks, and the time; then
+//! it does what the cluster wants done: letters, turns for logs in use, the identity on the disk.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use leveret_cluster::{Cluster, ClusterActions, DiskOwner as Owner, Identity, Setup, Standing};
+use leveret_config::Config;
+use leveret_config::cluster::Formation;
+use leveret_link::hello::{ClusterId, RaftId, Secret};
+use leveret_link::letters::NodeStatus;
+use leveret_replica::Settings;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::clock::{boot_ms, now};
+use crate::disk::{RealDisk, sync_dir};
+use crate::proxy::Ends;
+use crate::startup::{Basis, node_name, resolve};
+use crate::storage::{
+    DiskOwner, Waker, disk_of_member, options_of_member, refuse_of_one_alone, tell_of_member,
+};
+
+use super::arrivals::{Arrival, Bringers, RelayedListener};
+use super::bell::{Bell, Rung};
+use super::handle::{ClusterThread, Duty, Handle, Order};
+use super::links::{LinkNews, LinkSettings, Links, PeerAddress};
+use super::numbers::Numbers;
+use super::view::ClusterView;
+
+/// What is taken of what has come, at most, before it is acted upon.
+const ROUND: usize = 64;
+
+/// News that may wait: what does not fit waits in the kernel.
+const NEWS: usize = 64;
+
+/// How often the driver looks at the time.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How often the state is told anew, though nothing else has happened.
+const TELL: Duration = Duration::from_secs(1);
+
+/// Who this node is: in the data directory.
+const IDENTITY: &str = "cluster";
+
+/// Its bytes at most.
+const IDENTITY_MAX: u64 = 1 << 20;
+
+/// Who this node is, as the data directory says; none if it was never a node of a cluster.
+pub(crate) fn read_identity(dir: &Path) -> anyhow::Result<Option<Vec<u8>>> {
+    let path = dir.join(IDENTITY);
+    match std::fs::metadata(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Ok(found) if found.len() > IDENTITY_MAX => anyhow::bail!("{} is damaged", path.display()),
+        _ => {
+            let bytes = std::fs::read(&path);
+            Ok(Some(bytes.with_context(|| format!("cannot read {}", path.display()))?))
+        }
+    }
+}
+
+/// Refuses to start a node alone over what a member of a cluster has.
+pub(crate) fn refuse_of_a_member(dir: &Path) -> anyhow::Result<()> {
+    let Some(bytes) = read_identity(dir)? else { return Ok(()) };
+    let path = dir.join(IDENTITY);
+    let identity =
+        Identity::read(&bytes).with_context(|| format!("{} is damaged", path.display()))?;
+    let Some(membership) = identity.membership else { return Ok(()) };
+    let nodes: Vec<_> = membership.members.iter().map(|it| it.name.as_str()).collect();
+    anyhow::bail!(
+        "{} is that of {}, a node of the cluster {} of {}, and the configuration lists no nodes: what is stored here is in part \
+         not agreed upon. Nothing was changed. List them with cluster_formation.classic_config.nodes; or choose another \
+         directory with --data-dir",
+        dir.display(),
+        identity.name,
+        membership.cluster,
+        nodes.join(", "),
+    )
+}
+
+/// What the thread begins with.
+struct Begins {
+    dir: PathBuf,
+    formation: Formation,
+    cluster: Cluster<RealDisk>,
+    bell: Arc<Bell>,
+    waker: Arc<Waker>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    duty: watch::Sender<Duty>,
+    views: watch::Sender<Arc<ClusterView>>,
+    bringers: Bringers,
+    numbers: Numbers,
+    own: NodeStatus,
+}
+
+/// Opens what the node has of its groups, and begins to speak with the other nodes, in a thread of its own.
+pub(super) fn start(
+    config: &Config,
+    formation: Formation,
+    basis: &Basis,
+    started: Instant,
+    waker: &Arc<Waker>,
+    bringers: Bringers,
+) -> anyhow::Result<(Handle, ClusterThread)> {
+    let (dir, own) = (basis.data_dir.clone(), node_name(config));
+    let identity = read_identity(&dir)?;
+    let is_member = match &identity {
+        Some(bytes) => Identity::read(bytes)
+            .with_context(|| format!("{} is damaged", dir.join(IDENTITY).display()))?
+            .membership
+            .is_some(),
+        None => false,
+    };
+    if !is_member {
+        refuse_of_one_alone(&dir)?;
+    }
+    let bell = Arc::new(Bell::new());
+    waker.ring(&bell);
+    let (memory, segment_bytes_max) = (basis.memory, config.resources.segment_size.get());
+    let shards = basis.shards;
+    let open_disk = {
+        let (dir, waker) = (dir.clone(), Arc::clone(waker));
+        move |owner| disk_of_member(&dir, &waker, local(owner)).map_err(std::io::Error::other)
+    };
+    let drawn = |_| rand::random::<u64>().max(1);
+    let cluster_id = u128::from(drawn(0)) << 64 | u128::from(drawn(1));
+    let cluster_id = std::num::NonZero::new(cluster_id).context("drawn")?;
+    let status = NodeStatus {
+        name: own.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_ms: now().ms(),
+        ..NodeStatus::default()
+    };
+    let setup = Setup {
+        name: own,
+        listed: formation.nodes.iter().map(|it| it.name.clone()).collect(),
+        shards: u32::try_from(shards).unwrap_or(u32::MAX),
+        settings: Settings::default(),
+        seed: rand::random(),
+        drawn: (RaftId(drawn(2)), ClusterId(cluster_id)),
+        status: status.clone(),
+        open_disk: Box::new(open_disk),
+        options: Box::new(move |group| {
+            options_of_member(local(Owner::Group(group)), memory, segment_bytes_max, shards)
+        }),
+    };
+    let mut cluster = Cluster::open(identity.as_deref(), setup)?;
+    for (group, report) in cluster.take_reports() {
+        tell_of_member(&dir, local(Owner::Group(group)), &report);
+    }
+    let (orders_in, orders) = mpsc::unbounded_channel();
+    let (duty, duty_out) = watch::channel(Duty::StandBy);
+    let (views, views_out) = watch::channel(Arc::new(ClusterView::of(&cluster.status())));
+    let numbers = Numbers {
+        started,
+        dir: dir.clone(),
+        processors: basis.threads as u64,
+        mem_limit: memory.limit,
+        disk_free_limit: config.resources.disk_free_limit.resolve(basis.machine_memory),
+    };
+    let waker = Arc::clone(waker);
+    let own = status;
+    let begins = Begins {
+        dir,
+        formation,
+        cluster,
+        bell,
+        waker,
+        orders,
+        duty,
+        views,
+        bringers,
+        numbers,
+        own,
+    };
+    let (tell, begun) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("cluster".to_owned());
+    let thread = thread.spawn(move || run(begins, &tell))?;
+    begun.recv().context("the cluster's thread ended at once")??;
+    let handle = Handle { orders: orders_in, duty: duty_out, views: views_out };
+    Ok((handle, ClusterThread(thread)))
+}
+
+/// Whose disk it is, in this process's words.
+fn local(owner: Owner) -> DiskOwner {
+    match owner {
+        Owner::Words => DiskOwner::Words,
+        Owner::Group(0) => DiskOwner::Names,
+        Owner::Group(group) => DiskOwner::Shard(usize::try_from(group - 1).unwrap_or(usize::MAX)),
+    }
+}
+
+/// The other way round.
+fn in_cluster(owner: DiskOwner) -> Owner {
+    match owner {
+        DiskOwner::Words => Owner::Words,
+        DiskOwner::Names => Owner::Group(0),
+        DiskOwner::Shard(index) => Owner::Group(index as u64 + 1),
+    }
+}
+
+fn run(begins: Begins, tell: &std::sync::mpsc::Sender<anyhow::Result<()>>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return drop(tell.send(Err(error.into()))),
+    };
+    runtime.block_on(async {
+        match Driver::begin(begins) {
+            Ok(driver) => {
+                drop(tell.send(Ok(())));
+                driver.run().await;
+            }
+            Err(error) => drop(tell.send(Err(error))),
+        }
+    });
+}
+
+struct Driver {
+    dir: PathBuf,
+    cluster: Cluster<RealDisk>,
+    links: Links,
+    news: mpsc::Receiver<LinkNews>,
+    bell: Arc<Bell>,
+    waker: Arc<Waker>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    duty: watch::Sender<Duty>,
+    views: watch::Sender<Arc<ClusterView>>,
+    bringers: Bringers,
+    numbers: Numbers,
+    /// What it says of itself, but for numbers.
+    own: NodeStatus,
+    /// The broker runs here, or is about to: once it was told to.
+    leads: bool,
+    leaving: Option<oneshot::Sender<()>>,
+    has_ended: bool,
+}
+
+impl Driver {
+    /// The identity is on the disk before anybody hears of this start.
+    fn begin(begins: Begins) -> anyhow::Result<Self> {
+        let Begins {
+            dir,
+            formation,
+            mut cluster,
+            bell,
+            waker,
+            orders,
+            duty,
+            views,
+            bringers,
+            numbers,
+            own,
+        } = begins;
+        cluster.tick(boot_ms());
+        let first = cluster.take_actions();
+        if let Some(bytes) = &first.write_identity {
+            write_identity(&dir, bytes)?;
+            cluster.identity_written();
+        }
+        let actions = cluster.take_actions();
+        let facts = cluster.facts();
+        let address = resolve(formation.listen.as_deref(), formation.port)
+            .with_context(|| format!("cluster.listen, cluster.port = {}", formation.port))?;
+        let secret = Secret::new(formation.secret.reveal().as_bytes())?;
+        let settings = LinkSettings { listen: vec![address], secret };
+        let others = formation.nodes.into_iter().filter(|it| *it.name != *facts.name);
+        let peers: Vec<_> = others
+            .map(|it| PeerAddress { name: it.name, address: it.address.to_string() })
+            .collect();
+        let (tell, news) = mpsc::channel(NEWS);
+        let links = Links::start(settings, facts, peers, tell).with_context(|| {
+            format!(
+                "cannot listen for other nodes on {address}; choose another port with cluster.port"
+            )
+        })?;
+        let mut driver = Self {
+            dir,
+            cluster,
+            links,
+            news,
+            bell,
+            waker,
+            orders,
+            duty,
+            views,
+            bringers,
+            numbers,
+            own,
+            leads: false,
+            leaving: None,
+            has_ended: false,
+        };
+        driver.act(ClusterActions { write_identity: None, ..first });
+        driver.act(actions);
+        Ok(driver)
+    }
+
+    async fn run(mut self) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let mut tell = tokio::time::interval(TELL);
+        tell.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let bell = Arc::clone(&self.bell);
+        while !self.has_ended {
+            tokio::select! {
+                Some(news) = self.news.recv() => {
+                    self.hear(news);
+                    for _ in 0..ROUND {
+                        match self.news.try_recv() {
+                            Ok(news) => self.hear(news),
+                            Err(_) => break,
+                        }
+                    }
+                }
+                () = bell.heard() => self.answer_the_bell(),
+                order = self.orders.recv() => match order {
+                    Some(order) => self.obey(order),
+                    // Nobody needs it any more.
+                    None => break,
+                },
+                _ = tick.tick() => {}
+                _ = tell.tick() => self.tell(),
+            }
+            self.cluster.tick(boot_ms());
+            let actions = self.cluster.take_actions();
+            self.act(actions);
+        }
+        self.links.close().await;
+    }
+
+    fn hear(&mut self, news: LinkNews) {
+        match news {
+            LinkNews::Linked(peer) => {
+                tracing::info!(node = &*peer.node.name, "linked with another node");
+                self.cluster.linked(&peer);
+                self.tell();
+            }
+            LinkNews::Unlinked(id) => {
+                self.cluster.unlinked(id);
+                self.tell();
+            }
+            LinkNews::Letter(from, letter) => self.cluster.letter(from, letter),
+            LinkNews::Relayed(listener, ends, socket) => self.let_in(listener, ends, socket),
+        }
+    }
+
+    fn answer_the_bell(&mut self) {
+        for who in self.bell.take() {
+            match who {
+                Rung::Disk(owner) => self.cluster.disk_woke(in_cluster(owner)),
+                Rung::Log(group) => self.cluster.log_woke(group),
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Lend(reply) => {
+                if *self.cluster.standing() == Standing::Leads {
+                    let bell = Arc::clone(&self.bell);
+                    let logs = self.cluster.lend_logs(|group| {
+                        let bell = Arc::clone(&bell);
+                        Arc::new(move || bell.ring(Rung::Log(group)))
+                    });
+                    if let Some(logs) = logs {
+                        drop(reply.send(logs));
+                    }
+                }
+            }
+            Order::Relay(leader, listener, ends, reply) => {
+                let links = self.links.clone();
+                tokio::spawn(async move {
+                    let socket = links.relay_to(RaftId(leader), listener, ends).await;
+                    drop(reply.send(socket.map_err(std::io::Error::other)));
+                });
+            }
+            Order::Leave(reply) => {
+                self.cluster.stop();
+                self.leaving = Some(reply);
+            }
+        }
+    }
+
+    fn act(&mut self, actions: ClusterActions) {
+        let ClusterActions {
+            send,
+            wakes,
+            write_identity: identity,
+            links,
+            standing,
+            must_restart,
+            left,
+            failed,
+            told,
+        } = actions;
+        for text in told {
+            tracing::warn!("{text}");
+        }
+        if let Some((facts, members)) = links {
+            self.links.set_members(facts, members);
+        }
+        if let Some(bytes) = identity {
+            match write_identity(&self.dir, &bytes) {
+                Ok(()) => self.cluster.identity_written(),
+                Err(error) => return self.fail(&format!("{error:#}")),
+            }
+        }
+        for (to, letter) in send {
+            self.links.send(to, letter);
+        }
+        if let Some(standing) = standing {
+            tracing::info!(standing = standing.name(), "what this node is to its cluster");
+            self.take_place(&standing);
+            self.tell();
+        }
+        for group in wakes {
+            self.waker.wake_owner(local(Owner::Group(group)));
+        }
+        if must_restart {
+            self.begin_anew();
+        }
+        if let Some(why) = failed {
+            self.fail(&why);
+        }
+        if left && let Some(reply) = self.leaving.take() {
+            let _ = reply.send(());
+            self.has_ended = true;
+        }
+    }
+
+    /// Who led once begins anew before it leads again: its logs were lent, and never come back.
+    fn take_place(&mut self, standing: &Standing) {
+        match standing {
+            Standing::Leads if !self.leads => {
+                self.leads = true;
+                self.duty.send_replace(Duty::Lead);
+            }
+            Standing::Leads => {}
+            _ if self.leads => self.begin_anew(),
+            _ => {}
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        // A stop that was begun goes on to its end.
+        if self.leaving.is_none() {
+            self.duty.send_replace(Duty::BeginAnew);
+        }
+    }
+
+    fn fail(&mut self, why: &str) {
+        tracing::error!("this node cannot be a part of its cluster any more: {why}");
+        self.duty.send_replace(Duty::End(why.to_owned()));
+        self.has_ended = true;
+    }
+
+    /// Tells the process and, by its status, the other nodes.
+    fn tell(&mut self) {
+        let numbers = self.numbers.now();
+        self.cluster.set_status(NodeStatus { numbers, ..self.own.clone() });
+        self.views.send_replace(Arc::new(ClusterView::of(&self.cluster.status())));
+    }
+
+    /// A client of another node, which takes this one for the one that leads.
+    fn let_in(&self, listener: RelayedListener, ends: Ends, socket: TcpStream) {
+        if *self.cluster.standing() != Standing::Leads {
+            return;
+        }
+        match socket.into_std() {
+            Ok(socket) => self.bringers.bring(listener, Arrival { socket, ends }),
+            Err(error) => tracing::warn!(%error, "a client of another node could not be let in"),
+        }
+    }
+}
+
+/// Whole or not at all.
+fn write_identity(dir: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let (path, new) = (dir.join(IDENTITY), dir.join("cluster.new"));
+    let write = || {
+        let mut file = std::fs::File::create(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&new, &path)?;
+        sync_dir(dir)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}

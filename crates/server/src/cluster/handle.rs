@@ -1,0 +1,140 @@
+//! How the rest of the process speaks with the cluster's thread.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::logging::{LAST_LINES, Logs};
+use crate::proxy::Ends;
+use crate::storage::NodeLog;
+
+use super::arrivals::RelayedListener;
+use super::standby::{Relay, Relaying};
+use super::view::Views;
+
+/// What the cluster's thread is asked.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// The logs, by group: this node leads all.
+    Lend(oneshot::Sender<Vec<NodeLog>>),
+    /// A connection to the node that leads, for a client of this one.
+    Relay(u64, RelayedListener, Ends, oneshot::Sender<io::Result<TcpStream>>),
+    /// To end: another member is to lead, if that can be.
+    Leave(oneshot::Sender<()>),
+}
+
+/// What the process has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// Stand by.
+    StandBy,
+    /// Run the broker: this node leads all groups.
+    Lead,
+    /// Begin anew: this node led, and what it has in memory may not stay.
+    BeginAnew,
+    /// End.
+    End(String),
+}
+
+/// The state of the cluster, as far as this node knows, and who is to be asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    pub(super) orders: mpsc::UnboundedSender<Order>,
+    pub(super) duty: watch::Receiver<Duty>,
+    pub(super) views: Views,
+}
+
+impl Handle {
+    /// Waits until the process has something else to do than this.
+    pub(crate) async fn is_not(&mut self, duty: &Duty) -> Duty {
+        match self.duty.wait_for(|now| now != duty).await {
+            Ok(now) => now.clone(),
+            Err(_) => Duty::End("the cluster's thread has ended".to_owned()),
+        }
+    }
+
+    async fn ask<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> Order) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        self.orders.send(order(reply)).ok()?;
+        answer.await.ok()
+    }
+
+    /// The logs of all groups, by number. None if this node leads no more.
+    pub(super) async fn lend(&self) -> Option<Vec<NodeLog>> {
+        self.ask(Order::Lend).await
+    }
+}
+
+impl Relay for Handle {
+    fn relay(&self, leader: u64, listener: RelayedListener, ends: Ends) -> Relaying {
+        let handle = self.clone();
+        Box::pin(async move {
+            let asked = handle.ask(|reply| Order::Relay(leader, listener, ends, reply)).await;
+            asked.unwrap_or_else(|| Err(io::Error::other("this node ends")))
+        })
+    }
+}
+
+/// The thread of the cluster.
+#[derive(Debug)]
+pub(super) struct ClusterThread(pub(super) JoinHandle<()>);
+
+/// How long another member has to take over from one that stops.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// This node leads all groups: the broker runs here.
+#[derive(Debug)]
+pub(crate) struct Led {
+    pub(super) handle: Handle,
+    pub(super) thread: ClusterThread,
+}
+
+impl Led {
+    /// Waits until it leads no more: what is to be done then.
+    pub(crate) async fn ends(&mut self) -> Duty {
+        self.handle.is_not(&Duty::Lead).await
+    }
+
+    /// The broker has stopped: another member is to lead, if all is written.
+    pub(crate) async fn leave(self, is_whole: bool) {
+        if is_whole {
+            leave(&self.handle, self.thread).await;
+        }
+    }
+
+    /// Replaces the process by one that knows what is on the disk, and nothing else. Returns only what kept it from that.
+    pub(crate) fn begin_anew(self, logs: &Logs) -> anyhow::Result<()> {
+        begin_anew(logs)
+    }
+}
+
+/// Has the cluster's thread end in good order.
+pub(super) async fn leave(handle: &Handle, thread: ClusterThread) {
+    match tokio::time::timeout(LEAVE_PATIENCE, handle.ask(Order::Leave)).await {
+        // It closes its links, which is short.
+        Ok(_) => drop(thread.0.join()),
+        Err(_) => tracing::warn!("no other node took over in time: the others elect one"),
+    }
+}
+
+/// What a node that led has in memory is in part not agreed upon, and may not stay. So it does what it would do after a crash, only
+/// sooner: the same program begins anew, in the same process, with the same words.
+pub(super) fn begin_anew(logs: &Logs) -> anyhow::Result<()> {
+    tracing::warn!("this node leads the cluster no more: it begins anew, as one that follows");
+    logs.flush(LAST_LINES);
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let (name, words) = words.split_first().map_or((None, &[][..]), |(it, rest)| (Some(it), rest));
+    let mut command = Command::new("/proc/self/exe");
+    if let Some(name) = name {
+        command.arg0(name);
+    }
+    // Descriptors are closed by it, locks of the data directory with them, and all other threads end.
+    let error = command.args(words).exec();
+    Err(anyhow::Error::new(error).context("the process cannot begin anew: start it again"))
+}

@@ -1,0 +1,167 @@
+//! The life of a process that is a node of a cluster.
+//!
+//! ```text
+//!   open -> standby: clients are relayed to the node that leads -> elected: the logs are lent -> the broker, until a stop
+//!              ^                                                                                     |
+//!              +---------------------------- begins anew <------------------------- deposed ---------+
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use leveret_config::cluster::Formation;
+use leveret_config::{Config, Loaded};
+use leveret_log::Offset;
+use leveret_topology::Homes;
+
+use crate::descriptors;
+use crate::front::OpenFrontEnds;
+use crate::logging::Logs;
+use crate::room::Room;
+use crate::serve::run;
+use crate::signals::Signals;
+use crate::startup::{Basis, Stored, add_names, node_name, read_names, socket_options};
+use crate::storage::{NodeLog, Orphans, Waker};
+
+use super::arrivals::{self, Bringers};
+use super::driver;
+use super::handle::{ClusterThread, Duty, Handle, Led, begin_anew, leave};
+use super::standby::{self, Standby};
+
+/// Runs a node of a cluster until it is stopped.
+pub(crate) fn serve(
+    loaded: &Loaded,
+    formation: Formation,
+    started: Instant,
+    logs: &Logs,
+    mut signals: Signals,
+    open: OpenFrontEnds,
+    give_back: fn(),
+) -> anyhow::Result<()> {
+    let (config, own) = (loaded.config.clone(), node_name(&loaded.config));
+    let (bringers, arrivals) = arrivals::arrivals();
+    let opened = {
+        let bringers = bringers.clone();
+        signals.unless_stopped(move || join(&config, formation, started, bringers))
+    };
+    let Some(opened) = opened else {
+        signals.leave();
+        return Ok(());
+    };
+    let Joined { basis, waker, mut handle, thread } = opened?;
+    let views = handle.views.clone();
+    descriptors::raise_limit(basis.shards + 2);
+    let listeners = standby::listeners(&loaded.config)?;
+    let standby = Standby::start(
+        &listeners,
+        &socket_options(&loaded.config),
+        Arc::new(handle.clone()),
+        views.clone(),
+        basis.threads,
+    )?;
+    announce(&standby, started, &basis, &own);
+    let duty = signals.waits_unless_stopped(handle.is_not(&Duty::StandBy));
+    let Some(duty) = duty else {
+        signals.waits_unless_stopped(leave(&handle, thread));
+        signals.leave();
+        tracing::info!("stopped");
+        return Ok(());
+    };
+    if let Duty::End(why) = duty {
+        anyhow::bail!(why);
+    }
+    // The broker binds these ports next, and serves who waits for it.
+    let Some(waited) = signals.waits_unless_stopped(standby.stop()) else {
+        signals.leave();
+        return Ok(());
+    };
+    for (listener, arrival) in waited {
+        bringers.bring(listener, arrival);
+    }
+    let Some(logs_lent) = signals.waits_unless_stopped(handle.lend()) else {
+        signals.leave();
+        return Ok(());
+    };
+    let Some(logs_lent) = logs_lent else { return begin_anew(logs) };
+    let config = loaded.config.clone();
+    let led = Led { handle: handle.clone(), thread };
+    let reading = signals.runtime.spawn_blocking(move || {
+        let stored = read(&config, &basis, logs_lent, &waker)?;
+        let mut options = basis.with(stored, &config, started)?;
+        // No record of a log that has copies elsewhere is in another log.
+        options.settings.embed_bytes_below = u64::MAX;
+        Ok::<_, anyhow::Error>(options)
+    });
+    let read = async {
+        tokio::select! {
+            read = reading => Some(read),
+            _ = handle.is_not(&Duty::Lead) => None,
+        }
+    };
+    let Some(read) = signals.waits_unless_stopped(read) else {
+        signals.leave();
+        return Ok(());
+    };
+    let Some(read) = read else { return begin_anew(logs) };
+    let mut options = read.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
+    options.about.config_files.clone_from(&loaded.files);
+    options.about.logs = logs.clone();
+    (options.led, options.views, options.arrivals) = (Some(led), Some(views), Some(arrivals));
+    run(options, signals, open, give_back)
+}
+
+/// A node that knows the others.
+struct Joined {
+    basis: Basis,
+    waker: Arc<Waker>,
+    handle: Handle,
+    thread: ClusterThread,
+}
+
+/// Opens what the data directory has, and begins to speak with the others.
+fn join(
+    config: &Config,
+    formation: Formation,
+    started: Instant,
+    bringers: Bringers,
+) -> anyhow::Result<Joined> {
+    let basis = Basis::of(config)?;
+    let waker = Arc::new(Waker::new(Room::of(&basis.data_dir)));
+    let (handle, thread) = driver::start(config, formation, &basis, started, &waker, bringers)?;
+    Ok(Joined { basis, waker, handle, thread })
+}
+
+/// The one line that says that clients may come.
+fn announce(standby: &Standby, started: Instant, basis: &Basis, own: &str) {
+    let listeners = standby.listeners().iter();
+    let listeners: Vec<_> = listeners.map(|it| format!("{} {}", it.protocol, it.address)).collect();
+    tracing::info!(
+        node = own,
+        listeners = listeners.join(", "),
+        started_in_ms = started.elapsed().as_millis() as u64,
+        data_dir = %basis.data_dir.display(),
+        "Leveret {} stands by: clients are relayed to the node that leads",
+        env!("CARGO_PKG_VERSION"),
+    );
+}
+
+/// The names that are agreed upon, and the logs of the shards.
+fn read(
+    config: &Config,
+    basis: &Basis,
+    logs: Vec<NodeLog>,
+    waker: &Arc<Waker>,
+) -> anyhow::Result<Stored> {
+    let mut logs = logs.into_iter();
+    let names = logs.next().context("the cluster has no group of names")?;
+    let shards: Vec<NodeLog> = logs.collect();
+    let homes = Homes::among(shards.len() as u32);
+    let (mut meta, mut topology) = read_names(config, names, homes, waker)?;
+    add_names(config, &mut meta, &mut topology, waker)?;
+    // Another node may have delivered any of them.
+    let seen_below = vec![Offset::MAX; shards.len()];
+    let orphans = Orphans::of(Path::new(&basis.data_dir));
+    Ok(Stored { meta, topology, shards, seen_below, orphans, waker: Arc::clone(waker) })
+}

@@ -1,0 +1,71 @@
+//! The view, of what the cluster knows.
+
+use leveret_cluster::{ClusterStatus, GroupRow, NodeRow, Standing as Known};
+use leveret_link::letters::NodeStatus;
+
+use super::{ClusterView, GroupView, NodeTold, NodeView, Standing};
+
+impl ClusterView {
+    /// What is known now.
+    pub(crate) fn of(status: &ClusterStatus) -> Self {
+        let named = |id| status.nodes.iter().find(|it| it.raft_id == Some(id));
+        let own = || status.nodes.iter().find(|it| it.name == status.own);
+        let (standing, leader) = match &status.standing {
+            Known::Forming { .. } => (Standing::Forming, None),
+            Known::Waits => (Standing::Waits, None),
+            Known::Follows(id) => (Standing::Follows, named(*id)),
+            Known::Leads => (Standing::Leads, own()),
+        };
+        let leads = |node: &NodeRow| leader.is_some_and(|it| it.name == node.name);
+        Self {
+            cluster_id: status.cluster.map(|it| it.to_string()),
+            node: status.own.clone(),
+            standing,
+            leader: leader.map(|it| it.name.clone()),
+            leader_id: leader.and_then(|it| it.raft_id).map(|id| id.0),
+            nodes: status.nodes.iter().map(|it| node(it, leads(it))).collect(),
+            groups: status.groups.iter().map(group).collect(),
+        }
+    }
+}
+
+fn node(row: &NodeRow, leads: bool) -> NodeView {
+    NodeView {
+        name: row.name.clone(),
+        running: row.is_running,
+        leads,
+        why_not: row.why_not.clone(),
+        told: row.status.as_ref().map(told),
+    }
+}
+
+fn told(status: &NodeStatus) -> NodeTold {
+    let numbers = &status.numbers;
+    NodeTold {
+        version: status.version.clone(),
+        uptime_ms: numbers.uptime_ms,
+        os_pid: numbers.os_pid,
+        mem_used: numbers.mem_used,
+        mem_limit: numbers.mem_limit,
+        mem_alarm: numbers.mem_alarm > 0,
+        disk_free: numbers.disk_free,
+        disk_free_limit: numbers.disk_free_limit,
+        disk_free_alarm: numbers.disk_free_alarm > 0,
+        fd_used: numbers.fd_used,
+        fd_total: numbers.fd_total,
+        sockets_used: numbers.sockets_used,
+        processors: numbers.processors,
+        relayed: numbers.relayed,
+    }
+}
+
+fn group(row: &GroupRow) -> GroupView {
+    GroupView {
+        group: row.group,
+        term: row.term,
+        leader: row.leader.clone(),
+        last: row.last,
+        agreed: row.agreed,
+        matched: row.matched.clone(),
+    }
+}
