@@ -176,6 +176,11 @@ fn play(
 ) -> anyhow::Result<Count> {
     members.iter_mut().try_for_each(Member::start)?;
     members.iter_mut().try_for_each(Member::await_ready)?;
+    if nodes == Nodes::Cluster {
+        let formed = Instant::now();
+        let leader = rounds::leader(members)?;
+        println!("a cluster after {:.1} s; node {leader} leads", formed.elapsed().as_secs_f64());
+    }
     let uris: Vec<_> = members.iter().map(|it| it.uri()).collect();
     // A node alone is given several publishers and consumers all the same.
     let uris = if uris.len() == 1 { vec![uris[0].clone(); 3] } else { uris };

@@ -74,22 +74,8 @@ pub(super) const ALL: [Round; 13] = [
 ];
 
 impl Bed<'_> {
-    /// Waits until one node leads and the others know: its number.
-    pub(super) fn leader(&self) -> anyhow::Result<usize> {
-        let deadline = Instant::now() + ELECTION;
-        loop {
-            let mut said = self.members.iter().filter(|it| it.is_up()).map(|it| {
-                let status = it.status()?;
-                leader_in(&status, self.members.len())
-            });
-            if let Some(first) = said.next().flatten()
-                && said.all(|it| it == Some(first))
-            {
-                return Ok(first);
-            }
-            ensure!(Instant::now() < deadline, "the nodes agree on no leader for {ELECTION:?}");
-            sleep(Duration::from_millis(100));
-        }
+    fn leader(&self) -> anyhow::Result<usize> {
+        leader(self.members)
     }
 
     /// A node that does not lead.
@@ -110,6 +96,25 @@ impl Bed<'_> {
     fn start(&mut self, number: usize) -> anyhow::Result<()> {
         self.members[number].start()?;
         self.members[number].await_ready()
+    }
+}
+
+/// Waits until one node leads and all that run know: its number.
+pub(super) fn leader(members: &[Member]) -> anyhow::Result<usize> {
+    let deadline = Instant::now() + ELECTION;
+    loop {
+        let say = |it: &Member| leader_in(&it.status()?, members.len());
+        let said: Vec<_> = members.iter().filter(|it| it.is_up()).map(say).collect();
+        if let Some(Some(first)) = said.first()
+            && said.iter().all(|it| *it == Some(*first))
+        {
+            return Ok(*first);
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "the nodes agree on no leader for {ELECTION:?}; by node they say {said:?}"
+        );
+        sleep(Duration::from_millis(100));
     }
 }
 

@@ -74,8 +74,13 @@ pub(crate) struct Account {
     doubtful: Vec<Doubtful>,
     /// Messages that came after one with a higher number, and that number.
     late: Vec<(Id, u64)>,
+    /// What was wrong beyond doubt when it came, the first of it.
+    wrong: Vec<String>,
     sum: Sum,
 }
+
+/// Messages that are named.
+const NAMED: usize = 20;
 
 /// What an account comes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -138,6 +143,7 @@ impl Account {
             heights: HashMap::new(),
             doubtful: Vec::new(),
             late: Vec::new(),
+            wrong: Vec::new(),
             sum: Sum::default(),
         }
     }
@@ -177,7 +183,7 @@ impl Account {
     ) -> Option<String> {
         let Some((id, message)) = id.and_then(|id| Some((id, self.message(id)?))) else {
             self.sum.strange += 1;
-            return Some("a message came that was never published".to_owned());
+            return Some(self.is_wrong("a message came that was never published".to_owned()));
         };
         let before = *message;
         message.deliveries = message.deliveries.saturating_add(1);
@@ -219,14 +225,21 @@ impl Account {
             (false, Some(_)) => self.sum.unmarked += 1,
             _ if is_same => {
                 self.sum.duplicates += 1;
-                return Some(format!(
+                return Some(self.is_wrong(format!(
                     "message {number} of publisher {publisher} came twice on one connection"
-                ));
+                )));
             }
             // The consumer may learn of the end of its connection later than the broker does.
             (true | false, None) => self.doubtful.push(Doubtful { id, had_by }),
         }
         None
+    }
+
+    fn is_wrong(&mut self, text: String) -> String {
+        if self.wrong.len() < NAMED {
+            self.wrong.push(text.clone());
+        }
+        text
     }
 
     /// An ack for it was written.
@@ -248,9 +261,7 @@ impl Account {
 
     /// What it all comes to, if the queue is empty; and the first messages that something is wrong with.
     pub(crate) fn sum(&self) -> (Sum, Vec<String>) {
-        /// Messages that are named.
-        const NAMED: usize = 20;
-        let (mut sum, mut lines) = (self.sum, Vec::new());
+        let (mut sum, mut lines) = (self.sum, self.wrong.clone());
         let mut name = |text: String| {
             if lines.len() < NAMED {
                 lines.push(text);

@@ -34,6 +34,8 @@ const BODY_MAX: u64 = 2000;
 const BODY_MIN: u64 = 12;
 /// Longest time for the last confirms, and for the last messages of a queue.
 const LAST: Duration = Duration::from_secs(30);
+/// How long messages may take to come back that a connection had which ended without a word: its heartbeats tell.
+const BACK: Duration = Duration::from_secs(12);
 /// How long a consumer hears nothing at the end before it takes its queue for empty.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -171,8 +173,7 @@ impl<'a> Traffic<'a> {
         let mut left = 0;
         for number in 0..self.plan.queues {
             let (queue, link) = (Plan::queue(number), self.link());
-            let end = Instant::now() + LAST;
-            // What a connection had that has ended may take a moment to come back.
+            let end = Instant::now() + BACK;
             loop {
                 while let Some(got) = connection.get(channel, &queue, false)? {
                     let id = read(&got.body, number);

@@ -12,6 +12,7 @@ mod damage;
 mod disk;
 mod events;
 mod experiment;
+mod failover;
 mod faults;
 mod filling;
 mod floods;
