@@ -273,6 +273,10 @@ impl<D: Disk> Cluster<D> {
     /// One of them is not.
     pub fn unlinked(&mut self, id: RaftId) {
         self.linked.remove(&id);
+        if let Phase::Member(groups) = &mut self.phase {
+            let linked = &self.linked;
+            groups.lose_sight(id, |id| linked.contains_key(&id));
+        }
     }
 
     /// A letter of a node that this one has a link to.

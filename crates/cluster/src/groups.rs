@@ -44,6 +44,9 @@ struct Leaving {
     asked_ms: Option<u64>,
 }
 
+/// Ticks between two who stand for election when a node is not linked any more.
+const STAND_TICKS: usize = 2;
+
 /// What the members want done.
 #[derive(Debug, Default)]
 pub(crate) struct GroupActions {
@@ -89,6 +92,16 @@ impl<D: Disk> Groups<D> {
     pub(crate) fn tick(&mut self, now_ms: u64) {
         for group in 0..self.members.len() as u64 {
             self.with(group, |member| member.tick(now_ms));
+        }
+    }
+
+    /// A node is not linked any more. The first of those that are stands at once for what it led, the others later: two that stand
+    /// at the same moment take each other's votes.
+    pub(crate) fn lose_sight(&mut self, of: RaftId, is_linked: impl Fn(RaftId) -> bool) {
+        let before = self.peers().into_iter().filter(|id| id.0 < self.id.0 && is_linked(*id));
+        let ticks = before.count() * STAND_TICKS;
+        for group in 0..self.members.len() as u64 {
+            self.with(group, |member| member.lose_sight(MemberId(of.0), ticks));
         }
     }
 

@@ -264,6 +264,16 @@ impl<D: Disk> Member<D> {
         self.go_on();
     }
 
+    /// The connections to a member have ended: if it leads, others may be elected at once, and this one stands after so many ticks.
+    pub fn lose_sight(&mut self, of: MemberId, ticks: usize) {
+        if self.is_out() {
+            return;
+        }
+        let output = self.replica.lose_sight(of, ticks);
+        self.absorb(output);
+        self.go_on();
+    }
+
     /// Its disk did something.
     pub fn disk_woke(&mut self) {
         self.go_on();

@@ -421,8 +421,28 @@ impl Replica {
         output
     }
 
-    /// It has not heard of a leader for long.
-    #[cfg(test)]
+    /// The connections to a member have ended. If it leads, this one votes for others at once, and stands after so many ticks. When that
+    /// is said decides how soon another one leads, and nothing else: it may be wrong.
+    pub fn lose_sight(&mut self, of: MemberId, ticks: usize) -> Output {
+        let mut output = Output::default();
+        if self.leader() != Some(of) || of == self.id {
+            return output;
+        }
+        self.calm_down();
+        if self.may_stand() {
+            let raft = &mut self.node.raft;
+            raft.election_elapsed =
+                raft.election_elapsed.max(self.patience.0.saturating_sub(ticks));
+            if ticks == 0 {
+                // It stands, if its log and its word are in order: else it waits as before.
+                let _ = self.node.campaign();
+            }
+            self.drain(NewEntries::Engine, &mut output);
+        }
+        output
+    }
+
+    /// It knows of no leader that others would have to be refused for.
     pub(crate) fn calm_down(&mut self) {
         self.quiet = 0;
         self.node.raft.leader_id = 0;
