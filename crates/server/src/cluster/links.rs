@@ -52,11 +52,19 @@ use peer::Answered;
 
 pub use relay::NoRelay;
 
-/// A node that is not linked is called so often.
-const RETRY: Duration = Duration::from_secs(1);
+/// How long what others do, or do not do, is waited for.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    /// A node that is not linked is called so often.
+    retry: Duration,
+    /// A handshake, and all that comes before its connection is one.
+    handshake: Duration,
+}
 
-/// What a handshake, and all that comes before its connection is one, may take.
-const HANDSHAKE: Duration = Duration::from_millis(HANDSHAKE_MS);
+impl Times {
+    const USUAL: Self =
+        Self { retry: Duration::from_secs(1), handshake: Duration::from_millis(HANDSHAKE_MS) };
+}
 
 /// How long a stop waits for what is to be written.
 const CLOSE: Duration = Duration::from_secs(1);
@@ -127,6 +135,7 @@ impl fmt::Debug for Links {
 
 struct Inner {
     secret: Secret,
+    times: Times,
     peers: Vec<PeerTask>,
     state: Ranked<State>,
     news: mpsc::Sender<LinkNews>,
@@ -140,6 +149,8 @@ struct PeerTask {
     name: String,
     address: String,
     dropped: Arc<AtomicU64>,
+    /// Calls that came to nothing, of it or by it.
+    tries: AtomicU64,
     /// Connections of it that were let in; none if it is the one that is called.
     answered: Option<mpsc::Sender<Answered>>,
 }
@@ -214,12 +225,12 @@ impl Links {
         let options = SocketOptions { backlog: 128, ..SocketOptions::default() };
         let listeners = settings.listen.iter().map(|address| bind(*address, &options));
         let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
-        Self::start_on(listeners, settings.secret, facts, peers, news)
+        Self::start_on(listeners, (settings.secret, Times::USUAL), facts, peers, news)
     }
 
     fn start_on(
         listeners: Vec<std::net::TcpListener>,
-        secret: Secret,
+        (secret, times): (Secret, Times),
         facts: NodeFacts,
         peers: Vec<PeerAddress>,
         news: mpsc::Sender<LinkNews>,
@@ -235,7 +246,13 @@ impl Links {
                 let (sender, receiver) = mpsc::channel(4);
                 let answered = (name < own).then_some(sender);
                 answering.push(receiver);
-                PeerTask { name, address, dropped: Arc::default(), answered }
+                PeerTask {
+                    name,
+                    address,
+                    dropped: Arc::default(),
+                    tries: AtomicU64::new(0),
+                    answered,
+                }
             })
             .collect();
         let state = State {
@@ -248,6 +265,7 @@ impl Links {
         };
         let inner = Arc::new(Inner {
             secret,
+            times,
             peers,
             state: Ranked::new(Rank::Links, state),
             news,
@@ -290,7 +308,7 @@ impl Links {
         let of = |(peer, now): (&PeerTask, &PeerNow)| PeerState {
             name: peer.name.clone(),
             address: peer.address.clone(),
-            raft_id: now.raft_id,
+            raft_id: now.raft_id.or_else(|| state.members.named(&peer.name)),
             linked_since_ms: now.linked_since_ms,
             why_not: match (&now.why_not, now.linked_since_ms) {
                 (None, None) if peer.answered.is_some() => {
@@ -326,6 +344,13 @@ impl Inner {
         let _ = closing.wait_for(|closing| *closing).await;
     }
 
+    /// The place of the node with this data directory, as far as it is known.
+    fn place_of_id(&self, id: RaftId) -> Option<usize> {
+        let state = self.state.lock();
+        let known = state.peers.iter().position(|now| now.raft_id == Some(id));
+        known.or_else(|| state.names.iter().position(|name| state.members.named(name) == Some(id)))
+    }
+
     /// The place of a configured node.
     fn place_of(&self, name: &str) -> Option<usize> {
         self.peers.iter().position(|peer| peer.name == name)
@@ -334,6 +359,7 @@ impl Inner {
     /// There is no link with a configured node. It is logged if it was not the last thing that was.
     fn no_link(&self, at: usize, why: &str) {
         let peer = &self.peers[at];
+        peer.tries.fetch_add(1, Ordering::Relaxed);
         {
             let mut state = self.state.lock();
             let now = &mut state.peers[at];

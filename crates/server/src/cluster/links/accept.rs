@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::peer::Answered;
-use super::{HANDSHAKE, HANDSHAKES_MAX, Inner, LinkNews, relay, shake};
+use super::{HANDSHAKES_MAX, Inner, LinkNews, relay, shake};
 use crate::descriptors;
 
 /// Accepts until the links are closed.
@@ -53,7 +53,7 @@ async fn serve(inner: &Arc<Inner>, listener: TcpListener) {
 
 /// Finds out who it is, and gives the connection to whom it is for.
 async fn begin(inner: Arc<Inner>, socket: TcpStream, from: SocketAddr) {
-    let until = Instant::now() + HANDSHAKE;
+    let until = Instant::now() + inner.times.handshake;
     let Some(peer) = shake::answer(&inner, &socket, from, until).await else { return };
     if peer.urgency == Urgency::Relay {
         match relay::take(&socket, until).await {

@@ -41,6 +41,9 @@ const BEAT_AFTER: Duration = Duration::from_secs(2);
 /// A node that says nothing for so long is gone, whatever its machine answers.
 const SILENCE: Duration = Duration::from_secs(10);
 
+/// The usual end.
+pub(super) const CLOSED: &str = "the other side closed it";
+
 /// Slices of a vectored write.
 const SLICES: usize = 64;
 
@@ -119,12 +122,10 @@ fn len(letter: &NodeLetter) -> usize {
     HEAD + 64 + inside
 }
 
-/// Writes what comes out of a line: one vectored write a round. To its end, when the rest is written.
-///
-/// # Errors
-///
-/// Why the connection is over, in words.
-pub(super) async fn write(socket: &TcpStream, line: LetterLineEnd) -> Result<(), String> {
+/// Writes what comes out of a line: one vectored write a round. Where the line ends, it tells the other side that nothing follows, and
+/// waits to be closed by it: a socket that is closed with bytes in it takes back what it has sent. Returns why the connection is over,
+/// in words.
+pub(super) async fn write(socket: &TcpStream, line: LetterLineEnd) -> String {
     let LetterLineEnd { mut letters, waiting } = line;
     let (mut sender, mut writer) = (Sender::new(true), Writer::default());
     // Bytes of `waiting` that the sender has.
@@ -138,8 +139,10 @@ pub(super) async fn write(socket: &TcpStream, line: LetterLineEnd) -> Result<(),
             match timeout(BEAT_AFTER, letters.recv()).await {
                 Ok(Some(letter)) => taken += put(letter, &mut sender),
                 Ok(None) => {
-                    let _ = shutdown(socket, Shutdown::Write);
-                    return Ok(());
+                    return match shutdown(socket, Shutdown::Write) {
+                        Ok(()) => std::future::pending().await,
+                        Err(error) => ended(&error.into()),
+                    };
                 }
                 Err(_) => sender.put(beat()),
             }
@@ -162,20 +165,26 @@ pub(super) async fn write(socket: &TcpStream, line: LetterLineEnd) -> Result<(),
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                socket.writable().await.map_err(|error| ended(&error))?;
+                if let Err(error) = socket.writable().await {
+                    return ended(&error);
+                }
             }
-            Err(error) => return Err(ended(&error)),
+            Err(error) => return ended(&error),
         }
     }
 }
 
-/// Reads letters, to the end of the connection. Returns why it is over, in words.
+/// Reads letters, until the other side has said that nothing follows.
+///
+/// # Errors
+///
+/// Why the connection is over otherwise, in words.
 pub(super) async fn read(
     socket: &TcpStream,
     urgency: Urgency,
     from: RaftId,
     news: &mpsc::Sender<LinkNews>,
-) -> String {
+) -> Result<(), String> {
     let mut receiver = Receiver::new(true, limits(urgency));
     loop {
         loop {
@@ -183,25 +192,25 @@ pub(super) async fn read(
                 Ok(Some(letter)) if letter.envelope.kind == BEAT => continue,
                 Ok(Some(letter)) => NodeLetter::read(&letter),
                 Ok(None) => break,
-                Err(why) => return why.to_string(),
+                Err(why) => return Err(why.to_string()),
             };
             match letter {
                 // Who does not take it has no node any more.
                 Ok(letter) => drop(news.send(LinkNews::Letter(from, letter)).await),
-                Err(why) => return why.to_string(),
+                Err(why) => return Err(why.to_string()),
             }
         }
         match timeout(SILENCE, socket.readable()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => return ended(&error),
-            Err(_) => return format!("nothing came for {} s", SILENCE.as_secs()),
+            Ok(Err(error)) => return Err(ended(&error)),
+            Err(_) => return Err(format!("nothing came for {} s", SILENCE.as_secs())),
         }
         match socket.try_read_buf(receiver.buffer()) {
-            Ok(0) => return "the other side closed it".to_owned(),
+            Ok(0) => return Ok(()),
             Ok(count) if count >= TURN => yield_now().await,
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return ended(&error),
+            Err(error) => return Err(ended(&error)),
         }
     }
 }
@@ -209,9 +218,7 @@ pub(super) async fn read(
 /// What a socket's error means.
 fn ended(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-            "the other side closed it".to_owned()
-        }
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => CLOSED.to_owned(),
         io::ErrorKind::TimedOut => "its machine does not answer".to_owned(),
         _ => error.to_string(),
     }

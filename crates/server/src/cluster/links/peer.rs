@@ -3,14 +3,14 @@
 use std::io;
 use std::sync::Arc;
 
-use leveret_link::hello::{Peer, Urgency};
+use leveret_link::hello::{Peer, RaftId, Urgency};
 use rustix::net::RecvFlags;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::Receiver;
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::mpsc::{self, Receiver};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use super::connection::{self, LinkLines};
-use super::{Inner, LinkNews, RETRY, shake, wall_ms};
+use super::connection::{self, CLOSED, LinkLines};
+use super::{CLOSE, Inner, LinkNews, shake, wall_ms};
 
 /// A connection of a node that was let in.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ struct Pair {
 /// Calls a node whose name is higher, each second while there is no link.
 pub(super) async fn call(inner: Arc<Inner>, at: usize) {
     loop {
-        let next = Instant::now() + RETRY;
+        let next = Instant::now() + inner.times.retry;
         let pair = tokio::select! {
             pair = call_both(&inner, at) => pair,
             () = inner.closes() => return,
@@ -141,15 +141,10 @@ async fn run(inner: &Inner, at: usize, pair: Pair, replaced: impl Future<Output 
     let why = tokio::select! {
         why = async {
             let _ = linked.await;
-            tokio::select! {
-                why = connection::read(&urgent, Urgency::Urgent, id, &inner.news) => why,
-                why = connection::read(&bulk, Urgency::Bulk, id, &inner.news) => why,
-            }
+            read_both(&urgent, &bulk, id, &inner.news).await
         } => why,
-        why = async {
-            let both = tokio::try_join!(connection::write(&urgent, to_urgent), connection::write(&bulk, to_bulk));
-            both.err().unwrap_or_else(|| "this node ends it".to_owned())
-        } => why,
+        why = connection::write(&urgent, to_urgent) => why,
+        why = connection::write(&bulk, to_bulk) => why,
         () = replaced => "the other side has called anew".to_owned(),
     };
     // Before it is told, so that nothing is sent to a link of which nobody knows.
@@ -160,6 +155,33 @@ async fn run(inner: &Inner, at: usize, pair: Pair, replaced: impl Future<Output 
         state.peers[at].why_not = Some(why.clone());
     }
     drop((urgent, bulk));
-    tracing::warn!(peer = task.address, "the link with node {} has ended: {why}", task.name);
+    if *inner.closing.borrow() {
+        tracing::info!(peer = task.address, "the link with node {} has ended", task.name);
+    } else {
+        tracing::warn!(peer = task.address, "the link with node {} has ended: {why}", task.name);
+    }
     let _ = inner.news.send(LinkNews::Unlinked(id)).await;
+}
+
+/// Reads both connections of a link until one is over. Where the other side has ended one, it ends the other, too: what it said there
+/// before counts. Returns why, in words.
+async fn read_both(
+    urgent: &TcpStream,
+    bulk: &TcpStream,
+    from: RaftId,
+    news: &mpsc::Sender<LinkNews>,
+) -> String {
+    let of_urgent = connection::read(urgent, Urgency::Urgent, from, news);
+    let of_bulk = connection::read(bulk, Urgency::Bulk, from, news);
+    tokio::pin!(of_urgent, of_bulk);
+    let (first, is_urgent) = tokio::select! {
+        ended = &mut of_urgent => (ended, true),
+        ended = &mut of_bulk => (ended, false),
+    };
+    let second = async { if is_urgent { of_bulk.await } else { of_urgent.await } };
+    let both = match first {
+        Ok(()) => timeout(CLOSE, second).await.unwrap_or(Ok(())),
+        failed => failed,
+    };
+    both.err().unwrap_or_else(|| CLOSED.to_owned())
 }

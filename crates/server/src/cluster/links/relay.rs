@@ -10,8 +10,8 @@ use leveret_link::hello::{RaftId, Urgency};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
+use super::Links;
 use super::shake::{self, NoConnection};
-use super::{HANDSHAKE, Links};
 use crate::cluster::arrivals::RelayedListener;
 use crate::cluster::standby::{Relay, Relaying};
 use crate::proxy::{self, Ends};
@@ -46,8 +46,7 @@ impl Links {
         ends: Ends,
     ) -> Result<TcpStream, NoRelay> {
         let inner = &*self.0;
-        let at = inner.state.lock().peers.iter().position(|now| now.raft_id == Some(peer));
-        let at = at.ok_or(NoRelay::Nobody(peer))?;
+        let at = inner.place_of_id(peer).ok_or(NoRelay::Nobody(peer))?;
         let fails = |why: String| NoRelay::NoConnection { name: inner.peers[at].name.clone(), why };
         // Nobody closes it.
         let _permit = inner.relays.acquire().await;
@@ -58,7 +57,9 @@ impl Links {
         }
         let mut preface = vec![byte(listener)];
         preface.extend(proxy::header(&ends));
-        let written = timeout_at(Instant::now() + HANDSHAKE, shake::write(&socket, &preface)).await;
+        let written =
+            timeout_at(Instant::now() + inner.times.handshake, shake::write(&socket, &preface))
+                .await;
         let written = written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         written.map_err(|error| fails(NoConnection::from(error).to_string()))?;
         Ok(socket)

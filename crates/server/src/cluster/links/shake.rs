@@ -6,13 +6,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leveret_link::hello::{Handshake, MESSAGE_MAX, NoLink, Peer, Refusal, Urgency};
+use leveret_link::hello::{HANDSHAKE_MS, Handshake, MESSAGE_MAX, NoLink, Peer, Refusal, Urgency};
 use rustix::net::{Shutdown, shutdown};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::{HANDSHAKE, Inner, wall_ms};
+use super::{Inner, wall_ms};
 
 /// A machine that does not answer is gone after so long.
 const GONE: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ pub(super) enum NoConnection {
     #[error("{0}")]
     Socket(io::Error),
     /// It takes too long.
-    #[error("nothing answers within {} s", HANDSHAKE.as_secs())]
+    #[error("nothing answers within {} s", HANDSHAKE_MS / 1000)]
     Late,
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn call(
     at: usize,
     urgency: Urgency,
 ) -> Result<(Peer, TcpStream), NoConnection> {
-    let until = Instant::now() + HANDSHAKE;
+    let until = Instant::now() + inner.times.handshake;
     let peer = &inner.peers[at];
     let socket = match timeout_at(until, connect(&peer.address)).await {
         Ok(socket) => socket.map_err(NoConnection::Socket)?,
