@@ -349,7 +349,9 @@ impl<D: Disk> Cluster<D> {
             groups.look(self.now_ms, |id| linked.contains_key(&id));
             let mut done = GroupActions::default();
             groups.take_actions(&mut done);
-            let left = self.is_leaving && groups.has_left(|id| linked.contains_key(&id));
+            let leads = |id: &RaftId| self.statuses.get(id).is_some_and(|it| it.leads);
+            let told = |id| linked.contains_key(&id).then(|| leads(&id));
+            let left = self.is_leaving && groups.has_left(told);
             self.actions.send.extend(done.send);
             self.actions.wakes.extend(done.wakes);
             self.actions.told.extend(done.told);

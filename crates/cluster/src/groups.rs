@@ -39,6 +39,8 @@ pub(crate) struct Groups<D: Disk> {
 /// Another node is to lead.
 #[derive(Debug, Default)]
 struct Leaving {
+    /// It led when it was told to go.
+    leads: bool,
     /// Who was asked, the last one last.
     asked: Vec<RaftId>,
     asked_ms: Option<u64>,
@@ -178,24 +180,23 @@ impl<D: Disk> Groups<D> {
 
     /// Another node is to lead what this one leads.
     pub(crate) fn leave(&mut self) {
-        self.leaving.get_or_insert_default();
-        self.looked_ms = 0;
+        if self.leaving.is_none() {
+            let leads = self.is_lent || self.leads_any();
+            self.leaving = Some(Leaving { leads, ..Leaving::default() });
+            self.looked_ms = 0;
+        }
     }
 
-    /// Whether nothing is left to be done before it ends: another one leads, or nobody is there to. `is_linked` says who is.
-    pub(crate) fn has_left(&self, is_linked: impl Fn(RaftId) -> bool) -> bool {
-        let own = Some(self.id);
-        let is_led_elsewhere = |it: &Member<D>| it.leader().is_some() && it.leader() != own;
-        let leads = self.members.iter().any(|it| it.leader() == own);
-        let others = self.peers().into_iter().any(&is_linked);
-        !others
-            || !leads && self.members.iter().all(is_led_elsewhere)
-            || !self.led_before() && !leads
+    fn leads_any(&self) -> bool {
+        self.members.iter().any(|it| it.leader() == Some(self.id))
     }
 
-    /// Whether it ever was a leader that has something to hand over.
-    fn led_before(&self) -> bool {
-        self.is_lent || self.members.iter().any(|it| it.leads().is_some())
+    /// Whether nothing is left to be done before it ends: nobody is there to take over, or another node says that it `leads` now.
+    /// (Who was deposed copies nothing, and so does not hear who leads.)
+    pub(crate) fn has_left(&self, leads: impl Fn(RaftId) -> Option<bool>) -> bool {
+        let mut others = self.peers().into_iter().filter_map(leads).peekable();
+        let had = self.leaving.as_ref().is_some_and(|it| it.leads);
+        others.peek().is_none() || !self.leads_any() && (!had || others.any(|leads| leads))
     }
 
     /// The other members of the groups.

@@ -1,0 +1,184 @@
+//! Nodes of a cluster in a seeded world: letters that are lost and late, links that are cut in all ways, processes and machines that
+//! end at any moment, disks that are slow and lose what was not synced.
+
+mod dice;
+mod node;
+mod world;
+
+use leveret_cluster::Standing;
+use node::{Plants, SHARDS};
+use world::World;
+
+/// What goes wrong on purpose is found by one of so many seeds.
+fn finds(plants: Plants, seeds: u64, run: fn(u64, Plants)) -> Option<u64> {
+    (0..seeds).find(|&seed| std::panic::catch_unwind(|| run(seed, plants)).is_err())
+}
+
+/// All become one cluster while everything goes wrong, or when that ends.
+fn founds(seed: u64, plants: Plants) {
+    let count = if seed.is_multiple_of(2) { 3 } else { 5 };
+    let mut world = World::new(count, seed);
+    world.is_rough = true;
+    world.nodes.iter_mut().for_each(|it| it.plants = plants);
+    for _ in 0..300 {
+        world.trouble();
+        world.step();
+    }
+    world.calm();
+    let is_one = |world: &World| {
+        let all = world.memberships();
+        all.len() == 1 && !all.contains(&None) && world.nodes.iter().all(|it| it.process.is_some())
+    };
+    assert!(world.run_until(6_000, is_one), "seed {seed}: {:?}", world.refused);
+    assert_eq!(world.clusters.len(), 1, "seed {seed}");
+}
+
+#[test]
+fn one_cluster_or_none() {
+    (0..60).for_each(|seed| founds(seed, Plants::default()));
+}
+
+/// A blank node that is called otherwise after its next start is one that the founder does not know.
+#[test]
+fn a_blank_node_keeps_its_id() {
+    let found = finds(Plants { new_id: true, ..Plants::default() }, 60, founds);
+    assert!(found.is_some());
+}
+
+/// Others hear of a founding that its founder then does not know of.
+#[test]
+fn an_identity_is_on_the_disk_first() {
+    let found = finds(Plants { unsynced_identity: true, ..Plants::default() }, 60, founds);
+    assert!(found.is_some());
+}
+
+/// A node that is not there is waited for.
+#[test]
+fn nobody_founds_without_all() {
+    let mut world = World::new(3, 1);
+    world.nodes[2].starts_ms = None;
+    world.run_ms(5_000);
+    let missing = vec!["rabbit@c".to_owned()];
+    assert_eq!(world.standing(0), Some(&Standing::Forming { missing }));
+    world.isolate(1);
+    world.run_ms(5_000);
+    world.nodes[2].starts_ms = Some(world.now_ms);
+    world.run_ms(5_000);
+    assert!(world.clusters.is_empty());
+    world.calm();
+    world.run_ms(1_000);
+    assert_eq!(world.clusters.len(), 1);
+}
+
+/// One that has another list keeps all from founding, and everybody says why.
+#[test]
+fn lists_have_to_be_alike() {
+    let mut world = World::new(3, 1);
+    world.nodes[1].listed.push("rabbit@d".to_owned());
+    world.run_ms(5_000);
+    assert!(world.clusters.is_empty());
+    let other = "rabbit@b (lists other nodes: rabbit@a, rabbit@b, rabbit@c, rabbit@d)";
+    let missing = vec![other.to_owned()];
+    assert_eq!(world.standing(0), Some(&Standing::Forming { missing }));
+    world.end(1, true, 10);
+    world.nodes[1].listed.pop();
+    world.run_ms(1_000);
+    assert_eq!(world.clusters.len(), 1);
+}
+
+/// One node leads all groups, whatever goes wrong; what it confirmed is with all who lead later; and when nothing goes wrong any
+/// more one leads all again, and all others follow it.
+fn leads(seed: u64, plants: Plants) {
+    let count = if seed.is_multiple_of(4) { 5 } else { 3 };
+    let mut world = World::new(count, seed);
+    assert!(world.run_until(5_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
+    world.is_rough = true;
+    world.nodes.iter_mut().for_each(|it| it.plants = plants);
+    for _ in 0..1_500 {
+        world.trouble();
+        world.step();
+    }
+    world.calm();
+    assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
+    let before = world.confirmed();
+    world.run_ms(1_000);
+    let after = world.confirmed();
+    for group in 0..=u64::from(SHARDS) {
+        assert!(before.get(&group) < after.get(&group), "seed {seed}: group {group} stands still");
+    }
+}
+
+#[test]
+fn one_node_leads_all_groups() {
+    (0..16).for_each(|seed| leads(seed, Plants::default()));
+}
+
+#[test]
+#[ignore = "takes long"]
+fn many_seeds() {
+    for seed in 1_000..1_200 {
+        founds(seed, Plants::default());
+        leads(seed, Plants::default());
+    }
+}
+
+/// Who is told to stop has another one lead, and ends then; the others notice no more than that.
+#[test]
+fn who_stops_gives_way() {
+    for seed in 0..20 {
+        let mut world = World::new(3, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        world.run_ms(500);
+        let leader = world.leader().unwrap();
+        world.stop(leader, 5_000);
+        let heir_leads =
+            |world: &World| (0..3).any(|at| at != leader && world.nodes[at].has_broker());
+        assert!(world.run_until(400, heir_leads), "seed {seed}");
+        assert!(
+            world.run_until(3_000, |it| it.leader().is_some_and(|at| at != leader)),
+            "seed {seed}"
+        );
+    }
+}
+
+/// Alone it can do nothing for what it leads: it does not wait.
+#[test]
+fn who_stops_alone_ends_at_once() {
+    let mut world = World::new(3, 1);
+    assert!(world.run_until(5_000, |it| it.leader().is_some()));
+    let leader = world.leader().unwrap();
+    world.isolate(leader);
+    let is_alone = |world: &World| {
+        let status = world.nodes[leader].process.as_ref().map(|it| it.cluster.status());
+        status.is_some_and(|it| it.nodes.iter().filter(|it| it.is_running).count() == 1)
+    };
+    assert!(world.run_until(5_000, is_alone));
+    world.stop(leader, 60_000);
+    assert!(world.run_until(100, |it| it.nodes[leader].process.is_none()));
+}
+
+/// An older copy of a data directory, and a wiped one, are told so and take part in nothing.
+#[test]
+fn older_copies_are_refused() {
+    let mut world = World::new(3, 1);
+    assert!(world.run_until(5_000, |it| it.leader().is_some()));
+    let copy = world.nodes[2].identity.clone();
+    world.end(2, true, 10);
+    world.run_ms(1_000);
+    world.end(2, true, 10);
+    world.run_ms(1_000);
+    assert!(world.refused.is_empty(), "{:?}", world.refused);
+    world.end(2, true, 10);
+    world.nodes[2].identity = copy;
+    world.run_ms(1_000);
+    let is_so = |why: &String| why.contains("older copy") || why.contains("start");
+    assert!(world.refused.iter().any(is_so), "{:?}", world.refused);
+    world.refused.clear();
+    world.end(2, true, 10);
+    world.nodes[2].wipe();
+    world.run_ms(1_000);
+    let is_so = |why: &String| why.contains("its name belongs to the data directory");
+    assert!(world.refused.iter().any(is_so), "{:?}", world.refused);
+    assert!(world.leader().is_none(), "the third does not follow");
+    assert!((0..2).any(|at| world.nodes[at].has_broker()));
+}

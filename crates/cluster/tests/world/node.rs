@@ -1,0 +1,272 @@
+//! A node of the world: a process that may be there or not, and what it has on its machine.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::num::NonZeroU128;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use leveret_cluster::{Cluster, ClusterActions, DiskOwner, OpenError, Setup, Standing};
+use leveret_link::hello::{ClusterId, RaftId};
+use leveret_link::letters::NodeStatus;
+use leveret_log::disk::SimDisk;
+use leveret_log::file::Options;
+use leveret_log::{Holder, Keep, Log as _, Offset};
+use leveret_replica::{GroupLog, Settings};
+
+use crate::dice::Dice;
+
+/// Groups of queues.
+pub(crate) const SHARDS: u32 = 2;
+
+/// A tenth of what a program has, so that a world is short.
+const SETTINGS: Settings = Settings {
+    tick_ms: 20,
+    election_ticks: 10,
+    append_batches: 64,
+    appends: 64,
+    held_bytes: 1 << 20,
+};
+
+/// Who is there at most.
+const HOLDER: Holder = Holder::new(1);
+
+/// What was confirmed, by group: the record at an offset.
+pub(crate) type Confirmed = Rc<RefCell<BTreeMap<(u64, Offset), u64>>>;
+
+type Disks = Arc<Mutex<BTreeMap<DiskOwner, SimDisk>>>;
+
+/// A node.
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) listed: Vec<String>,
+    dice: Dice,
+    disks: Disks,
+    /// The file `cluster` on the disk.
+    pub(crate) identity: Option<Vec<u8>>,
+    /// The file that is being written, and when that is done.
+    writing: Option<(Vec<u8>, u64)>,
+    pub(crate) process: Option<Process>,
+    /// When it is started again.
+    pub(crate) starts_ms: Option<u64>,
+    /// It does nothing until then.
+    pub(crate) paused_ms: u64,
+    confirmed: Confirmed,
+    pub(crate) plants: Plants,
+}
+
+/// What runs.
+pub(crate) struct Process {
+    pub(crate) cluster: Cluster<SimDisk>,
+    /// Its links may begin.
+    pub(crate) is_known: bool,
+    logs: Option<Lent>,
+    /// Until then it has another one lead.
+    pub(crate) stops_ms: Option<u64>,
+}
+
+/// Logs that are lent.
+struct Lent {
+    logs: Vec<GroupLog<SimDisk>>,
+    wakes: Vec<Arc<AtomicBool>>,
+    /// What was appended and is not confirmed: group, offset, which.
+    waiting: Vec<(usize, Offset, u64)>,
+}
+
+/// Mistakes of the driver that are made on purpose.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Plants {
+    /// The identity is called written before it is on the disk.
+    pub(crate) unsynced_identity: bool,
+    /// A blank node forgets its Raft id when it ends.
+    pub(crate) new_id: bool,
+}
+
+impl Node {
+    pub(crate) fn new(index: usize, names: &[String], seed: u64, confirmed: &Confirmed) -> Self {
+        Self {
+            name: names[index].clone(),
+            listed: names.to_vec(),
+            dice: Dice::new(seed ^ (index as u64 + 1) << 32),
+            disks: Disks::default(),
+            identity: None,
+            writing: None,
+            process: None,
+            starts_ms: Some(0),
+            paused_ms: 0,
+            confirmed: confirmed.clone(),
+            plants: Plants::default(),
+        }
+    }
+
+    /// A wiped machine.
+    pub(crate) fn wipe(&mut self) {
+        self.identity = None;
+        self.disks.lock().unwrap().clear();
+    }
+
+    pub(crate) fn start(&mut self) -> Result<(), OpenError> {
+        let disks = self.disks.clone();
+        let seed = self.dice.next();
+        let open_disk = move |owner| {
+            let mut disks = disks.lock().unwrap();
+            let count = disks.len() as u64;
+            let disk = disks.entry(owner).or_insert_with(|| SimDisk::new(seed ^ count));
+            Ok(disk.clone())
+        };
+        let cluster = NonZeroU128::new(u128::from(self.dice.next()) << 64 | 1).unwrap();
+        let setup = Setup {
+            name: self.name.clone(),
+            listed: self.listed.clone(),
+            shards: SHARDS,
+            settings: SETTINGS,
+            seed: self.dice.next(),
+            drawn: (RaftId(self.dice.next() | 1), ClusterId(cluster)),
+            status: NodeStatus::default(),
+            open_disk: Box::new(open_disk),
+            options: Box::new(|_| Options { segment_bytes: 16 << 10, ..Options::default() }),
+        };
+        let cluster = Cluster::open(self.identity.as_deref(), setup)?;
+        self.process = Some(Process { cluster, is_known: false, logs: None, stops_ms: None });
+        self.starts_ms = None;
+        Ok(())
+    }
+
+    /// The process ends. The machine may, too.
+    pub(crate) fn end(&mut self, has_power: bool) {
+        if self.process.take().is_none() {
+            return;
+        }
+        for disk in self.disks.lock().unwrap().values() {
+            if has_power { disk.kill() } else { disk.crash() }
+        }
+        // The rename may have been done.
+        if let Some((bytes, _)) = self.writing.take()
+            && self.dice.one_in(2)
+        {
+            self.identity = Some(bytes);
+        }
+        let is_blank = |bytes: &Vec<u8>| !String::from_utf8_lossy(bytes).contains("\ncluster ");
+        if self.plants.new_id && self.identity.as_ref().is_some_and(is_blank) {
+            self.identity = None;
+        }
+    }
+
+    /// One step of its process: disks, time, logs.
+    pub(crate) fn step(&mut self, now_ms: u64) -> ClusterActions {
+        if self.process.is_none() || self.paused_ms > now_ms {
+            return ClusterActions::default();
+        }
+        if self.writing.as_ref().is_some_and(|(_, due)| *due <= now_ms) {
+            let (bytes, _) = self.writing.take().unwrap();
+            self.identity = Some(bytes);
+            if !self.plants.unsynced_identity {
+                self.written();
+            }
+        }
+        let owners: Vec<DiskOwner> = self.disks.lock().unwrap().keys().copied().collect();
+        let Some(process) = &mut self.process else { return ClusterActions::default() };
+        process.cluster.tick(now_ms);
+        for owner in owners {
+            process.cluster.disk_woke(owner);
+        }
+        self.work();
+        self.act(now_ms)
+    }
+
+    fn written(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        process.cluster.identity_written();
+        process.is_known = true;
+    }
+
+    /// What the cluster wants done, but for what others have to do.
+    pub(crate) fn act(&mut self, now_ms: u64) -> ClusterActions {
+        let Some(process) = &mut self.process else { return ClusterActions::default() };
+        let actions = process.cluster.take_actions();
+        assert_eq!(actions.failed, None, "{}: its disks work", self.name);
+        if let Some(bytes) = &actions.write_identity {
+            let is_early = self.plants.unsynced_identity;
+            assert!(self.writing.is_none() || is_early, "one after the other");
+            let due = now_ms + 1 + self.dice.below(60);
+            self.writing = Some((bytes.clone(), due));
+            if is_early {
+                self.written();
+            }
+        }
+        let Some(process) = &mut self.process else { return actions };
+        for group in &actions.wakes {
+            if let Some(lent) = &mut process.logs {
+                lent.logs[*group as usize].sync().expect("its disk works");
+            }
+        }
+        if actions.standing == Some(Standing::Leads) {
+            let status = process.cluster.status();
+            let is_led = |leader: &Option<String>| leader.as_deref() == Some(&*self.name);
+            assert!(status.groups.iter().all(|it| is_led(&it.leader)), "{status:?}");
+            assert_eq!(status.groups.len(), SHARDS as usize + 1);
+            self.lead();
+        }
+        actions
+    }
+
+    /// It leads all: its broker begins, with what is agreed upon.
+    fn lead(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        let wakes: Vec<_> = (0..=SHARDS).map(|_| Arc::<AtomicBool>::default()).collect();
+        let wake = |group: u64| -> Arc<dyn Fn() + Send + Sync> {
+            let wake = wakes[group as usize].clone();
+            Arc::new(move || wake.store(true, Ordering::Relaxed))
+        };
+        let Some(mut logs) = process.cluster.lend_logs(wake) else { return };
+        for (group, log) in (0..).zip(&mut logs) {
+            let mut found = BTreeMap::new();
+            log.recover(&mut |it| {
+                found.insert(it.at, u64::from_le_bytes(it.head.try_into().unwrap()));
+            });
+            for ((of, at), which) in &*self.confirmed.borrow() {
+                let there = found.get(at);
+                assert!(
+                    *of != group || there == Some(which),
+                    "{} leads group {group} without record {which} at {at}: {there:?}",
+                    self.name
+                );
+            }
+        }
+        process.logs = Some(Lent { logs, wakes, waiting: Vec::new() });
+    }
+
+    /// The broker appends, and confirms what is agreed upon.
+    fn work(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        let Some(lent) = &mut process.logs else { return };
+        for (group, log) in lent.logs.iter_mut().enumerate() {
+            if self.dice.one_in(4) && process.stops_ms.is_none() {
+                let which = self.dice.next();
+                let body = vec![7; self.dice.below(300) as usize];
+                let at = log.append(&which.to_le_bytes(), &[&body], &[HOLDER], Keep::Durable);
+                lent.waiting.extend(at.map(|at| (group, at, which)));
+            }
+            log.sync().expect("its disk works");
+        }
+        let logs = &lent.logs;
+        for (group, at, which) in lent.waiting.extract_if(.., |it| logs[it.0].durable() > it.1) {
+            let was = self.confirmed.borrow_mut().insert((group as u64, at), which);
+            assert_eq!(was, None, "{}: group {group} agreed upon {at} twice", self.name);
+        }
+        for (group, wake) in (0..).zip(&lent.wakes) {
+            if wake.swap(false, Ordering::Relaxed) {
+                process.cluster.log_woke(group);
+            }
+        }
+    }
+
+    pub(crate) fn has_broker(&self) -> bool {
+        self.process.as_ref().is_some_and(|it| it.logs.is_some())
+    }
+
+    pub(crate) fn disks(&self) -> Vec<SimDisk> {
+        self.disks.lock().unwrap().values().cloned().collect()
+    }
+}

@@ -1,0 +1,362 @@
+//! Nodes, the links between them, and what goes wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leveret_cluster::{ClusterActions, Identity, Standing};
+use leveret_link::hello::{Handshake, Peer, RaftId, Secret, Urgency};
+use leveret_link::letters::NodeLetter;
+use leveret_log::disk::Faults;
+
+use crate::dice::Dice;
+use crate::node::{Confirmed, Node};
+
+/// Milliseconds of a step.
+pub(crate) const STEP_MS: u64 = 10;
+
+/// All of it.
+pub(crate) struct World {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) now_ms: u64,
+    pub(crate) dice: Dice,
+    letters: BTreeMap<(u64, u64), OnItsWay>,
+    count: u64,
+    /// What one has of another, as it sees it: which connection.
+    views: BTreeMap<(usize, usize), u64>,
+    epoch: u64,
+    /// Nothing comes from one to another.
+    pub(crate) cut: BTreeSet<(usize, usize)>,
+    /// Letters are lost and late.
+    pub(crate) is_rough: bool,
+    pub(crate) confirmed: Confirmed,
+    /// Every cluster that a disk ever named.
+    pub(crate) clusters: BTreeSet<String>,
+    /// Why handshakes failed.
+    pub(crate) refused: BTreeSet<String>,
+    pub(crate) told: Vec<String>,
+}
+
+struct OnItsWay {
+    from: usize,
+    to: usize,
+    epoch: u64,
+    letter: NodeLetter,
+}
+
+impl World {
+    pub(crate) fn new(count: usize, seed: u64) -> Self {
+        let names: Vec<String> =
+            ["a", "b", "c", "d", "e"].iter().take(count).map(|it| format!("rabbit@{it}")).collect();
+        let confirmed = Confirmed::default();
+        let nodes = (0..count).map(|at| Node::new(at, &names, seed, &confirmed)).collect();
+        Self {
+            nodes,
+            now_ms: 0,
+            dice: Dice::new(seed),
+            letters: BTreeMap::new(),
+            count: 0,
+            views: BTreeMap::new(),
+            epoch: 0,
+            cut: BTreeSet::new(),
+            is_rough: false,
+            confirmed,
+            clusters: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            told: Vec::new(),
+        }
+    }
+
+    pub(crate) fn run_ms(&mut self, ms: u64) {
+        let until = self.now_ms + ms;
+        while self.now_ms < until {
+            self.step();
+        }
+    }
+
+    /// Runs until something is so, at most so long.
+    pub(crate) fn run_until(&mut self, ms: u64, is_so: impl Fn(&Self) -> bool) -> bool {
+        let until = self.now_ms + ms;
+        while self.now_ms < until && !is_so(self) {
+            self.step();
+        }
+        is_so(self)
+    }
+
+    pub(crate) fn step(&mut self) {
+        self.now_ms += STEP_MS;
+        self.starts();
+        self.connect();
+        self.deliver();
+        for at in 0..self.nodes.len() {
+            let actions = self.nodes[at].step(self.now_ms);
+            self.act(at, actions);
+        }
+        self.look();
+    }
+
+    fn starts(&mut self) {
+        for at in 0..self.nodes.len() {
+            if self.nodes[at].starts_ms.is_some_and(|ms| ms <= self.now_ms) {
+                self.nodes[at].start().unwrap_or_else(|why| panic!("node {at}: {why}"));
+            }
+            let process = self.nodes[at].process.as_ref();
+            if process.and_then(|it| it.stops_ms).is_some_and(|ms| ms <= self.now_ms) {
+                self.end(at, true, 100);
+            }
+        }
+    }
+
+    /// A process, or a machine, ends, and is started again.
+    pub(crate) fn end(&mut self, at: usize, has_power: bool, for_ms: u64) {
+        self.nodes[at].end(has_power);
+        self.nodes[at].starts_ms = Some(self.now_ms + for_ms);
+        self.views.retain(|(one, _), _| *one != at);
+    }
+
+    /// It is told to stop, and has so long.
+    pub(crate) fn stop(&mut self, at: usize, patience_ms: u64) {
+        let until = self.now_ms + patience_ms;
+        if let Some(process) = &mut self.nodes[at].process {
+            process.cluster.stop();
+            process.stops_ms.get_or_insert(until);
+        }
+    }
+
+    fn act(&mut self, at: usize, actions: ClusterActions) {
+        self.told.extend(actions.told);
+        for (id, letter) in actions.send {
+            let Some(to) = self.nodes.iter().position(|it| id_of(it) == Some(id)) else { continue };
+            let Some(epoch) = self.views.get(&(at, to)) else { continue };
+            if self.is_rough && self.dice.one_in(20) {
+                continue;
+            }
+            let late = match self.is_rough {
+                true if self.dice.one_in(20) => self.dice.below(400),
+                true => self.dice.below(30),
+                false => 0,
+            };
+            self.count += 1;
+            let way = OnItsWay { from: at, to, epoch: *epoch, letter };
+            self.letters.insert((self.now_ms + late, self.count), way);
+        }
+        let is_stopping = self.nodes[at].process.as_ref().is_some_and(|it| it.stops_ms.is_some());
+        if actions.left && is_stopping {
+            self.end(at, true, 100);
+        } else if actions.must_restart {
+            self.end(at, true, 10);
+        }
+    }
+
+    fn deliver(&mut self) {
+        let later = self.letters.split_off(&(self.now_ms + 1, 0));
+        for way in std::mem::replace(&mut self.letters, later).into_values() {
+            let OnItsWay { from, to, epoch, letter } = way;
+            let is_up = self.views.get(&(to, from)) == Some(&epoch);
+            if !is_up || self.cut.contains(&(from, to)) {
+                continue;
+            }
+            let Some(id) = id_of(&self.nodes[from]) else { continue };
+            let now_ms = self.now_ms;
+            let node = &mut self.nodes[to];
+            if let Some(process) = node.process.as_mut().filter(|_| node.paused_ms <= now_ms) {
+                process.cluster.letter(id, letter);
+                let actions = self.nodes[to].act(now_ms);
+                self.act(to, actions);
+            }
+        }
+    }
+
+    /// Links come and go.
+    fn connect(&mut self) {
+        let count = self.nodes.len();
+        for one in 0..count {
+            for other in one + 1..count {
+                let cut = self.cut.contains(&(one, other)) || self.cut.contains(&(other, one));
+                let pair = [(one, other), (other, one)];
+                let views = pair.map(|it| self.views.get(&it).copied());
+                match views {
+                    // A connection that is dead is noticed some time.
+                    [Some(_), Some(_)] if cut && self.dice.one_in(50) => {
+                        let side = self.dice.below(2) as usize;
+                        self.unlink(pair[side]);
+                    }
+                    [Some(_), None] => self.notice(pair[0]),
+                    [None, Some(_)] => self.notice(pair[1]),
+                    [None, None] if !cut && self.dice.one_in(5) => self.link(one, other),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn notice(&mut self, view: (usize, usize)) {
+        if self.dice.one_in(5) {
+            self.unlink(view);
+        }
+    }
+
+    fn unlink(&mut self, view: (usize, usize)) {
+        self.views.remove(&view);
+        let Some(id) = id_of(&self.nodes[view.1]) else { return };
+        if let Some(process) = &mut self.nodes[view.0].process {
+            process.cluster.unlinked(id);
+        }
+    }
+
+    fn link(&mut self, one: usize, other: usize) {
+        let mut peers = Vec::new();
+        {
+            let ready = |at: usize| {
+                let node = &self.nodes[at];
+                let now_ms = self.now_ms;
+                node.process.as_ref().filter(|it| it.is_known && node.paused_ms <= now_ms)
+            };
+            let (Some(caller), Some(callee)) = (ready(one), ready(other)) else { return };
+            let (caller, callee) = (&caller.cluster, &callee.cluster);
+            let secret = || Secret::new(b"a secret of some length").unwrap();
+            let urgency = Urgency::Urgent;
+            let mut call = Handshake::call(caller.facts(), urgency, secret(), None, [1; 32], 0);
+            let mut answer = Handshake::answer(callee.facts(), secret(), None, [2; 32]);
+            for _ in 0..4 {
+                answer.input(&call.take_output(), 0, &callee.known());
+                call.input(&answer.take_output(), 0, &caller.known());
+            }
+            for outcome in [call.outcome(), answer.outcome()] {
+                match outcome {
+                    Some(Ok(peer)) => peers.push(peer.clone()),
+                    Some(Err(why)) => {
+                        self.refused.insert(why.to_string());
+                    }
+                    None => panic!("the handshake does not end"),
+                }
+            }
+        }
+        if peers.len() < 2 {
+            return;
+        }
+        self.epoch += 1;
+        for (at, view, peer) in [(one, (one, other), &peers[0]), (other, (other, one), &peers[1])] {
+            self.views.insert(view, self.epoch);
+            self.linked(at, peer);
+        }
+    }
+
+    fn linked(&mut self, at: usize, peer: &Peer) {
+        if let Some(process) = &mut self.nodes[at].process {
+            process.cluster.linked(peer);
+        }
+        let actions = self.nodes[at].act(self.now_ms);
+        self.act(at, actions);
+    }
+
+    /// What has to be so at any time.
+    fn look(&mut self) {
+        for node in &self.nodes {
+            let Some(bytes) = &node.identity else { continue };
+            let identity = Identity::read(bytes).expect("it is whole");
+            self.clusters.extend(identity.membership.map(|it| it.cluster.to_string()));
+        }
+        assert!(self.clusters.len() < 2, "two clusters: {:?}", self.clusters);
+    }
+
+    /// Something goes wrong, or well again.
+    pub(crate) fn trouble(&mut self) {
+        if !self.dice.one_in(40) {
+            return;
+        }
+        let count = self.nodes.len() as u64;
+        let at = self.dice.below(count) as usize;
+        match self.dice.below(12) {
+            0 | 1 => {
+                let for_ms = self.dice.below(1_000);
+                let has_power = self.dice.one_in(2);
+                self.end(at, has_power, for_ms);
+            }
+            2 if self.dice.one_in(4) => {
+                for at in 0..self.nodes.len() {
+                    let for_ms = self.dice.below(500);
+                    self.end(at, false, for_ms);
+                }
+            }
+            3 => self.isolate(at),
+            4 => {
+                let side = self.dice.next();
+                for one in 0..self.nodes.len() {
+                    for other in 0..self.nodes.len() {
+                        if side >> one & 1 != side >> other & 1 {
+                            self.cut.insert((one, other));
+                        }
+                    }
+                }
+            }
+            // One way only.
+            5 => {
+                let other = self.dice.below(count) as usize;
+                self.cut.insert((at, other));
+            }
+            6 | 7 => self.cut.clear(),
+            8 => self.nodes[at].paused_ms = self.now_ms + self.dice.below(1_000),
+            9 => {
+                let delay = self.dice.below(40) as u32;
+                for disk in self.nodes[at].disks() {
+                    disk.set_faults(Faults { delay, ..Faults::default() });
+                }
+            }
+            10 => self.stop(at, 1_000),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn isolate(&mut self, at: usize) {
+        for other in 0..self.nodes.len() {
+            self.cut.insert((at, other));
+            self.cut.insert((other, at));
+        }
+    }
+
+    /// Nothing goes wrong any more.
+    pub(crate) fn calm(&mut self) {
+        self.cut.clear();
+        self.is_rough = false;
+        for node in &mut self.nodes {
+            node.paused_ms = 0;
+            for disk in node.disks() {
+                disk.set_faults(Faults::default());
+            }
+        }
+    }
+
+    pub(crate) fn standing(&self, at: usize) -> Option<&Standing> {
+        self.nodes[at].process.as_ref().map(|it| it.cluster.standing())
+    }
+
+    /// The node that leads, if all others follow it.
+    pub(crate) fn leader(&self) -> Option<usize> {
+        let leader = (0..self.nodes.len()).find(|at| self.nodes[*at].has_broker())?;
+        let id = id_of(&self.nodes[leader])?;
+        let follows = |at: usize| match self.standing(at) {
+            Some(Standing::Leads) => at == leader,
+            Some(Standing::Follows(of)) => *of == id,
+            _ => false,
+        };
+        (0..self.nodes.len()).all(follows).then_some(leader)
+    }
+
+    /// How many records each group has that are confirmed.
+    pub(crate) fn confirmed(&self) -> BTreeMap<u64, usize> {
+        let mut counts = BTreeMap::new();
+        for (group, _) in self.confirmed.borrow().keys() {
+            *counts.entry(*group).or_default() += 1;
+        }
+        counts
+    }
+
+    /// The cluster of each node that runs.
+    pub(crate) fn memberships(&self) -> BTreeSet<Option<String>> {
+        let processes = self.nodes.iter().filter_map(|it| it.process.as_ref());
+        processes.map(|it| it.cluster.status().cluster.map(|id| id.to_string())).collect()
+    }
+}
+
+fn id_of(node: &Node) -> Option<RaftId> {
+    Identity::read(node.identity.as_ref()?).ok().map(|it| it.raft_id)
+}
