@@ -296,6 +296,7 @@ impl<L: Log> Shard<L> {
         }
         self.dispatch_touched(topology, now, out);
         self.ports.pass_on_resumed(out);
+        self.go_on_with_lines(out);
         let has_letters = self.dead_letter_parked(topology, now, out);
         self.ports.hand_out(out);
         self.confirms.flush(out);
@@ -325,7 +326,10 @@ impl<L: Log> Shard<L> {
             && let Some(id) = self.queues.next_touched()
         {
             self.jobs.count();
-            if self.dispatch_some(id, left, now) {
+            if self.exits.has_line(id) && self.queues.is_to_be_cut(id) {
+                // First the dead letters that it has: more would only wait. It is touched again after the last one.
+                self.queues.untouch(id);
+            } else if self.dispatch_some(id, left, now) {
                 self.queues.touch(id);
             }
             self.work_off_left(Pays::Nobody, topology, now, out);

@@ -47,11 +47,35 @@ impl Queue {
             || self.options.max_length_bytes.is_some_and(|max| ready_bytes > max)
     }
 
+    /// Whether heads are to be dropped before anything is given out.
+    pub fn is_to_be_cut(&self) -> bool {
+        self.drops_head() && self.is_over_length()
+    }
+
     /// Drops heads until the lengths are kept, a limited number of them: [`dispatch`](Self::dispatch) goes
     /// on with the rest, before anything is given out. Tells how many were dropped.
     pub(crate) fn enforce_lengths(&mut self, out: &mut Vec<Left>) -> u32 {
+        self.drop_heads(LEAVE_PER_CALL, out)
+    }
+
+    /// Drops heads for a message of `size` bytes that just came. Of a queue that was to be cut before that, for a new limit, one
+    /// goes: [`dispatch`](Self::dispatch) goes on with the cut, when whoever takes in what leaves has room for it.
+    pub(crate) fn make_way(&mut self, size: u32, out: &mut Vec<Left>) {
+        let most = if self.was_to_be_cut(size) { 1 } else { LEAVE_PER_CALL };
+        self.drop_heads(most, out);
+    }
+
+    /// Whether the queue would be over its length without a message of `size` bytes that just came.
+    pub(crate) fn was_to_be_cut(&self, size: u32) -> bool {
+        let (ready, bytes) = (self.ready.len(), self.ready.bytes());
+        self.drops_head()
+            && self.overflows(ready.saturating_sub(1), bytes.saturating_sub(size.into()))
+    }
+
+    /// `most` of them at most.
+    fn drop_heads(&mut self, most: u32, out: &mut Vec<Left>) -> u32 {
         let mut dropped = 0;
-        while dropped < LEAVE_PER_CALL && self.drops_head() && self.is_over_length() {
+        while dropped < most && self.drops_head() && self.is_over_length() {
             let Some((_, entry)) = self.ready.pop() else { break };
             self.leave(entry, Reason::Maxlen, out);
             dropped += 1;

@@ -225,8 +225,10 @@ impl Queue {
         self.ready.push_fresh(self.capped(message.priority), entry);
         let expires_at_once = ttl_ms == Some(0);
         if expires_at_once || self.is_over_length() {
-            self.assign_early(now, Some(offset), out);
-            self.enforce_lengths(out);
+            if !self.was_to_be_cut(size) {
+                self.assign_early(now, Some(offset), out);
+            }
+            self.make_way(size, out);
             self.expire(now, out);
         }
         Ok(())
@@ -436,7 +438,7 @@ impl Queue {
             delivery_count = Some(count);
         }
         self.ready.push_returned(priority, entry);
-        self.enforce_lengths(out);
+        self.make_way(entry.size, out);
         self.expire(now, out);
         Settled::Returned { delivery_count }
     }
@@ -657,7 +659,7 @@ impl Queue {
             message.entry.set_redelivered();
         }
         self.ready.push_returned(message.priority, message.entry);
-        self.enforce_lengths(out);
+        self.make_way(message.entry.size, out);
         self.expire(now, out);
     }
 

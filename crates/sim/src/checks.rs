@@ -256,8 +256,10 @@ fn shard_is_sound(node: &Node<Store>, index: usize, watch: &mut Watch) -> Check 
         let options = queue.options();
         let is_long = options.max_length.is_some_and(|max| counts.ready > max)
             || options.max_length_bytes.is_some_and(|max| counts.ready_bytes > max);
-        // What a later turn is to look at may be over its length until then: whoever asks has it looked at first.
-        if is_long && options.overflow == Overflow::DropHead && !node.has_more(index) {
+        // What a later turn is to look at may be over its length until then: whoever asks has it looked at first. So may one
+        // whose dead letters wait for the disk.
+        let is_later = node.has_more(index) || shard.parked() > 0;
+        if is_long && options.overflow == Overflow::DropHead && !is_later {
             return Err(format!("queue {id:?} has {counts:?}, and {options:?}"));
         }
         let active = queue.consumers().filter(|consumer| consumer.active).count();

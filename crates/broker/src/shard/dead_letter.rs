@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use super::Shard;
 use super::confirms::Way;
 use super::exits::{LeftQueue, Sent, Stuck, Whereabouts};
-use super::jobs::cost;
+use super::jobs::{Job, JobOrigin, cost};
 use super::recover::marked;
 use super::store::{Parked, Waiter};
 use crate::message::{
@@ -372,6 +372,22 @@ impl<L: Log> Shard<L> {
         }
     }
 
+    /// Whether more dead letters would only take memory: as many are to be read as a turn takes, or the disk is far behind.
+    pub(super) fn are_letters_too_many(&self) -> bool {
+        self.exits.parked_len() >= self.jobs.limits().turn || self.store.is_far_behind()
+    }
+
+    /// Lets the lines of dead letters go on that waited until there is room.
+    pub(super) fn go_on_with_lines(&mut self, out: &mut Outbox) {
+        if !self.exits.has_held_lines() || self.are_letters_too_many() {
+            return;
+        }
+        for id in self.exits.take_held_lines() {
+            let units = cost::DEAD_LETTER * self.exits.line_len(id);
+            self.jobs.wait_in(JobOrigin::DeadLetters, Job::DeadLetters(id), units, out);
+        }
+    }
+
     /// Lets dead letters go on that have to be read, in order, up to one that is to come, which is asked for together with
     /// some behind it. True when there are more than one turn takes.
     pub(super) fn dead_letter_parked(
@@ -381,6 +397,10 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) -> bool {
         self.jobs.count();
+        if self.store.is_far_behind() {
+            // What it would bring back from the disk would wait for it in memory.
+            return false;
+        }
         for _ in self.exits.sent_len()..LETTERS_UNDER_WAY {
             if self.jobs.used() >= self.jobs.limits().share {
                 return true;

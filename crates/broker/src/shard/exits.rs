@@ -7,8 +7,10 @@
 //!                                                     stuck
 //! ```
 //!
-//! There may be millions of dead letters to read: they wait in one line, only the first ones are read, and only as many are on
-//! their way to their targets as a turn or two take.
+//! There may be millions of dead letters: a limit of a long queue was set, or its messages' time is over. They stay in their queue
+//! while others of it are in line, and in line while as many are parked as a turn takes or the disk is far behind. Of those that are
+//! parked only the first ones are read, and only as many are on their way to their targets as a turn or two take. So they take no more
+//! memory than they took in their queue, and come back from the disk no faster than it takes them elsewhere.
 
 mod former;
 mod moves;
@@ -71,6 +73,8 @@ pub(super) struct Exits {
     lines: Map<QueueId, VecDeque<Left>>,
     /// How many that are.
     in_lines: u64,
+    /// Those that go on when there is room behind them.
+    held_lines: Vec<QueueId>,
     parked: ParkedLetters,
     sent: BTreeMap<(QueueId, Offset), Sent>,
     /// Those that found no target, or no room there, and are tried again.
@@ -92,8 +96,30 @@ impl Exits {
     }
 
     /// Whether dead letters of the queue wait for a turn.
+    #[inline]
     pub(super) fn has_line(&self, queue: QueueId) -> bool {
-        self.lines.contains_key(&queue)
+        self.in_lines > 0 && self.lines.contains_key(&queue)
+    }
+
+    /// The line of a queue waits until there is room behind it.
+    pub(super) fn hold_line(&mut self, queue: QueueId) {
+        self.held_lines.push(queue);
+    }
+
+    /// Whether lines wait so.
+    #[inline]
+    pub(super) fn has_held_lines(&self) -> bool {
+        !self.held_lines.is_empty()
+    }
+
+    /// There is room: these lines go on.
+    pub(super) fn take_held_lines(&mut self) -> Vec<QueueId> {
+        std::mem::take(&mut self.held_lines)
+    }
+
+    /// Dead letters that are to be read.
+    pub(super) fn parked_len(&self) -> u64 {
+        self.parked.len()
     }
 
     /// How many of them.

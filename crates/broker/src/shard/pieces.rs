@@ -224,6 +224,10 @@ impl<L: Log> Shard<L> {
             }
             Job::DeadLetters(id) => {
                 while self.jobs.used() < allowed {
+                    if self.are_letters_too_many() {
+                        self.exits.hold_line(id);
+                        return None;
+                    }
                     let left = self.next_letter(id)?;
                     self.work_off(id, left, topology, now, out);
                 }

@@ -243,6 +243,20 @@ impl Queues {
         }
     }
 
+    /// The queue is not to be dispatched, though it was the [next one](Self::next_touched).
+    #[cold]
+    pub(super) fn untouch(&mut self, id: QueueId) {
+        if let Some(hosted) = self.all.get_mut(&id) {
+            hosted.is_touched = false;
+        }
+    }
+
+    /// Whether the queue is over its length, and drops its head for that.
+    #[cold]
+    pub(super) fn is_to_be_cut(&self, id: QueueId) -> bool {
+        self.get(id).is_some_and(|hosted| hosted.queue.is_to_be_cut())
+    }
+
     /// Whether queues are to be dispatched.
     pub(super) fn are_touched(&self) -> bool {
         !self.touched.is_empty()

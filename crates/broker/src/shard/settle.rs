@@ -110,7 +110,8 @@ impl<L: Log> Shard<L> {
     /// one is to go now: that of who pays for it goes, or the one that waits longest in its place.
     fn in_line(&mut self, id: QueueId, left: Left, pays: Pays, out: &mut Outbox) -> Option<Left> {
         let is_first = !self.exits.has_line(id);
-        let goes_now = pays == Pays::Cause || !self.jobs.is_half_over();
+        let goes_now =
+            pays == Pays::Cause || !self.jobs.is_half_over() && !self.are_letters_too_many();
         if self.queues.get(id).is_none() || is_first && goes_now {
             return Some(left);
         }

@@ -2,6 +2,8 @@
 
 use leveret_broker::message::*;
 use leveret_broker::transaction::Decided;
+use leveret_broker::work::Limits;
+use leveret_topology::{ApplyTo, PolicySpec};
 
 use crate::lines::logged;
 use crate::node::{Node, PUBLISHER};
@@ -119,6 +121,91 @@ fn what_is_on_its_way_is_kept_until_it_is_there() {
     assert_eq!(node.confirmed_letters, MANY);
     assert_eq!(ready(&node, 'z'), MANY);
     assert_eq!(node.log().holders().len() as u64, MANY);
+}
+
+/// A policy lets each queue `a` have one message: what the shard is told of it.
+fn set_max_length(node: &mut Node) -> Vec<ToShard> {
+    let spec = PolicySpec {
+        name: "p",
+        pattern: "a",
+        apply_to: ApplyTo::All,
+        priority: 0,
+        definition: serde_json::from_str(r#"{"max-length": 1}"#).expect("JSON"),
+    };
+    let changed = node.topology.set_policy("/", spec).expect("a policy");
+    changed.into_iter().map(|queue| ToShard::OptionsChanged { queue }).collect()
+}
+
+/// Transient dead letters bring no answers, and the disk was behind with other things: its last batch lets them go on, though
+/// nothing else happens.
+#[test]
+fn dead_letters_that_wait_for_the_disk_go_on_when_it_has_written() {
+    const LONG: u64 = 1_000;
+    let mut node = Node::new("z a:dlx");
+    node.shard.set_limits(Limits { turn: 64, share: 16 });
+    let messages = (0..LONG).map(|_| node.message(0, "a", false, None)).collect();
+    node.turn(ToShard::Publish { from: PUBLISHER, messages });
+    node.log().more_unwritten = 1 << 30;
+    let mut letters = set_max_length(&mut node);
+    let mut out = Outbox::default();
+    let mut run = |node: &mut Node, letters: &mut Vec<ToShard>| {
+        while node.shard.turn(letters, &node.topology, node.now, &mut out) || !out.shards.is_empty()
+        {
+            letters.extend(out.shards.drain(..).map(|(_, letter)| letter));
+        }
+    };
+    run(&mut node, &mut letters);
+    assert!(ready(&node, 'z') < LONG / 2, "most of them wait for the disk");
+    node.log().has_written_more = true;
+    letters.push(ToShard::LogWoke);
+    run(&mut node, &mut letters);
+    assert_eq!((ready(&node, 'a'), ready(&node, 'z')), (1, LONG - 1));
+}
+
+/// A limit is set for a long queue: its messages stay there until those before them have gone, or are read if they are on the disk
+/// alone. So they take no more memory than before. None of them is given out, and they arrive in their order.
+#[test]
+fn a_long_queue_is_cut_as_its_dead_letters_go() {
+    const LONG: u64 = 1_500;
+    for (is_cold, is_behind) in [(false, false), (true, false), (false, true), (true, true)] {
+        let what = format!("cold: {is_cold}, behind: {is_behind}");
+        let mut node = Node::new("z a:dlx");
+        node.shard.set_limits(Limits { turn: 64, share: 16 });
+        let messages = (0..LONG).map(|_| node.message(0, "a", true, None)).collect();
+        node.turn(ToShard::Publish { from: PUBLISHER, messages });
+        ["+5", "disk", "+200", "disk"].iter().for_each(|word| node.word(word));
+        if is_cold {
+            node.log().cold = (0..LONG).collect();
+        }
+        if is_behind {
+            node.log().more_unwritten = 1 << 30;
+        }
+        let mut letters = set_max_length(&mut node);
+        let (mut most, mut idle, mut out) = (0, 0, Outbox::default());
+        for turn in 0.. {
+            let more = node.shard.turn(&mut letters, &node.topology, node.now, &mut out);
+            most = most.max(node.shard.parked());
+            letters.extend(out.shards.drain(..).map(|(_, letter)| letter));
+            idle =
+                if more || !letters.is_empty() || node.log().finish_any() { 0 } else { idle + 1 };
+            if idle == 10 {
+                if !is_behind || node.log().more_unwritten == 0 {
+                    break;
+                }
+                let left = LONG - ready(&node, 'z');
+                assert!(left > LONG * 9 / 10, "{what}: {left} wait for the disk");
+                node.log().more_unwritten = 0;
+            }
+            node.now = node.now.after_ms(1);
+            letters.push(ToShard::LogWoke);
+            assert!(turn < 2_000, "{what}: {} are left", node.shard.parked());
+        }
+        // A queue lets 256 go at once.
+        let limit = 2 * (256 + node.shard.limits().turn);
+        assert!(most <= limit, "{what}: {most} wait in one place or another");
+        assert_eq!((ready(&node, 'a'), ready(&node, 'z')), (1, LONG - 1), "{what}");
+        assert_eq!(node.shard.under_way(), 0, "{what}");
+    }
 }
 
 /// Letters that a full target refuses are given up where nobody holds them for it any more: they do not count as confirmed.

@@ -55,6 +55,8 @@ pub(crate) struct State {
     pub(crate) marks: BTreeMap<(u64, u64), u8>,
     /// Added to what is to be written.
     pub(crate) more_unwritten: u64,
+    /// That is written, which is found when it is next looked.
+    pub(crate) has_written_more: bool,
     pub(crate) written_bytes: u64,
     /// Batches that were handed to the disk.
     pub(crate) syncs: u64,
@@ -159,6 +161,9 @@ impl State {
     fn collect(&mut self) -> Result<(), SyncError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
+        }
+        if std::mem::take(&mut self.has_written_more) {
+            self.more_unwritten = 0;
         }
         let first = self.unsafe_yet.first().copied();
         self.durable = self.durable.max(first.unwrap_or(self.end));

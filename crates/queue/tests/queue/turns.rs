@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use leveret_queue::{
-    ChannelLimit, ConsumerId, ConsumerSpec, Delivery, Gate, Incoming, Left, Offset, OutputGauge,
-    Queue, Settle, Settled, Time, UnackedId, delivery_cost,
+    ChannelLimit, ConsumerId, ConsumerSpec, Delivery, Gate, Incoming, Left, Offset, Options,
+    OutputGauge, Queue, Settle, Settled, Time, UnackedId, delivery_cost,
 };
 
 use crate::random::{Random, for_each_seed};
@@ -203,4 +203,25 @@ fn nothing_is_lost_whatever_the_turns() {
         let ready = turns.queue.counts().ready;
         assert_eq!(turns.queue.drain_all().ready(), ready);
     });
+}
+
+/// A queue that is to be cut lets go of as much as comes, until it is dispatched: whoever takes in what leaves may have no room.
+/// None of it is given out.
+#[test]
+fn while_a_queue_is_cut_as_much_goes_as_comes() {
+    let now = Time::from_ms(1_000);
+    let mut queue = Queue::new(Options { dead_letter: true, ..Options::default() }, now);
+    let mut left = Vec::new();
+    let mut offsets = 0..;
+    let mut put = |queue: &mut Queue, left: &mut Vec<Left>| {
+        let offset = Offset::new(offsets.next().expect("one more"));
+        queue.enqueue(Incoming::new(offset, 10), now, left).expect("taken");
+    };
+    (0..3_000).for_each(|_| put(&mut queue, &mut left));
+    assert!(left.is_empty());
+    queue.set_options(Options { max_length: Some(5), ..queue.options().clone() }, now, &mut left);
+    let at_once = left.len();
+    assert!(at_once < 1_000, "{at_once}");
+    (0..50).for_each(|_| put(&mut queue, &mut left));
+    assert_eq!((left.len(), queue.counts().ready), (at_once + 50, 3_000 - at_once as u64));
 }

@@ -284,6 +284,12 @@ impl<L: Log> Store<L> {
         true
     }
 
+    /// Whether so much is still to be written that publishers pause.
+    #[inline]
+    pub(in super::super) fn is_far_behind(&self) -> bool {
+        self.disk.gauge.is_high(self.log.unwritten_bytes())
+    }
+
     /// Lets publishers go on, if little is to be written.
     pub(in super::super) fn resume_if_written(&mut self, out: &mut Outbox) {
         if self.disk.gauge.is_low(self.log.unwritten_bytes()) {
