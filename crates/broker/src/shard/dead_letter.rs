@@ -384,7 +384,7 @@ impl<L: Log> Shard<L> {
         }
         for id in self.exits.take_held_lines() {
             let units = cost::DEAD_LETTER * self.exits.line_len(id);
-            self.jobs.wait_in(JobOrigin::DeadLetters, Job::DeadLetters(id), units, out);
+            self.jobs.wait_in(JobOrigin::DeadLetters(id), Job::DeadLetters(id), units, out);
         }
     }
 

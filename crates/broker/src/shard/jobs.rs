@@ -79,8 +79,10 @@ pub(super) const LIMITS: Limits = Limits { turn: 2048, share: 256 };
 pub(super) enum JobOrigin {
     /// What a connection wrote, and what others wrote for it.
     Connection(ConnectionId),
-    /// Dead letters of queues here and elsewhere, and what operators move.
-    DeadLetters,
+    /// Dead letters of a queue here, on their way out.
+    DeadLetters(QueueId),
+    /// Dead letters of queues here and elsewhere that come, and what operators move.
+    Arriving,
     /// Messages that left all at once.
     Leaving,
     /// Consumers of deleted queues.

@@ -72,7 +72,7 @@ impl<L: Log> Shard<L> {
             ToShard::DeadLetter { message, .. } => {
                 let targets = message.targets.len() as u64;
                 let units = cost::APPEND + cost::PLACE * targets + cost::carried(message);
-                return Some((JobOrigin::DeadLetters, units));
+                return Some((JobOrigin::Arriving, units));
             }
             ToShard::Create { reply: Some(reply), .. }
             | ToShard::Get { reply, .. }

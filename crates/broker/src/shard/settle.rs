@@ -120,7 +120,8 @@ impl<L: Log> Shard<L> {
             return self.exits.next_in_line(id);
         }
         if is_first {
-            self.jobs.wait_in(JobOrigin::DeadLetters, Job::DeadLetters(id), cost::DEAD_LETTER, out);
+            let line = JobOrigin::DeadLetters(id);
+            self.jobs.wait_in(line, Job::DeadLetters(id), cost::DEAD_LETTER, out);
         }
         None
     }

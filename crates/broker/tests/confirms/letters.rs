@@ -3,6 +3,7 @@
 use leveret_broker::message::*;
 use leveret_broker::transaction::Decided;
 use leveret_broker::work::Limits;
+use leveret_log::{Log as _, Offset};
 use leveret_topology::{ApplyTo, PolicySpec};
 
 use crate::lines::logged;
@@ -134,6 +135,29 @@ fn set_max_length(node: &mut Node) -> Vec<ToShard> {
     };
     let changed = node.topology.set_policy("/", spec).expect("a policy");
     changed.into_iter().map(|queue| ToShard::OptionsChanged { queue }).collect()
+}
+
+/// Of a queue with very many dead letters not all go before those of others.
+#[test]
+fn dead_letters_of_queues_go_in_turns() {
+    let mut node = Node::new("z a:dlx,ttl1000 b:dlx,ttl1000");
+    node.shard.set_limits(Limits { turn: 64, share: 16 });
+    for (name, count) in [("a", 1_000), ("b", 20)] {
+        let messages = (0..count).map(|_| node.message(0, name, false, None)).collect();
+        node.turn(ToShard::Publish { from: PUBLISHER, messages });
+    }
+    node.later(2_000);
+    let z = node.queue('z').get();
+    let holders = node.log().holders();
+    let letters: Vec<u64> =
+        holders.into_iter().filter(|(_, by)| by.contains(&z)).map(|(at, _)| at).collect();
+    assert_eq!(letters.len(), 1_020);
+    let is_of_b = |at: &u64| {
+        let record = node.shard.log().read(Offset::new(*at)).expect("there").bytes;
+        record.windows(12).any(|it| it == b"queueS\0\0\0\x01b\x04")
+    };
+    let last = letters.iter().rposition(is_of_b).expect("there");
+    assert!(last < 100, "{last} go before the last one of the other queue");
 }
 
 /// Transient dead letters bring no answers, and the disk was behind with other things: its last batch lets them go on, though
