@@ -50,27 +50,25 @@ pub(super) struct Round {
     pub(super) nodes: Nodes,
     /// Whether it cuts links.
     pub(super) cuts: bool,
-    /// Whether it is part of every run of the tests.
-    pub(super) is_short: bool,
     pub(super) run: fn(&mut Bed<'_>, name: &str) -> anyhow::Result<()>,
 }
 
 /// All rounds.
 #[rustfmt::skip] // a table
 pub(super) const ALL: [Round; 13] = [
-    Round { name: "alone",            what: "a node that is alone is killed and started again",          nodes: Nodes::Alone,   cuts: false, is_short: true,  run: all_killed },
-    Round { name: "leader-killed",    what: "the node that leads is killed and started again",           nodes: Nodes::Cluster, cuts: false, is_short: false, run: leader_killed },
-    Round { name: "leader-stopped",   what: "the node that leads stands still for 10 seconds",           nodes: Nodes::Cluster, cuts: false, is_short: false, run: leader_stopped },
-    Round { name: "leader-cut-off",   what: "the node that leads and the others do not hear each other", nodes: Nodes::Cluster, cuts: true,  is_short: false, run: |bed, name| leader_cut(bed, name, Net::cut_off) },
-    Round { name: "leader-unheard",   what: "the others do not hear the node that leads",                nodes: Nodes::Cluster, cuts: true,  is_short: false, run: |bed, name| leader_cut(bed, name, Net::cut_speech) },
-    Round { name: "leader-deaf",      what: "the node that leads does not hear the others",              nodes: Nodes::Cluster, cuts: true,  is_short: false, run: |bed, name| leader_cut(bed, name, Net::cut_hearing) },
-    Round { name: "leader-vanished",  what: "nobody hears the node that leads, nor its clients",         nodes: Nodes::Cluster, cuts: true,  is_short: false, run: |bed, name| leader_cut(bed, name, vanish) },
-    Round { name: "follower-killed",  what: "a node that does not lead is killed and started again",     nodes: Nodes::Cluster, cuts: false, is_short: false, run: follower_killed },
-    Round { name: "follower-cut-off", what: "a node that does not lead is cut off from the others",      nodes: Nodes::Cluster, cuts: true,  is_short: false, run: follower_cut },
-    Round { name: "two-killed",       what: "two nodes are killed and started again",                    nodes: Nodes::Cluster, cuts: false, is_short: false, run: two_killed },
-    Round { name: "all-killed",       what: "all nodes are killed at once and started again",            nodes: Nodes::Cluster, cuts: false, is_short: false, run: all_killed },
-    Round { name: "rolling-restart",  what: "each node is stopped and started again, one by one",        nodes: Nodes::Cluster, cuts: false, is_short: false, run: rolling_restart },
-    Round { name: "follower-wiped",   what: "a node with an empty disk under an old name is refused",    nodes: Nodes::Cluster, cuts: false, is_short: false, run: follower_wiped },
+    Round { name: "alone",            what: "a node that is alone is killed and started again",          nodes: Nodes::Alone,   cuts: false, run: all_killed },
+    Round { name: "leader-killed",    what: "the node that leads is killed and started again",           nodes: Nodes::Cluster, cuts: false, run: leader_killed },
+    Round { name: "leader-stopped",   what: "the node that leads stands still for 10 seconds",           nodes: Nodes::Cluster, cuts: false, run: leader_stopped },
+    Round { name: "leader-cut-off",   what: "the node that leads and the others do not hear each other", nodes: Nodes::Cluster, cuts: true,  run: |bed, name| leader_cut(bed, name, Net::cut_off) },
+    Round { name: "leader-unheard",   what: "the others do not hear the node that leads",                nodes: Nodes::Cluster, cuts: true,  run: |bed, name| leader_cut(bed, name, Net::cut_speech) },
+    Round { name: "leader-deaf",      what: "the node that leads does not hear the others",              nodes: Nodes::Cluster, cuts: true,  run: |bed, name| leader_cut(bed, name, Net::cut_hearing) },
+    Round { name: "leader-vanished",  what: "nobody hears the node that leads, nor its clients",         nodes: Nodes::Cluster, cuts: true,  run: |bed, name| leader_cut(bed, name, vanish) },
+    Round { name: "follower-killed",  what: "a node that does not lead is killed and started again",     nodes: Nodes::Cluster, cuts: false, run: follower_killed },
+    Round { name: "follower-cut-off", what: "a node that does not lead is cut off from the others",      nodes: Nodes::Cluster, cuts: true,  run: follower_cut },
+    Round { name: "two-killed",       what: "two nodes are killed and started again",                    nodes: Nodes::Cluster, cuts: false, run: two_killed },
+    Round { name: "all-killed",       what: "all nodes are killed at once and started again",            nodes: Nodes::Cluster, cuts: false, run: all_killed },
+    Round { name: "rolling-restart",  what: "each node is stopped and started again, one by one",        nodes: Nodes::Cluster, cuts: false, run: rolling_restart },
+    Round { name: "follower-wiped",   what: "a node with an empty disk under an old name is refused",    nodes: Nodes::Cluster, cuts: false, run: follower_wiped },
 ];
 
 impl Bed<'_> {
@@ -99,16 +97,18 @@ impl Bed<'_> {
     }
 }
 
-/// Waits until one node leads and all that run know: its number.
+/// Waits until one node leads, as it says and nobody denies: its number. A node that does not lead may have no control socket.
 pub(super) fn leader(members: &[Member]) -> anyhow::Result<usize> {
     let deadline = Instant::now() + ELECTION;
     loop {
         let say = |it: &Member| leader_in(&it.status()?, members.len());
-        let said: Vec<_> = members.iter().filter(|it| it.is_up()).map(say).collect();
-        if let Some(Some(first)) = said.first()
-            && said.iter().all(|it| *it == Some(*first))
+        let said: Vec<_> = members.iter().map(|it| it.is_up().then(|| say(it)).flatten()).collect();
+        let named: Vec<_> = said.iter().copied().flatten().collect();
+        if let Some(first) = named.first().copied()
+            && named.iter().all(|it| *it == first)
+            && said[first].is_some()
         {
-            return Ok(*first);
+            return Ok(first);
         }
         ensure!(
             Instant::now() < deadline,

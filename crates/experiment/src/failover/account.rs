@@ -54,12 +54,18 @@ pub(crate) enum Audience {
     Several,
 }
 
-/// Delivered again without the mark of a redelivery, by a connection that has not ended as far as is known.
+/// Delivered again without the mark of a redelivery, or after an ack, while the connection that had it had not ended as far as was known.
 #[derive(Clone, Copy, Debug)]
 struct Doubtful {
     id: Id,
     had_by: Link,
+    /// Over which it came again. What a node sent before it was cut off may come late, after the same from another node.
+    link: Link,
+    at_ms: u32,
 }
+
+/// A connection that has been given up by the broker ends for its client within so many ms: by its heartbeats at the latest.
+const ENDS_WITHIN_MS: u32 = 20_000;
 
 /// The account of one queue.
 #[derive(Debug)]
@@ -180,6 +186,7 @@ impl Account {
         link: Link,
         id: Option<Id>,
         redelivered: bool,
+        now_ms: u32,
     ) -> Option<String> {
         let Some((id, message)) = id.and_then(|id| Some((id, self.message(id)?))) else {
             self.sum.strange += 1;
@@ -189,7 +196,7 @@ impl Account {
         message.deliveries = message.deliveries.saturating_add(1);
         message.last = link;
         if before.deliveries > 0 {
-            return self.again(link, id, redelivered, before);
+            return self.again((link, id, now_ms), redelivered, before);
         }
         let line = match self.audience {
             Audience::One => Link::default(),
@@ -208,7 +215,12 @@ impl Account {
     }
 
     /// A message came that had come before.
-    fn again(&mut self, link: Link, id: Id, redelivered: bool, before: Message) -> Option<String> {
+    fn again(
+        &mut self,
+        (link, id, at_ms): (Link, Id, u32),
+        redelivered: bool,
+        before: Message,
+    ) -> Option<String> {
         let had_by = before.last;
         let ended_ms = self.ended_ms.get(&had_by).copied();
         if let Some(acked_ms) = before.acked_ms {
@@ -230,7 +242,13 @@ impl Account {
                 )));
             }
             // The consumer may learn of the end of its connection later than the broker does.
-            (true | false, None) => self.doubtful.push(Doubtful { id, had_by }),
+            (true | false, None) => {
+                self.doubtful.push(Doubtful { id, had_by, link, at_ms });
+                let (Link(first), Link(second)) = (had_by, link);
+                return Some(format!(
+                    "message {number} of publisher {publisher} came over connection {second}, redelivered {redelivered}, though {first} had it"
+                ));
+            }
         }
         None
     }
@@ -288,14 +306,18 @@ impl Account {
                 }
             }
         }
-        for Doubtful { id, had_by } in &self.doubtful {
-            if self.ended_ms.contains_key(had_by) {
+        for Doubtful { id, had_by, link, at_ms } in &self.doubtful {
+            let is_given_up = |link: &Link| {
+                let ended_ms = self.ended_ms.get(link);
+                ended_ms.is_some_and(|it| *it <= at_ms.saturating_add(ENDS_WITHIN_MS))
+            };
+            if is_given_up(had_by) || is_given_up(link) {
                 sum.unmarked += 1;
             } else {
                 sum.duplicates += 1;
                 let Id { publisher, number } = id;
                 name(format!(
-                    "message {number} of publisher {publisher} came twice, and the connection that had it first has not ended"
+                    "message {number} of publisher {publisher} came twice, and neither connection had ended"
                 ));
             }
         }
@@ -318,7 +340,8 @@ mod tests {
     const NOTHING: &str = "";
 
     /// Histories of one publisher's messages on connections 1 and 2, a letter for what happens and the message's number:
-    /// `p`ublished, `c`onfirmed, `n`acked, `a`cked; `d1` delivered on connection 1, `D2` on 2, each with `r` if it has the mark; `e` connection 1 ends.
+    /// `p`ublished, `c`onfirmed, `n`acked, `a`cked; `d` delivered on connection 1, `D` on 2, each with `r` if it has the mark; `e` connection 1 ends,
+    /// `w` a minute passes.
     #[test]
     #[rustfmt::skip] // a table
     fn histories() {
@@ -346,7 +369,12 @@ mod tests {
         // The broker knows of the end first.
         check(Several, "p0 c0 d0 D0 a0 e",                          "unmarked 1");
         check(Several, "p0 c0 d0 a0 D0r a0 e",                      "unmarked 1, after ack 1");
+        // A node sent it before it was cut off, and it came after what the next leader sent.
+        check(Several, "p0 c0 D0 d0 a0 e",                          "unmarked 1");
+        check(Several, "p0 c0 D0 a0 d0 a0 e",                       "unmarked 1, after ack 1");
         // Again: for none.
+        check(Several, "p0 c0 d0 D0 a0 w e",                        "duplicates 1");
+        check(Several, "p0 c0 d0 a0 D0r a0 w e",                    "duplicates 1, after ack 1");
         check(Several, "p0 c0 d0 D0 a0",                            "duplicates 1");
         check(One,     "p0 c0 d0 d0 a0",                            "duplicates 1");
         check(One,     "p0 c0 d0 a0 d0 a0",                         "duplicates 1, after ack 1");
@@ -370,6 +398,7 @@ mod tests {
     #[track_caller]
     fn check(audience: Audience, history: &str, want: &str) {
         let mut account = Account::new(audience, 1);
+        let mut now_ms = 0;
         for word in history.split(' ') {
             let marked = word.ends_with('r');
             let digits = word[1..].trim_end_matches('r');
@@ -378,10 +407,11 @@ mod tests {
                 "p" => assert_eq!(account.publish(0), id, "{history}"),
                 "c" => account.confirm(id),
                 "n" => account.refuse(id),
-                "a" => account.ack(id, 0),
-                "d" => drop(account.deliver(Link(1), Some(id), marked)),
-                "D" => drop(account.deliver(Link(2), Some(id), marked)),
-                "e" => account.end(Link(1), 0),
+                "a" => account.ack(id, now_ms),
+                "d" => drop(account.deliver(Link(1), Some(id), marked, now_ms)),
+                "D" => drop(account.deliver(Link(2), Some(id), marked, now_ms)),
+                "e" => account.end(Link(1), now_ms),
+                "w" => now_ms += 60_000,
                 other => panic!("{other}"),
             }
         }
@@ -409,11 +439,11 @@ mod tests {
         let ids: Vec<_> = [0, 1, 1, 1].into_iter().map(|it| account.publish(it)).collect();
         ids[..2].iter().for_each(|id| account.confirm(*id));
         account.refuse(ids[3]);
-        ids[..3].iter().for_each(|id| drop(account.deliver(Link(1), Some(*id), false)));
+        ids[..3].iter().for_each(|id| drop(account.deliver(Link(1), Some(*id), false, 0)));
         ids[..2].iter().for_each(|id| account.ack(*id, 100));
         account.end(Link(1), 140);
-        assert_eq!(account.deliver(Link(2), Some(ids[1]), true), None);
-        assert!(account.deliver(Link(2), None, false).unwrap().contains("never published"));
+        assert_eq!(account.deliver(Link(2), Some(ids[1]), true, 200), None);
+        assert!(account.deliver(Link(2), None, false, 200).unwrap().contains("never published"));
         let want = Sum {
             published: 4,
             confirmed: 2,

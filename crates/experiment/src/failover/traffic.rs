@@ -177,10 +177,10 @@ impl<'a> Traffic<'a> {
             loop {
                 while let Some(got) = connection.get(channel, &queue, false)? {
                     let id = read(&got.body, number);
-                    let mut account = self.account(number);
-                    self.note(number, account.deliver(link, id, got.redelivered));
+                    let (mut account, now_ms) = (self.account(number), self.now_ms());
+                    self.note(number, account.deliver(link, id, got.redelivered, now_ms));
                     if let Some(id) = id {
-                        account.ack(id, self.now_ms());
+                        account.ack(id, now_ms);
                     }
                     connection.ack(channel, got.delivery_tag, false);
                 }
@@ -373,7 +373,8 @@ impl<'a> Traffic<'a> {
             let link = self.link();
             let Err(error) = self.consume_once(consumer, link, &mut chance) else { return };
             self.account(consumer.queue).end(link, self.now_ms());
-            self.failed(&consumer.pulse, &name(), &error);
+            let Link(number) = link;
+            self.failed(&consumer.pulse, &format!("{}, connection {number}", name()), &error);
             if self.last.load(Ordering::Acquire)
                 && Instant::now() > *end.get_or_insert_with(|| Instant::now() + LAST)
             {
@@ -405,7 +406,8 @@ impl<'a> Traffic<'a> {
                 match event {
                     Event::Content { method: Method::BasicDeliver(it), body, .. } => {
                         let id = read(body, queue);
-                        let wrong = self.account(queue).deliver(link, id, it.redelivered);
+                        let now_ms = self.now_ms();
+                        let wrong = self.account(queue).deliver(link, id, it.redelivered, now_ms);
                         self.note(queue, wrong);
                         held.push_back((it.delivery_tag, id, it.redelivered));
                         heard = Instant::now();
