@@ -365,8 +365,14 @@ pub fn node_name(config: &Config) -> String {
     })
 }
 
+/// The cluster's name: that of the first node, unless it was given one. It is the same whichever node leads.
 fn cluster_name(config: &Config) -> String {
-    config.node.cluster_name.clone().unwrap_or_else(|| node_name(config))
+    let first = || {
+        let own = node_name(config);
+        let formation = config.cluster.formation(&own).ok().flatten();
+        formation.and_then(|it| it.nodes.into_iter().next()).map_or(own, |first| first.name)
+    };
+    config.node.cluster_name.clone().unwrap_or_else(first)
 }
 
 /// The names that a node had, without a change.
