@@ -337,7 +337,6 @@ impl Driver {
     fn hear(&mut self, news: LinkNews) {
         match news {
             LinkNews::Linked(peer) => {
-                tracing::info!(node = &*peer.node.name, "linked with another node");
                 self.cluster.linked(&peer);
                 self.tell();
             }

@@ -368,7 +368,13 @@ impl Inner {
             }
             now.why_not = Some(why.to_owned());
         }
-        tracing::warn!(peer = peer.address, "no link with node {}: {why}", peer.name);
+        // Somebody who is not that node may be the cause, and try anything.
+        tracing::warn!(
+            from = peer.name,
+            peer = peer.address,
+            "no link with node {}: {why}",
+            peer.name
+        );
     }
 
     /// A connection from there came to nothing.

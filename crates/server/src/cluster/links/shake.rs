@@ -10,12 +10,15 @@ use leveret_link::hello::{HANDSHAKE_MS, Handshake, MESSAGE_MAX, NoLink, Peer, Re
 use rustix::net::{Shutdown, shutdown};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Inner, wall_ms};
 
 /// A machine that does not answer is gone after so long.
 const GONE: Duration = Duration::from_secs(10);
+
+/// How long one address of a node is tried.
+const CONNECT: Duration = Duration::from_secs(2);
 
 /// What the kernel holds of bulk that is not on its way: what goes next is to be chosen late.
 const UNSENT: u32 = 128 << 10;
@@ -71,17 +74,17 @@ pub(super) async fn call(
 
 async fn connect(address: &str) -> io::Result<TcpStream> {
     // A name is looked up on a thread that may wait for it.
-    let mut failed = None;
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "no address has this name");
     for address in tokio::net::lookup_host(address).await? {
-        match TcpStream::connect(address).await {
-            Ok(socket) => return Ok(socket),
-            Err(error) => {
-                failed = Some(io::Error::new(error.kind(), format!("{address}: {error}")))
-            }
-        }
+        // The next one may answer where this one is silent.
+        let error = match timeout(CONNECT, TcpStream::connect(address)).await {
+            Ok(Ok(socket)) => return Ok(socket),
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::new(io::ErrorKind::TimedOut, "nothing answers"),
+        };
+        failed = io::Error::new(error.kind(), format!("{address}: {error}"));
     }
-    Err(failed
-        .unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address has this name")))
+    Err(failed)
 }
 
 /// Answers whoever connected.

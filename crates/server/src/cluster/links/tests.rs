@@ -4,7 +4,7 @@ mod relays;
 mod strangers;
 
 use std::num::NonZeroU128;
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -183,7 +183,9 @@ fn heard_in(group: u64, term: u64) -> NodeLetter {
 fn append(number: u64, len: usize) -> NodeLetter {
     let before = BatchName { number: number - 1, term: 1 };
     let batches = vec![Batch { name: BatchName { number, term: 1 }, change: None }];
-    let bytes = Bytes::from(vec![number as u8; len]);
+    // All have the same memory, so that many cost little.
+    static BYTES: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(vec![7; 80 << 20]));
+    let bytes = BYTES.slice(..len);
     let copy = BatchCopy { segment: 1, position: 7, pieces: vec![bytes], ..Default::default() };
     let message = Message { term: 1, body: Body::Append { before, batches, agreed: 0 } };
     NodeLetter::Replica { group: 3, message, copies: vec![copy] }
