@@ -13,6 +13,7 @@ use leveret_config::{Config, Loaded, files};
 use leveret_ctl::{CtlArgs, Local};
 use leveret_server::Signals;
 use leveret_server::check::Checked;
+use leveret_server::front::Fronts;
 use rustix::process::{Signal, getpid, kill_process};
 
 use cli::{Cli, DropOrphansArgs, Part, PerfPart, PerfWords, ServeArgs};
@@ -112,8 +113,9 @@ fn serve(args: ServeArgs) -> ExitCode {
     if args.until_eof {
         std::thread::spawn(stop_at_eof);
     }
-    let front = leveret_admin::front(&loaded.config);
-    match leveret_server::serve(&loaded, signals, front, memory::give_back) {
+    let (broker, standby) =
+        (leveret_admin::front(&loaded.config), leveret_admin::standby(&loaded.config));
+    match leveret_server::serve(&loaded, signals, Fronts { broker, standby }, memory::give_back) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("leveret: {error:#}");

@@ -36,6 +36,20 @@ pub struct Inside<'a> {
     pub views: Option<Views>,
 }
 
+/// What opens front ends of a node, whatever it is in its cluster.
+pub struct Fronts {
+    /// Of one that runs the broker.
+    pub broker: OpenFrontEnds,
+    /// Of one on standby.
+    pub standby: OpenStandby,
+}
+
+impl fmt::Debug for Fronts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fronts")
+    }
+}
+
 /// Opens the control socket of a node while another one leads its cluster. Called once.
 pub type OpenStandby = Box<dyn FnOnce(Standby) -> anyhow::Result<Box<dyn Running>> + Send>;
 

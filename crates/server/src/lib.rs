@@ -31,6 +31,7 @@ mod pacing;
 pub mod paths;
 mod places;
 mod pressure;
+pub mod process;
 pub mod proxy;
 mod readiness;
 mod reading;

@@ -225,8 +225,12 @@ pub fn run(
         let round = round.map_or(watchdog::ROUND, |it| it.min(watchdog::ROUND));
         let watchdog = Watchdog::start(&node, &logs, options.watchdog_timeout, round)?;
         let mut watched = None;
+        let told_before = led.as_mut().and_then(|led| led.telling.take());
         let is_ready = |recovered| {
             ready.recovered = recovered;
+            if let Some(told_before) = &told_before {
+                told_before.abort();
+            }
             announce_ready(&listeners, &ready, &node);
             if let Some(supervisor) = &supervisor {
                 supervisor.is_ready();

@@ -17,7 +17,7 @@ use leveret_topology::{
 use rustix::fs::Mode;
 
 use crate::cluster;
-use crate::front::{About, OpenFrontEnds};
+use crate::front::{About, Fronts};
 use crate::listener::{Preface, SocketOptions};
 use crate::logging::{self, LAST_LINES, Logs};
 use crate::login;
@@ -36,7 +36,7 @@ use crate::tls::{HandshakeShares, Tls};
 pub fn serve(
     loaded: &Loaded,
     signals: Signals,
-    open: OpenFrontEnds,
+    fronts: Fronts,
     give_back: fn(),
 ) -> anyhow::Result<()> {
     // Before anything is named: clients choose names.
@@ -47,7 +47,7 @@ pub fn serve(
     let config = &loaded.config;
     let log_dir = log_dir(config);
     let logs = logging::install(&config.log, &log_dir)?;
-    let ended = serve_with(loaded, started, &logs, signals, open, give_back);
+    let ended = serve_with(loaded, started, &logs, signals, fronts, give_back);
     // Whatever ended it, a start that was refused too.
     logs.flush(LAST_LINES);
     ended
@@ -58,7 +58,7 @@ fn serve_with(
     started: Instant,
     logs: &Logs,
     mut signals: Signals,
-    open: OpenFrontEnds,
+    fronts: Fronts,
     give_back: fn(),
 ) -> anyhow::Result<()> {
     for notice in &loaded.notices {
@@ -71,7 +71,7 @@ fn serve_with(
     let config = loaded.config.clone();
     let formation = config.cluster.formation(&node_name(&config)).map_err(anyhow::Error::msg)?;
     if let Some(formation) = formation {
-        return cluster::serve(loaded, formation, started, logs, signals, open, give_back);
+        return cluster::serve(loaded, formation, started, logs, signals, fronts, give_back);
     }
     let Some(options) = signals.unless_stopped(move || options(&config, started)) else {
         signals.leave();
@@ -80,7 +80,7 @@ fn serve_with(
     let mut options = options?;
     options.about.config_files.clone_from(&loaded.files);
     options.about.logs = logs.clone();
-    run(options, signals, open, give_back)
+    run(options, signals, fronts.broker, give_back)
 }
 
 /// The directory of log files.
@@ -154,6 +154,28 @@ impl Basis {
         Ok(Self { listeners, threads, shards, data_dir, directory_lock, machine_memory, memory })
     }
 
+    /// What front ends tell.
+    pub(crate) fn about(&self, config: &Config, started: Instant) -> About {
+        let ((product, version), identity) = (product_of(config), &config.identity);
+        About {
+            node_name: node_name(config),
+            product_name: identity.product_name.clone().unwrap_or_else(|| product.to_owned()),
+            product_version: identity.product_version.clone().unwrap_or_else(|| version.to_owned()),
+            data_dir: self.data_dir.clone(),
+            config_files: Vec::new(),
+            log_files: log_files(config),
+            logs: Logs::default(),
+            plugins: leveret_config::plugins::running(config),
+            environment: config.shown(),
+            listeners: Vec::new(),
+            threads: self.threads,
+            machine_memory: self.machine_memory,
+            memory_limit: self.memory.limit,
+            disk_free_limit: config.resources.disk_free_limit.resolve(self.machine_memory),
+            started,
+        }
+    }
+
     /// With what is stored, all that a node is started with.
     pub(crate) fn with(
         self,
@@ -161,10 +183,9 @@ impl Basis {
         config: &Config,
         started: Instant,
     ) -> anyhow::Result<Options> {
-        let Self { listeners, threads, data_dir, directory_lock, machine_memory, memory, .. } =
-            self;
+        let about = self.about(config, started);
+        let Self { listeners, threads, directory_lock, memory, .. } = self;
         let Stored { meta, topology, shards, seen_below, orphans, waker } = stored;
-        let ((product, version), identity) = (product_of(config), &config.identity);
         Ok(Options {
             directory_lock,
             seen_below,
@@ -188,26 +209,7 @@ impl Basis {
             watchdog_timeout: std::time::Duration::from_secs(config.node.watchdog_timeout.get()),
             sockets: socket_options(config),
             led: None,
-            about: About {
-                node_name: node_name(config),
-                product_name: identity.product_name.clone().unwrap_or_else(|| product.to_owned()),
-                product_version: identity
-                    .product_version
-                    .clone()
-                    .unwrap_or_else(|| version.to_owned()),
-                data_dir,
-                config_files: Vec::new(),
-                log_files: log_files(config),
-                logs: Logs::default(),
-                plugins: leveret_config::plugins::running(config),
-                environment: config.shown(),
-                listeners: Vec::new(),
-                threads,
-                machine_memory,
-                memory_limit: memory.limit,
-                disk_free_limit: config.resources.disk_free_limit.resolve(machine_memory),
-                started,
-            },
+            about,
             arrivals: None,
             views: None,
         })

@@ -10,6 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cluster::view::Views;
 use crate::node::Node;
 
 /// A service manager that wants to know.
@@ -55,6 +56,11 @@ impl Supervisor {
         self.tell("READY=1\nSTATUS=Serving clients");
     }
 
+    /// Clients are taken from now on, and another node serves them, or will.
+    pub(crate) fn stands_by(&self) {
+        self.tell("READY=1\nSTATUS=Standing by: the node of the cluster that leads serves clients");
+    }
+
     /// The end has begun.
     pub(crate) fn is_stopping(&self) {
         self.tell("STOPPING=1\nSTATUS=Stopping");
@@ -76,6 +82,21 @@ impl Supervisor {
             let seen = node.watched.rounds();
             while node.watched.rounds() < seen + 2 {
                 tokio::time::sleep(watchdog / 32).await;
+            }
+            self.tell("WATCHDOG=1");
+        }
+    }
+
+    /// Tells a watchdog that all is well, while there is no broker here: as long as the cluster's thread goes on.
+    pub(crate) async fn keep_telling_in_standby(self: Arc<Self>, mut views: Views) {
+        let Some(watchdog) = self.watchdog else { return };
+        let mut due = tokio::time::interval(watchdog / 2);
+        loop {
+            due.tick().await;
+            // A view that is made after this moment. There is one each second.
+            views.borrow_and_update();
+            if views.changed().await.is_err() {
+                return;
             }
             self.tell("WATCHDOG=1");
         }
@@ -106,6 +127,32 @@ mod tests {
         };
         assert_eq!(next(), "READY=1\nSTATUS=Serving clients");
         assert_eq!(next(), "STOPPING=1\nSTATUS=Stopping");
+    }
+
+    /// Only the news of the cluster's thread are a sign of life.
+    #[test]
+    fn a_node_on_standby_is_well_while_it_hears_of_the_cluster() {
+        let name = format!("leveret-standby-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).expect("a name");
+        let manager = UnixDatagram::bind_addr(&address).expect("a socket");
+        manager.set_nonblocking(true).expect("a socket");
+        let watchdog = Some(Duration::from_millis(2));
+        let us = Arc::new(Supervisor::open(&format!("@{name}"), watchdog).expect("its address"));
+        let heard = || manager.recv(&mut [0; 64]).is_ok();
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build();
+        runtime.expect("a runtime").block_on(async {
+            let (views, seen) = tokio::sync::watch::channel(Arc::default());
+            tokio::spawn(us.keep_telling_in_standby(seen));
+            let later = || tokio::time::sleep(Duration::from_secs(1));
+            later().await;
+            assert!(!heard(), "nobody has told anything");
+            views.send_replace(Arc::default());
+            later().await;
+            assert!(heard());
+            later().await;
+            assert!(!heard());
+        });
     }
 
     #[test]

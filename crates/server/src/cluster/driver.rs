@@ -31,6 +31,7 @@ use super::bell::{Bell, Rung};
 use super::handle::{ClusterThread, Duty, Handle, Order};
 use super::links::{LinkNews, LinkSettings, Links, PeerAddress};
 use super::numbers::Numbers;
+use super::standby::Totals;
 use super::view::ClusterView;
 
 /// What is taken of what has come, at most, before it is acted upon.
@@ -156,12 +157,14 @@ pub(super) fn start(
     let (orders_in, orders) = mpsc::unbounded_channel();
     let (duty, duty_out) = watch::channel(Duty::StandBy);
     let (views, views_out) = watch::channel(Arc::new(ClusterView::of(&cluster.status())));
+    let relayed = Arc::<Totals>::default();
     let numbers = Numbers {
         started,
         dir: dir.clone(),
         processors: basis.threads as u64,
         mem_limit: memory.limit,
         disk_free_limit: config.resources.disk_free_limit.resolve(basis.machine_memory),
+        relayed: Arc::clone(&relayed),
     };
     let waker = Arc::clone(waker);
     let own = status;
@@ -182,7 +185,7 @@ pub(super) fn start(
     let thread = std::thread::Builder::new().name("cluster".to_owned());
     let thread = thread.spawn(move || run(begins, &tell))?;
     begun.recv().context("the cluster's thread ended at once")??;
-    let handle = Handle { orders: orders_in, duty: duty_out, views: views_out };
+    let handle = Handle { orders: orders_in, duty: duty_out, views: views_out, relayed };
     Ok((handle, ClusterThread(thread)))
 }
 

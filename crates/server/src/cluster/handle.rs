@@ -4,18 +4,20 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
 
 use crate::logging::{LAST_LINES, Logs};
 use crate::proxy::Ends;
 use crate::storage::NodeLog;
 
 use super::arrivals::RelayedListener;
-use super::standby::{Relay, Relaying};
+use super::standby::{Relay, Relaying, Totals};
 use super::view::Views;
 
 /// What the cluster's thread is asked.
@@ -48,6 +50,8 @@ pub(crate) struct Handle {
     pub(super) orders: mpsc::UnboundedSender<Order>,
     pub(super) duty: watch::Receiver<Duty>,
     pub(super) views: Views,
+    /// What is relayed to the node that leads.
+    pub(super) relayed: Arc<Totals>,
 }
 
 impl Handle {
@@ -93,6 +97,8 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Led {
     pub(super) handle: Handle,
     pub(super) thread: ClusterThread,
+    /// Tells the service manager that the node goes on, until the broker does.
+    pub(crate) telling: Option<AbortHandle>,
 }
 
 impl Led {

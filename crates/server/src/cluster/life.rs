@@ -17,13 +17,14 @@ use leveret_log::Offset;
 use leveret_topology::Homes;
 
 use crate::descriptors;
-use crate::front::OpenFrontEnds;
+use crate::front::{self, Fronts, Stop};
 use crate::logging::Logs;
 use crate::room::Room;
 use crate::serve::run;
 use crate::signals::Signals;
 use crate::startup::{Basis, Stored, add_names, node_name, read_names, socket_options};
 use crate::storage::{NodeLog, Orphans, Waker};
+use crate::supervisor::Supervisor;
 
 use super::arrivals::{self, Bringers};
 use super::driver;
@@ -37,7 +38,7 @@ pub(crate) fn serve(
     started: Instant,
     logs: &Logs,
     mut signals: Signals,
-    open: OpenFrontEnds,
+    fronts: Fronts,
     give_back: fn(),
 ) -> anyhow::Result<()> {
     let (config, own) = (loaded.config.clone(), node_name(&loaded.config));
@@ -59,11 +60,43 @@ pub(crate) fn serve(
         &socket_options(&loaded.config),
         Arc::new(handle.clone()),
         views.clone(),
+        Arc::clone(&handle.relayed),
         basis.threads,
     )?;
+    let (stop, mut asked) = Stop::new();
+    let mut about = basis.about(&loaded.config, started);
+    about.listeners = standby.listeners().to_vec();
+    about.config_files.clone_from(&loaded.files);
+    about.logs = logs.clone();
+    let control = (fronts.standby)(front::Standby {
+        about,
+        stop,
+        views: views.clone(),
+        relay: Arc::new(handle.clone()),
+        totals: Arc::clone(&handle.relayed),
+    })?;
     announce(&standby, started, &basis, &own);
-    let duty = signals.waits_unless_stopped(handle.is_not(&Duty::StandBy));
-    let Some(duty) = duty else {
+    let supervisor = Supervisor::of_environment().map(Arc::new);
+    let telling = supervisor.as_ref().map(|supervisor| {
+        supervisor.stands_by();
+        let telling = Arc::clone(supervisor).keep_telling_in_standby(views.clone());
+        signals.runtime.spawn(telling).abort_handle()
+    });
+    let duty = signals.waits_unless_stopped(async {
+        tokio::select! {
+            duty = handle.is_not(&Duty::StandBy) => Some(duty),
+            Some(by) = asked.recv() => {
+                tracing::info!("stopping: asked to by {by}");
+                None
+            }
+        }
+    });
+    // The broker opens it next, and one that stops leaves none behind.
+    control.stop();
+    let Some(duty) = duty.flatten() else {
+        if let Some(supervisor) = supervisor {
+            supervisor.is_stopping();
+        }
         signals.waits_unless_stopped(leave(&handle, thread));
         signals.leave();
         tracing::info!("stopped");
@@ -86,7 +119,7 @@ pub(crate) fn serve(
     };
     let Some(logs_lent) = logs_lent else { return begin_anew(logs) };
     let config = loaded.config.clone();
-    let led = Led { handle: handle.clone(), thread };
+    let led = Led { handle: handle.clone(), thread, telling };
     let reading = signals.runtime.spawn_blocking(move || {
         let stored = read(&config, &basis, logs_lent, &waker)?;
         let mut options = basis.with(stored, &config, started)?;
@@ -109,7 +142,7 @@ pub(crate) fn serve(
     options.about.config_files.clone_from(&loaded.files);
     options.about.logs = logs.clone();
     (options.led, options.views, options.arrivals) = (Some(led), Some(views), Some(arrivals));
-    run(options, signals, open, give_back)
+    run(options, signals, fronts.broker, give_back)
 }
 
 /// A node that knows the others.

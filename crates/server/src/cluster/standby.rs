@@ -197,7 +197,6 @@ pub struct Standby {
     /// Clients that still waited at the end.
     waited: mpsc::UnboundedReceiver<(RelayedListener, Arrival)>,
     listeners: Vec<Listener>,
-    totals: Arc<Totals>,
     /// Dropped, they end their threads after a while.
     _threads: Vec<oneshot::Sender<()>>,
 }
@@ -214,7 +213,7 @@ struct Shared {
 }
 
 impl Standby {
-    /// Listens, with so many threads. `views` tells who leads.
+    /// Listens, with so many threads. `views` tells who leads; what is relayed is counted in `totals`.
     ///
     /// # Errors
     ///
@@ -224,9 +223,10 @@ impl Standby {
         options: &SocketOptions,
         relay: Arc<dyn Relay>,
         views: Views,
+        totals: Arc<Totals>,
         threads: usize,
     ) -> anyhow::Result<Self> {
-        Self::with(LIMITS, listeners, options, relay, views, threads)
+        Self::with(LIMITS, listeners, options, relay, views, totals, threads)
     }
 
     fn with(
@@ -235,6 +235,7 @@ impl Standby {
         options: &SocketOptions,
         relay: Arc<dyn Relay>,
         views: Views,
+        totals: Arc<Totals>,
         threads: usize,
     ) -> anyhow::Result<Self> {
         let mut bound = Vec::new();
@@ -250,7 +251,6 @@ impl Standby {
         let (handles, threads) = threads.into_iter().unzip::<Handle, _, Vec<_>, Vec<_>>();
         let (ending, ended) = watch::channel(false);
         let (give, waited) = mpsc::unbounded_channel();
-        let totals = Arc::<Totals>::default();
         let (first, handles) = (handles[0].clone(), Arc::new(handles));
         let shared = Arc::new(Shared {
             relay,
@@ -258,7 +258,7 @@ impl Standby {
             views,
             ending: ended,
             limits,
-            totals: Arc::clone(&totals),
+            totals,
         });
         let (mut accepting, mut shown) = (Vec::new(), Vec::new());
         for (of, socket) in bound {
@@ -272,17 +272,12 @@ impl Standby {
                 }
             }));
         }
-        Ok(Self { ending, accepting, waited, listeners: shown, totals, _threads: threads })
+        Ok(Self { ending, accepting, waited, listeners: shown, _threads: threads })
     }
 
     /// Where it listens.
     pub fn listeners(&self) -> &[Listener] {
         &self.listeners
-    }
-
-    /// What is counted.
-    pub fn totals(&self) -> Arc<Totals> {
-        Arc::clone(&self.totals)
     }
 
     /// Listens no more: afterwards the ports are free. Gives back the clients that still waited, from whom nothing was read but their

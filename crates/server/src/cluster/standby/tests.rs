@@ -32,6 +32,7 @@ struct Set {
     standby: Standby,
     relay: Arc<ToBroker>,
     views: watch::Sender<Arc<ClusterView>>,
+    totals: Arc<Totals>,
 }
 
 fn view(leader: Option<u64>) -> Arc<ClusterView> {
@@ -56,8 +57,10 @@ fn start(of: StandbyListener, leader: Option<u64>, limits: Limits) -> Set {
     let relay = Arc::new(ToBroker::default());
     let options = SocketOptions::default();
     let to = Arc::clone(&relay);
-    let standby = Standby::with(limits, &[of], &options, to, seen, 2).unwrap();
-    Set { standby, relay, views }
+    let totals = Arc::<Totals>::default();
+    let counted = Arc::clone(&totals);
+    let standby = Standby::with(limits, &[of], &options, to, seen, counted, 2).unwrap();
+    Set { standby, relay, views, totals }
 }
 
 impl Set {
@@ -126,7 +129,7 @@ fn a_client_and_the_broker_hear_each_other_to_the_end() {
     drop(relayed);
     assert_eq!(read(&mut client, 8), b"farewell");
     assert!(is_over(&mut client));
-    let totals = set.standby.totals();
+    let totals = &set.totals;
     until(|| totals.now().open == 0);
     let want = Relayed { relayed: 1, bytes_up: 4, bytes_down: 13, ..Relayed::default() };
     assert_eq!(totals.now(), want);
@@ -200,7 +203,7 @@ fn a_client_waits_no_longer_than_the_listener_has_patience() {
     assert!(body.contains(why), "{body}");
     let set = start(short(RelayedListener::Amqp), Some(7), LIMITS);
     assert!(is_over(&mut set.connect()));
-    assert_eq!(set.standby.totals().now().refused, 1);
+    assert_eq!(set.totals.now().refused, 1);
 }
 
 #[test]
@@ -222,12 +225,12 @@ fn who_waits_at_the_end_is_given_back_and_the_port_is_free() {
     let mut relayed_client = set.connect();
     let mut relayed = accept(&broker);
     set.views.send_replace(view(None));
-    until(|| set.standby.totals().now().open == 1);
+    until(|| set.totals.now().open == 1);
     let mut client = set.connect();
     client.write_all(b"AMQP").unwrap();
     let address = set.address();
     // Who is in the kernel's line is nobody's yet: this one is past it.
-    until(|| set.standby.totals().now().waiting == 1);
+    until(|| set.totals.now().waiting == 1);
     let mut waited = set.stop();
     let _next = bind(address, &SocketOptions::default()).unwrap();
     let (listener, Arrival { socket, ends }) = waited.pop().unwrap();
