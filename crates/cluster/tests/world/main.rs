@@ -113,15 +113,6 @@ fn one_node_leads_all_groups() {
     (0..16).for_each(|seed| leads(seed, Plants::default()));
 }
 
-#[test]
-#[ignore = "takes long"]
-fn many_seeds() {
-    for seed in 1_000..1_200 {
-        founds(seed, Plants::default());
-        leads(seed, Plants::default());
-    }
-}
-
 /// Who is told to stop has another one lead, and ends then; the others notice no more than that.
 #[test]
 fn who_stops_gives_way() {
