@@ -173,3 +173,16 @@ fn older_copies_are_refused() {
     assert!(world.leader().is_none(), "the third does not follow");
     assert!((0..2).any(|at| world.nodes[at].has_broker()));
 }
+
+/// A founder whose data directory is lost does not found a second cluster: the others are in one, and it is refused by its name.
+#[test]
+fn a_wiped_founder_founds_nothing() {
+    let mut world = World::new(3, 1);
+    assert!(world.run_until(5_000, |it| it.leader().is_some()));
+    world.end(0, true, 10);
+    world.nodes[0].wipe();
+    world.run_ms(5_000);
+    assert_eq!(world.clusters.len(), 1);
+    assert!(matches!(world.standing(0), Some(Standing::Forming { .. })));
+    assert!((1..3).any(|at| world.nodes[at].has_broker()), "two of three go on");
+}
