@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 use bytes::Bytes;
 
 use crate::BatchName;
-use crate::file::Undigested;
+use crate::file::{Checked, Undigested};
 
 pub use body::Body;
 pub use sim::{Faults, SimDisk};
@@ -46,6 +46,16 @@ impl FileName {
     /// The name under which it is kept if others of its name are: 2 is the second.
     pub fn aside_again(&self, count: u64) -> String {
         if count < 2 { self.aside() } else { format!("{self}.damaged.{count}") }
+    }
+
+    /// The name under which it comes from another log, until it counts.
+    pub fn coming(&self) -> String {
+        format!("{self}.coming")
+    }
+
+    /// The file that comes under this name.
+    pub fn of_coming(text: &str) -> Option<Self> {
+        text.strip_suffix(".coming").and_then(Self::parse)
     }
 
     /// The name of its digest.
@@ -161,6 +171,40 @@ pub enum Op {
     /// Has the list of files say this point, synced. It needs no room, but for the first time, and for many more members than
     /// before. Keeps its place among writes and removals.
     SetPoint(Point),
+    /// Writes a piece of a file that comes from another log, beside the files: no start reads it. Not synced. Keeps its place among
+    /// writes.
+    Receive {
+        /// Which.
+        file: FileName,
+        /// The first byte's place in the file.
+        position: u64,
+        /// The piece.
+        bytes: Bytes,
+    },
+    /// Removes what came of a file, if anything did. Keeps its place among writes.
+    Discard {
+        /// Which.
+        file: FileName,
+    },
+    /// Looks how much of a file is whole: see [`check`](crate::file::check). What came of one is synced before. Keeps its place
+    /// among writes.
+    Check {
+        /// Which.
+        file: FileName,
+        /// Bytes that it is to have.
+        len: u64,
+        /// Whether it is one that came, or one of the log's.
+        has_come: bool,
+    },
+    /// The list of files is this one from now on, for good, by one change: either it is, or the one before. The files `arriving`
+    /// have come, and take their names when the list is asked for next. What else is there is going. Nothing else may
+    /// be under way, and nothing but the opening of a log follows.
+    Install {
+        /// What the list says.
+        lines: RosterLines,
+        /// Which of its files have come.
+        arriving: Vec<FileName>,
+    },
     /// Makes the digest of a file that nothing is written to any more, and keeps it beside it: see
     /// [`Digester`](crate::file::Digester). It replaces one that is there, which goes if the file is damaged. Nobody waits
     /// for it, and it should take little from those who work.
@@ -342,6 +386,12 @@ pub enum Done {
     Cut(Result<(), DiskError>),
     /// The list of files has the point. Where there was no room it has the one before.
     PointSet(Result<(), DiskError>),
+    /// A piece was written, or what came of a file is gone.
+    Received(Result<(), DiskError>),
+    /// How much of a file is whole.
+    Checked(Result<Checked, DiskError>),
+    /// The list of files is another.
+    Installed(Result<(), DiskError>),
     /// A digest was made, or cannot be made.
     Digested(Result<(), Undigested>),
     /// What the disk keeps besides files failed, with this operation or on its own: nobody knows any more what it has, and
@@ -378,13 +428,19 @@ pub trait Disk {
         self.room()
     }
 
+    /// What came of files from another log, and was not installed: their names and lengths. Quick.
+    fn coming(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
+        Ok(Vec::new())
+    }
+
     /// The files that were written and synced and not removed, each at least as long as was synced: what is missing
     /// of them is not a write that was interrupted. Kept beside the files, so that it tells more than they can.
     ///
     /// It may be behind, and never ahead: a file is in it after it was synced, and not any more when it is removed. After a
     /// power cut it has each file that anything was synced to behind its beginning, and of what was synced all but the last
     /// seconds. If it cannot be written, that is [`Done::Failed`]; unless there is no room for it: then it says of itself that
-    /// it is not whole, until there is. Only while a log is opened, as all that follows: it waits.
+    /// it is not whole, until there is. Only while a log is opened, as all that follows: it waits. Files that were to
+    /// [arrive](Op::Install) have.
     fn roster(&mut self) -> Result<Roster, DiskError>;
 
     /// The log is open, and these are its files: from now on, and as all that is submitted changes them. `is_needed`:
@@ -449,6 +505,8 @@ mod tests {
         let name = FileName { segment: 255, generation: 1 };
         assert_eq!(FileName::of_digest(&name.digest()), Some(name));
         assert_eq!(FileName::of_digest("00000000000000ff.1.seg.digest.new"), None);
+        assert_eq!(FileName::of_coming(&name.coming()), Some(name));
+        assert_eq!(FileName::parse(&name.coming()), None);
     }
 
     #[test]

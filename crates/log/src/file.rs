@@ -22,6 +22,7 @@
 //! | names of batches among all who have the log | [`terms`] |
 //! | which batches others cannot have as such | [`point`] |
 //! | batches for others to copy, and copies of others' | [`give`], [`follow`] |
+//! | files for others, and files of others | [`manifest`], [`incoming`] |
 //!
 //! Batches are numbered. A batch with durable records or with notes is synced before the next one is
 //! begun, so there is at most one whose fate is open, and spilled records that came after the last sync.
@@ -33,7 +34,9 @@ mod fetch;
 mod follow;
 mod format;
 mod give;
+mod incoming;
 mod lend;
+mod manifest;
 mod paged;
 mod point;
 mod recover;
@@ -75,7 +78,9 @@ pub use digest::{Digester, ReadAt, Undigested};
 pub use follow::{CopyError, CutError, OtherBatch, There};
 pub(crate) use format::heading;
 pub use give::{BatchCopy, NoBatch};
+pub use incoming::{Checked, Fetched, Unfit, check};
 pub use lend::{Unmatched, match_up, match_up_at_rest};
+pub use manifest::{Manifest, ManifestFile, NoPiece, PIECE_MAX, PieceCopy, PieceName};
 pub use recover::{OnDamage, OpenError, Progress, Report, TOO_LATE};
 pub use salvage::Damage;
 
@@ -107,6 +112,8 @@ pub struct Options {
     pub warm_bytes: u64,
     /// Bytes of batches that stay in memory for others to copy, in a log with terms, and of those that were read for that.
     pub copies_bytes: u64,
+    /// Bytes of files that nothing needs but a [manifest](FileLog::manifest): with more it is let go of.
+    pub manifest_bytes: u64,
     /// What to do about a damaged file when the log is opened.
     pub on_damage: OnDamage,
     /// How much a record counts in [`PagedOut::bytes`], of its head or of all its bytes.
@@ -147,6 +154,7 @@ impl Default for Options {
             unwritten_bytes_max: 1 << 30,
             warm_bytes: 8 << 20,
             copies_bytes: 16 << 20,
+            manifest_bytes: 4 << 30,
             on_damage: OnDamage::default(),
             weigh: |record| record.len() as u64,
             until: None,
@@ -254,6 +262,8 @@ pub struct FileLog<D> {
     lending: Lending,
     giving: give::Giving,
     point: point::Known,
+    /// What comes of another log's files.
+    incoming: Option<Box<incoming::Incoming>>,
     /// Unless the log leads, or has no others.
     following: Option<Box<follow::Following>>,
     /// What is in memory before it was looked at for eviction.
@@ -359,6 +369,7 @@ impl<D: Disk> FileLog<D> {
             lending: Lending::default(),
             giving: give::Giving::new(options.copies_bytes),
             point: point::Known::of(found.point),
+            incoming: None,
             following: None,
             evicted: end,
             next_token: 0,
@@ -484,6 +495,7 @@ impl<D: Disk> FileLog<D> {
                 Done::Read(result) => {
                     let Some(result) = self.rewrite_read(token, result) else { continue };
                     let Some(result) = self.given_read(token, result) else { continue };
+                    let Some(result) = self.piece_read(token, result) else { continue };
                     let Self { disk, fetch, store, next_token, .. } = self;
                     let mut submit = |op| submit(disk, next_token, op);
                     fetch.input(token, result, store, &mut submit);
@@ -495,6 +507,9 @@ impl<D: Disk> FileLog<D> {
                 }
                 Done::Cut(result) => drop(self.cut_done(token, result)),
                 Done::PointSet(result) => self.point_set(token, result),
+                Done::Received(result) => self.received(token, result),
+                Done::Checked(result) => self.checked(token, result),
+                Done::Installed(result) => self.installed(token, result),
                 Done::Digested(result) => self.digested(token, &result),
                 Done::Failed(error) => self.writer.fail(error.to_string()),
             }
@@ -504,6 +519,7 @@ impl<D: Disk> FileLog<D> {
         self.fetch.trim(first_kept, |at| elsewhere.get(at).is_some());
         self.evict();
         self.space_step();
+        self.install_if_idle();
         self.pump_reads();
         self.writer.check()
     }

@@ -100,6 +100,10 @@ impl<A: FnMut(Deed) -> Result<(), DiskError>> Disk for AskingDisk<A> {
         self.disk.poll()
     }
 
+    fn coming(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
+        self.disk.coming()
+    }
+
     fn roster(&mut self) -> Result<Roster, DiskError> {
         self.disk.roster()
     }

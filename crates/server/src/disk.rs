@@ -34,10 +34,10 @@ pub(crate) use roster::{Names, NamesReached};
 /// Files that are kept open for reading.
 const READ_FILES: usize = 16;
 
-/// Files that one disk has open at most: those, one that is read next, one that is written to by each thread, the
-/// directory while it is synced by each, the list of files, and that again while it is written anew; a segment and its
+/// Files that one disk has open at most: those, one that is read next, one that is written to by each thread, one of which pieces
+/// come, the directory while it is synced by each, the list of files, and that again while it is written anew; a segment and its
 /// digest while that is made.
-pub const FILES_MAX: usize = READ_FILES + 10;
+pub const FILES_MAX: usize = READ_FILES + 11;
 
 /// Shorter reads have memory of their own.
 const POOLED_MIN: usize = 64 << 10;
@@ -119,6 +119,8 @@ enum Job {
     Do(Token, Op),
     /// A file is going to be removed: its room is free once nobody has it open.
     Close(FileName),
+    /// Names are going to be those of other files.
+    CloseAll,
 }
 
 /// A directory of segment files. Who opens it has locked the data directory, so that it is in nobody else's use.
@@ -306,8 +308,12 @@ impl Job {
             Self::Do(_, Op::Remove { .. }) => ("a removal of a file", 0),
             Self::Do(_, Op::Cut { .. }) => ("a cut of a file", 0),
             Self::Do(_, Op::SetPoint(_)) => ("a write of the point", 0),
+            Self::Do(_, Op::Receive { bytes, .. }) => ("a write of a piece", bytes.len() as u64),
+            Self::Do(_, Op::Discard { .. }) => ("a removal of what came of a file", 0),
+            Self::Do(_, Op::Check { len, .. }) => ("a look at a file", *len),
+            Self::Do(_, Op::Install { .. }) => ("a change of all files", 0),
             Self::Do(_, Op::Digest { .. }) => ("a digest", 0),
-            Self::Close(_) => ("a close of a file", 0),
+            Self::Close(_) | Self::CloseAll => ("a close of a file", 0),
         }
     }
 }
@@ -447,6 +453,10 @@ impl Worker for Reader {
                 self.open.retain(|(open, _)| *open != file);
                 self.background.run(job)
             }
+            Job::CloseAll => {
+                self.open.clear();
+                self.background.run(job)
+            }
             Job::Do(..) => self.background.run(job),
         }
     }
@@ -508,6 +518,11 @@ impl Disk for RealDisk {
         let to = match op {
             Op::Read { .. } | Op::Write { is_background: true, .. } => reads,
             Op::Write { .. } | Op::Remove { .. } | Op::Cut { .. } | Op::SetPoint(_) => writes,
+            Op::Receive { .. } | Op::Discard { .. } | Op::Check { .. } => writes,
+            Op::Install { .. } => {
+                let _ = reads.send(Job::CloseAll);
+                writes
+            }
             Op::Digest { file, len } => return self.digests.make(token, file, len),
         };
         // A thread ends only after the sender is dropped, or in a panic, which ends the process.
@@ -537,7 +552,22 @@ impl Disk for RealDisk {
         self.room.free()
     }
 
+    fn coming(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
+        let coming = || {
+            let mut found = Vec::new();
+            for entry in std::fs::read_dir(&self.dir)? {
+                let entry = entry?;
+                if let Some(name) = entry.file_name().to_str().and_then(FileName::of_coming) {
+                    found.push((name, entry.metadata()?.len()));
+                }
+            }
+            Ok(found)
+        };
+        coming().map_err(|error| failed(&error))
+    }
+
     fn roster(&mut self) -> Result<Roster, DiskError> {
+        List::finish_install(&self.dir).map_err(|error| failed(&error))?;
         List::read(&self.dir).map(|found| found.roster).map_err(|error| failed(&error))
     }
 

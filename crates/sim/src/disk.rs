@@ -96,6 +96,10 @@ impl Disk for StepDisk {
         self.done.borrow_mut().pop_front()
     }
 
+    fn coming(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
+        self.disk.coming()
+    }
+
     fn roster(&mut self) -> Result<Roster, DiskError> {
         self.disk.roster()
     }

@@ -11,7 +11,7 @@ use super::{
     Body, Disk, DiskError, Done, FileName, Floor, Listed, Op, Piece, Point, Reached, Roster,
     RosterLines, Stage, Token, lens_like,
 };
-use crate::file::{Digester, Undigested};
+use crate::file::{Checked, Digester, Undigested, check};
 
 /// What a power cut keeps or loses as a whole.
 const SECTOR: usize = 512;
@@ -72,6 +72,9 @@ pub struct SimDisk(Arc<Mutex<World>>);
 struct World {
     state: u64,
     files: BTreeMap<FileName, File>,
+    /// What came of files, and those of them that the list has.
+    coming: BTreeMap<FileName, File>,
+    arriving: BTreeSet<FileName>,
     /// Never synced.
     digests: BTreeMap<FileName, Vec<u8>>,
     /// What is kept aside.
@@ -150,6 +153,7 @@ impl World {
         spare
             + aside
             + digests
+            + self.coming.values().map(|file| file.bytes.len() as u64).sum::<u64>()
             + self.files.values().map(|file| file.bytes.len() as u64).sum::<u64>()
     }
 
@@ -278,6 +282,54 @@ impl World {
         Ok(())
     }
 
+    fn receive(&mut self, name: FileName, position: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        let len = self.coming.get(&name).map_or(0, |file| file.bytes.len() as u64);
+        let growth = (position + bytes.len() as u64).saturating_sub(len);
+        if self.faults.capacity.is_some_and(|most| self.used() + growth > most) {
+            return Err(DiskError::Full);
+        }
+        let file =
+            self.coming.entry(name).or_insert_with(|| File { is_new: true, ..File::default() });
+        file.write(position as usize, bytes, false);
+        self.work.writes += 1;
+        self.work.written_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn check(&mut self, name: FileName, len: u64, has_come: bool) -> Result<Checked, DiskError> {
+        let files = if has_come { &mut self.coming } else { &mut self.files };
+        let Some(file) = files.get_mut(&name) else { return Ok(Checked::default()) };
+        if has_come {
+            file.unsynced.clear();
+            file.is_new = false;
+        }
+        let bytes = &file.bytes;
+        check(len.min(bytes.len() as u64), &mut |position, into| {
+            let end = DiskError::Failed("end of file".into());
+            let from = bytes.get(position as usize..).and_then(|rest| rest.get(..into.len()));
+            into.copy_from_slice(from.ok_or(end)?);
+            Ok(())
+        })
+    }
+
+    fn install(&mut self, lines: RosterLines, arriving: Vec<FileName>) -> Result<(), DiskError> {
+        self.write_list()?;
+        if matches!(self.list, List::GivenUp) {
+            return Err(DiskError::Full);
+        }
+        let of = |it: Listed| (it.file, it);
+        let mut roster: BTreeMap<_, _> = lines.files.into_iter().map(of).collect();
+        for &file in self.files.keys() {
+            let (beginning, reached, stage) = (0, Reached::default(), Stage::Going);
+            let going = Listed { file, len: 0, beginning, reached, heading: None, stage };
+            roster.entry(file).or_insert(going);
+        }
+        (self.safe_roster, self.roster) = (roster.clone(), roster);
+        (self.floor, self.point) = (lines.floor, lines.point);
+        self.arriving = arriving.into_iter().collect();
+        Ok(())
+    }
+
     fn truncate(&mut self, file: FileName, len: u64) {
         if let Some(file) = self.files.get_mut(&file) {
             file.bytes.truncate(len as usize);
@@ -365,6 +417,38 @@ impl World {
         }
     }
 
+    /// What a power cut leaves of a file: of what was not synced each sector is there or not, and so is the file.
+    fn torn(&mut self, mut file: File) -> Option<File> {
+        for write in file.unsynced.iter().rev() {
+            file.bytes.extend_from_slice(&write.cut);
+            file.bytes.truncate(write.len_before);
+            let end = write.position + write.before.len();
+            // One that began behind the end, after one that found the disk full, replaced nothing.
+            if let Some(bytes) = file.bytes.get_mut(write.position..end) {
+                bytes.copy_from_slice(&write.before);
+            }
+        }
+        let mood = self.below(4); // all kept, all lost, else mixed
+        let keeps_all = mood == 0;
+        if file.is_new && mood == 1 {
+            return None;
+        }
+        for write in std::mem::take(&mut file.unsynced) {
+            let end = write.position + write.bytes.len();
+            for (index, sector) in write.bytes.chunks(SECTOR).enumerate() {
+                if keeps_all || mood > 1 && self.below(2) == 0 {
+                    file.write(write.position + index * SECTOR, sector, false);
+                }
+            }
+            if !write.cut.is_empty() && (keeps_all || mood > 1 && self.below(2) == 0) {
+                file.bytes.truncate(end);
+            }
+        }
+        file.unsynced.clear();
+        file.is_new = false;
+        Some(file)
+    }
+
     /// Whether the disk takes its time.
     fn waits(&mut self) -> bool {
         let delay = u64::from(self.faults.delay);
@@ -392,6 +476,8 @@ impl SimDisk {
         Self(Arc::new(Mutex::new(World {
             state: seed,
             files: BTreeMap::new(),
+            coming: BTreeMap::new(),
+            arriving: BTreeSet::new(),
             digests: BTreeMap::new(),
             aside: BTreeMap::new(),
             writes: VecDeque::new(),
@@ -463,43 +549,25 @@ impl SimDisk {
                     let _ = world.digest(file, len);
                 }
                 Op::SetPoint(point) if world.below(2) == 0 => drop(world.set_point(point)),
+                Op::Receive { file, position, bytes } if world.below(2) == 0 => {
+                    let _ = world.receive(file, position, &bytes);
+                }
+                Op::Install { lines, arriving } if world.below(2) == 0 => {
+                    let _ = world.install(lines, arriving);
+                }
                 _ => {}
             }
         }
         world.tear_roster();
         world.tear_digests();
         world.spare = None;
-        let names: Vec<_> = world.files.keys().copied().collect();
-        for name in names {
-            let Some(mut file) = world.files.remove(&name) else { continue };
-            for write in file.unsynced.iter().rev() {
-                file.bytes.extend_from_slice(&write.cut);
-                file.bytes.truncate(write.len_before);
-                let end = write.position + write.before.len();
-                // One that began behind the end, after one that found the disk full, replaced nothing.
-                if let Some(bytes) = file.bytes.get_mut(write.position..end) {
-                    bytes.copy_from_slice(&write.before);
-                }
-            }
-            let mood = world.below(4); // all kept, all lost, else mixed
-            let keeps_all = mood == 0;
-            if file.is_new && mood == 1 {
-                continue;
-            }
-            for write in std::mem::take(&mut file.unsynced) {
-                let end = write.position + write.bytes.len();
-                for (index, sector) in write.bytes.chunks(SECTOR).enumerate() {
-                    if keeps_all || mood > 1 && world.below(2) == 0 {
-                        file.write(write.position + index * SECTOR, sector, false);
-                    }
-                }
-                if !write.cut.is_empty() && (keeps_all || mood > 1 && world.below(2) == 0) {
-                    file.bytes.truncate(end);
-                }
-            }
-            file.unsynced.clear();
-            file.is_new = false;
-            world.files.insert(name, file);
+        for (name, file) in std::mem::take(&mut world.files) {
+            let torn = world.torn(file);
+            world.files.extend(torn.map(|file| (name, file)));
+        }
+        for (name, file) in std::mem::take(&mut world.coming) {
+            let torn = world.torn(file);
+            world.coming.extend(torn.map(|file| (name, file)));
         }
     }
 
@@ -574,6 +642,21 @@ impl SimDisk {
     /// Puts a digest there as it is.
     pub fn put_digest(&self, of: FileName, bytes: Vec<u8>) {
         self.world().digests.insert(of, bytes);
+    }
+
+    /// What came of files, with their bytes.
+    pub fn came(&self) -> Vec<(FileName, Vec<u8>)> {
+        let world = self.world();
+        world.coming.iter().map(|(name, file)| (*name, file.bytes.clone())).collect()
+    }
+
+    /// Turns one bit around of what came of a file.
+    pub fn flip_coming(&self, name: FileName, position: u64, bit: u8) {
+        if let Some(file) = self.world().coming.get_mut(&name)
+            && let Some(byte) = file.bytes.get_mut(position as usize)
+        {
+            *byte ^= 1 << (bit % 8);
+        }
     }
 
     /// Turns one bit of a file around.
@@ -676,6 +759,18 @@ impl Disk for SimDisk {
                 }
                 Err(error) => Done::Failed(error),
             },
+            Op::Receive { file, position, bytes } => {
+                Done::Received(world.receive(file, position, &bytes))
+            }
+            Op::Discard { file } => {
+                world.coming.remove(&file);
+                Done::Received(Ok(()))
+            }
+            Op::Check { file, len, has_come } => Done::Checked(world.check(file, len, has_come)),
+            Op::Install { lines, arriving } => match world.install(lines, arriving) {
+                Err(error @ DiskError::Failed(_)) => Done::Failed(error),
+                result => Done::Installed(result),
+            },
             Op::SetPoint(point) => match world.set_point(point) {
                 Err(error @ DiskError::Failed(_)) => Done::Failed(error),
                 result => Done::PointSet(result),
@@ -702,8 +797,17 @@ impl Disk for SimDisk {
         Some((token, done))
     }
 
-    fn roster(&mut self) -> Result<Roster, DiskError> {
+    fn coming(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
         let world = self.world();
+        Ok(world.coming.iter().map(|(name, file)| (*name, file.bytes.len() as u64)).collect())
+    }
+
+    fn roster(&mut self) -> Result<Roster, DiskError> {
+        let mut world = self.world();
+        for file in world.arriving.clone() {
+            let came = world.coming.remove(&file);
+            world.files.extend(came.map(|came| (file, came)));
+        }
         let files = world.roster.values().copied().collect();
         let lines = RosterLines { files, floor: world.floor, point: world.point.clone() };
         Ok(match world.list {
@@ -717,6 +821,7 @@ impl Disk for SimDisk {
     fn enlist(&mut self, lines: &RosterLines, _: bool) -> Result<(), DiskError> {
         let mut world = self.world();
         (world.floor, world.list, world.point) = (lines.floor, List::Whole, lines.point.clone());
+        world.arriving.clear();
         world.roster = lines.files.iter().map(|it| (it.file, *it)).collect();
         world.safe_roster = world.roster.clone();
         Ok(())

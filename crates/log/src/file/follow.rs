@@ -417,6 +417,16 @@ impl Following {
         self.gathered.len().saturating_add(self.line.len()).saturating_add(leads)
     }
 
+    /// What was copied and not handed over is not written any more.
+    pub(super) fn give_up_writes(&mut self) {
+        self.gathered.clear();
+        self.line.truncate(usize::from(self.under_way.is_some()));
+    }
+
+    pub(super) fn is_writing(&self) -> bool {
+        self.under_way.is_some()
+    }
+
     fn there(&self) -> There {
         let next = self.growing.filter(|it| it.framing.has_terms);
         There { last: self.last, next: next.map(|it| (it.name.segment, it.len)) }
@@ -518,7 +528,7 @@ impl<D: Disk> FileLog<D> {
     ///
     /// One that is here already changes nothing.
     pub fn copy(&mut self, batch: &BatchCopy) -> Result<BatchName, CopyError> {
-        if self.writer.has_failed() {
+        if self.writer.has_failed() || self.is_installed() {
             return Err(CopyError::Failed);
         }
         let name = batch.name().ok_or(CopyError::Malformed("there is no header"))?;
@@ -599,6 +609,8 @@ impl<D: Disk> FileLog<D> {
         if from > following.last.number {
             return Ok(());
         }
+        self.forget_own();
+        let Some(following) = &mut self.following else { return Err(CutError::Leads) };
         // What was not handed over need not be begun.
         let mut is_written = true;
         let dropped = following.gathered.iter().position(|it| {

@@ -10,6 +10,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use super::format::{BatchHeader, FILE_HEADER, Kind, TERM_HEADER};
+use super::manifest::Sending;
 use super::walk::{Batch, Step, Walk};
 use super::{FileLog, submit};
 use crate::BatchName;
@@ -124,6 +125,7 @@ pub(super) struct Giving {
     damaged: Option<(u64, NoBatch)>,
     bytes_max: u64,
     held_from: u64,
+    pub(super) sending: Sending,
 }
 
 impl Giving {
@@ -138,6 +140,7 @@ impl Giving {
             damaged: None,
             bytes_max,
             held_from: u64::MAX,
+            sending: Sending::default(),
         }
     }
 
@@ -158,6 +161,7 @@ impl Giving {
         let body = Body::of_pieces(&pieces);
         let beginning = std::mem::take(&mut self.beginning);
         self.kept_bytes += body.len() as u64;
+        self.sending.end(header.sequence, segment, position + body.len() as u64);
         self.kept.push_back((header.sequence, BatchCopy { segment, position, beginning, pieces }));
         // What is being written is here alone.
         while self.kept_bytes > self.bytes_max && self.kept.len() > 1 {
@@ -183,13 +187,18 @@ impl Giving {
         self.reads.values().any(|read| read.file == file)
     }
 
+    /// Whether a file stays on the disk for others: it is being read, or they were promised it.
+    pub(super) fn needs(&self, file: FileName) -> bool {
+        self.reads(file) || self.sending.holds(file)
+    }
+
     /// From this number on batches stay as they were written.
     pub(super) fn held_from(&self) -> u64 {
-        self.held_from
+        self.held_from.min(self.sending.held_from())
     }
 
     pub(super) fn held_bytes(&self) -> usize {
-        (self.kept_bytes + self.came_bytes) as usize
+        (self.kept_bytes + self.came_bytes) as usize + self.sending.held_bytes()
     }
 
     fn take(&mut self, found: Vec<(u64, BatchCopy)>) {

@@ -32,6 +32,11 @@ impl Known {
         !segment.framing.has_terms || segment.next_batch <= number.saturating_add(1)
     }
 
+    /// Whether the list is being changed.
+    pub(super) fn is_moving(&self) -> bool {
+        self.moving.is_some()
+    }
+
     /// A file waits for a higher one.
     pub(super) fn want(&mut self) {
         self.is_wanted = true;

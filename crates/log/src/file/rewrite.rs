@@ -74,6 +74,8 @@ pub(super) struct Rewrite {
     record_bytes: u64,
     stragglers: Vec<(u64, u64)>,
     phase: Phase,
+    /// What it leaves out is in batches up to this one.
+    reflects: u64,
     io: Option<Token>,
 }
 
@@ -99,6 +101,11 @@ impl Rewrite {
     /// Bytes of the file so far.
     pub(super) fn disk_bytes(&self) -> u64 {
         self.target.written
+    }
+
+    /// Whether the disk works for it.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.io.is_some()
     }
 
     /// Notes on this state of a segment do not matter any more.
@@ -280,6 +287,7 @@ impl<D: Disk> FileLog<D> {
             record_bytes: 0,
             stragglers: Vec::new(),
             phase: Phase::Copy,
+            reflects: 0,
             io: None,
         }));
     }
@@ -337,6 +345,8 @@ impl<D: Disk> FileLog<D> {
                     Some(Lack::Passes) => return Next::Wait,
                     None => {}
                 }
+                // If nothing waited, that is no later than what was written.
+                work.reflects = work.reflects.min(self.writer.sequence().saturating_sub(1));
                 let Framing { mark, has_terms } = work.target.framing;
                 let (sequence, first) = (work.target.as_of, work.target.end);
                 let next =
@@ -401,7 +411,8 @@ impl<D: Disk> FileLog<D> {
                     }
                     None => {
                         // What waits to be gathered is part of the next batch.
-                        work.phase = Phase::Settle { before: self.writer.sequence() + 1 };
+                        work.reflects = self.writer.sequence();
+                        work.phase = Phase::Settle { before: work.reflects + 1 };
                         self.write_out(work)
                     }
                 }
@@ -521,7 +532,9 @@ impl<D: Disk> FileLog<D> {
 
     /// The new file takes the place of the old ones.
     fn finish_rewrite(&mut self, work: Box<Rewrite>) {
-        let Rewrite { sources, mut target, records, record_bytes, stragglers, .. } = *work;
+        let Rewrite { sources, mut target, records, record_bytes, stragglers, reflects, .. } =
+            *work;
+        self.giving.sending.reflect(reflects);
         let segments = &mut self.store.segments;
         let Some(first) = sources.first().and_then(|(number, _)| segments.by_number(*number))
         else {

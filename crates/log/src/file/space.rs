@@ -132,6 +132,11 @@ impl Space {
         self.stuck.iter().flat_map(|it| &it.epochs).copied()
     }
 
+    /// Whether files are being written or removed.
+    pub(super) fn is_busy(&self) -> bool {
+        self.rewrite.as_ref().is_some_and(|work| work.is_waiting()) || !self.leaving.is_empty()
+    }
+
     pub(super) fn is_rewriting(&self) -> bool {
         self.rewrite.is_some()
     }
@@ -174,7 +179,8 @@ impl<D: Disk> FileLog<D> {
     pub(super) fn space_step(&mut self) {
         // What a log has without a term is not known to be agreed to. A follower knows what is.
         let is_unsure = self.writer.has_no_term() && self.following.is_none();
-        if self.writer.has_failed() || self.space.is_held || is_unsure {
+        let is_held = self.space.is_held || self.incoming.is_some();
+        if self.writer.has_failed() || is_held || is_unsure {
             return;
         }
         if self.space.may_remove {
@@ -238,6 +244,7 @@ impl<D: Disk> FileLog<D> {
     /// Has files removed one at a time: a removal takes as long as some syncs, and whoever waits for a write is behind one
     /// of them at most. Those that could not be removed are tried again after the last of others that could.
     fn remove_doomed(&mut self) {
+        self.bound_manifest();
         if !self.space.leaving.is_empty() || self.remove_next_doomed() {
             return;
         }
@@ -248,11 +255,21 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
+    /// Files of a manifest that are needed for nothing else are kept for it, as long as they are not too much. A full disk keeps
+    /// none.
+    fn bound_manifest(&mut self) {
+        let Self { space, giving, writer, options, .. } = self;
+        let kept: u64 = space.doomed.iter().map(|it| giving.sending.len_of(it.file)).sum();
+        if kept > options.manifest_bytes || kept > 0 && writer.is_full() {
+            giving.sending.let_go();
+        }
+    }
+
     /// Has the first file removed that may be. False if there is none.
     fn remove_next_doomed(&mut self) -> bool {
         let Self { space, fetch, writer, giving, .. } = self;
         let mut may_go = |it: &Doomed| {
-            let is_read = fetch.reads(it.file) || giving.reads(it.file);
+            let is_read = fetch.reads(it.file) || giving.needs(it.file);
             !is_read && writer.leaves(it.file) && !space.is_needed(it)
         };
         let Some(index) = space.doomed.iter().position(&mut may_go) else { return false };
@@ -319,6 +336,8 @@ impl<D: Disk> FileLog<D> {
             self.space.may_remove |= waits;
             let Some(segment) = dead.and_then(|index| segments.remove(index)) else { return };
             fetch.file_gone(segment.file);
+            // A note that nobody needed any more was in no batch.
+            giving.sending.reflect(segment.last_noted.min(writer.sequence().saturating_sub(1)));
             let (file, through) = (segment.file, Some(segment.through));
             self.space.doomed.push(Doomed { file, through, epochs: segment.epochs });
         }

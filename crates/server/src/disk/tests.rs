@@ -1,3 +1,5 @@
+mod snapshot;
+
 use std::sync::{Condvar, Mutex};
 
 use leveret_log::disk::{Body, Reached, Stage};

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leveret_log::disk::{Body, DiskError, Done, FileName, Op, Token, lens_like};
-use leveret_log::file::Undigested;
+use leveret_log::file::{Checked, Undigested, check};
 
 use super::roster::List;
 use super::{Job, SYNCS, WRITES, Worker, failed, not_written, sync_dir, tell_stuck};
@@ -39,6 +39,8 @@ pub(super) struct Writer {
     dir: PathBuf,
     /// The file written to last.
     open: Option<Open>,
+    /// The file of which a piece came last.
+    coming: Option<(FileName, File)>,
     /// Whether there is a file to make the next one of. None if none is ever kept.
     spare: Option<Spare>,
     /// When the disk may be tried again, which was found full.
@@ -75,6 +77,10 @@ impl Worker for Writer {
             Job::Do(token, op) => Some((token, self.perform(op))),
             Job::Close(file) => {
                 self.close(file);
+                None
+            }
+            Job::CloseAll => {
+                self.open = None;
                 None
             }
         }
@@ -118,7 +124,18 @@ impl Writer {
     /// One that makes each file anew.
     pub(super) fn new(dir: &Path, room: Arc<Room>, list: Arc<Ranked<List>>) -> Self {
         let (dir, has_listed, stuck) = (dir.to_owned(), false, BTreeSet::new());
-        Self { dir, open: None, spare: None, full_until: None, room, list, has_listed, stuck }
+        let coming = None;
+        Self {
+            dir,
+            open: None,
+            coming,
+            spare: None,
+            full_until: None,
+            room,
+            list,
+            has_listed,
+            stuck,
+        }
     }
 
     /// One that makes files of those it removed.
@@ -209,6 +226,45 @@ impl Writer {
         Ok(Open { name, file, is_new, is_reused: false, end: 0 })
     }
 
+    /// Writes a piece of a file that comes.
+    fn receive(&mut self, name: FileName, position: u64, bytes: &[u8]) -> std::io::Result<()> {
+        if self.room.is_wanted() {
+            self.drop_spare();
+        }
+        if self.coming.as_ref().is_none_or(|(it, _)| *it != name) {
+            let path = self.dir.join(name.coming());
+            let open = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+            self.coming = Some((name, open));
+        }
+        let Some((_, file)) = &self.coming else { return Ok(()) };
+        let since = Instant::now();
+        file.write_all_at(bytes, position)?;
+        WRITES.count(bytes.len() as u64, since);
+        Ok(())
+    }
+
+    /// Looks how much of a file is whole. What came is there after a power cut, too.
+    fn look(&mut self, name: FileName, len: u64, has_come: bool) -> Result<Checked, DiskError> {
+        self.coming = None;
+        let path = if has_come { name.coming() } else { name.to_string() };
+        let look = || {
+            let file = match File::open(self.dir.join(path)) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Checked::default()),
+                opened => opened?,
+            };
+            if has_come {
+                file.sync_all()?;
+                sync_dir(&self.dir)?;
+            }
+            let len = len.min(file.metadata()?.len());
+            check(len, &mut |position, into| {
+                file.read_exact_at(into, position).map_err(|error| failed(&error))
+            })
+            .map_err(std::io::Error::other)
+        };
+        look().map_err(|error| failed(&error))
+    }
+
     fn pause_if_full(&mut self) {
         if let Some(until) = self.full_until.take() {
             std::thread::sleep(until.saturating_duration_since(Instant::now()));
@@ -272,6 +328,39 @@ impl Writer {
                 }
                 Done::Cut(self.cut_off(file, len).map_err(|error| failed(&error)))
             }
+            Op::Receive { file, position, bytes } => {
+                self.pause_if_full();
+                let written = self.receive(file, position, &bytes);
+                let written = written.map_err(|error| not_written(&error));
+                match written {
+                    Ok(()) => self.room.wrote(bytes.len() as u64),
+                    Err(DiskError::Full) => {
+                        self.room.refused();
+                        self.full_until = Some(Instant::now() + FULL_PAUSE);
+                    }
+                    Err(_) => {}
+                }
+                Done::Received(written)
+            }
+            Op::Discard { file } => {
+                self.full_until = None;
+                self.coming = None;
+                let gone = match std::fs::remove_file(self.dir.join(file.coming())) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                    removed => removed,
+                };
+                Done::Received(gone.map_err(|error| failed(&error)))
+            }
+            Op::Check { file, len, has_come } => Done::Checked(self.look(file, len, has_come)),
+            Op::Install { lines, arriving } => {
+                (self.open, self.coming) = (None, None);
+                let there = names_in(&self.dir).map_err(|error| failed(&error));
+                let installed = there.and_then(|it| self.list.lock().install(lines, arriving, &it));
+                match installed {
+                    Err(error @ DiskError::Failed(_)) => Done::Failed(error),
+                    result => Done::Installed(result),
+                }
+            }
             Op::SetPoint(point) => {
                 self.pause_if_full();
                 let result = self.list.lock().set_point(point);
@@ -328,6 +417,15 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+/// The segment files of a directory.
+fn names_in(dir: &Path) -> std::io::Result<Vec<FileName>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        found.extend(entry?.file_name().to_str().and_then(FileName::parse));
+    }
+    Ok(found)
 }
 
 fn not_for_this_thread() -> DiskError {
