@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use leveret_log::disk::Disk;
+use leveret_log::disk::{Disk, Point};
 use leveret_log::file::BatchCopy;
 use leveret_log::{BatchName, FileLog};
 
@@ -33,6 +33,8 @@ pub(crate) struct Reports {
     pub(crate) stored: Option<BatchName>,
     /// The last batch that it does not have as it was written.
     pub(crate) point: Option<BatchName>,
+    /// Files wait to go until its list of files knows a later point.
+    pub(crate) wants_point: bool,
     /// Batches that were asked for, and why one cannot be had.
     pub(crate) read: Vec<(u64, Result<BatchCopy, String>)>,
     /// Its shard is to have a turn.
@@ -48,6 +50,7 @@ impl Reports {
         let has_news = self.stored.is_some() || self.point.is_some() || self.failed.is_some();
         !has_news
             && !self.wants_turn
+            && !self.wants_point
             && self.pause.is_none()
             && self.made.is_empty()
             && self.read.is_empty()
@@ -59,6 +62,7 @@ impl Reports {
         self.stored = more.stored.or(self.stored);
         self.point = more.point.or(self.point);
         self.wants_turn |= more.wants_turn;
+        self.wants_point |= more.wants_point;
         self.pause = more.pause.or(self.pause);
         self.failed = more.failed.or_else(|| self.failed.take());
     }
@@ -73,6 +77,8 @@ pub(crate) struct Orders {
     pub(crate) wanted: Vec<RangeInclusive<u64>>,
     /// Changes of members that are to be written.
     pub(crate) members: Vec<Vec<u8>>,
+    /// What its list of files is to know before files go.
+    pub(crate) point: Option<Point>,
     /// All have the batches below.
     pub(crate) let_go_of: u64,
     pub(crate) hold: Hold,
@@ -111,6 +117,7 @@ impl Default for Orders {
             agreed: BatchName::NONE,
             wanted: Vec::new(),
             members: Vec::new(),
+            point: None,
             let_go_of: 0,
             hold: Hold::default(),
             pause: None,
@@ -152,7 +159,8 @@ impl Desk {
         let orders = &mut self.trays().orders;
         let (wanted, members) =
             (std::mem::take(&mut orders.wanted), std::mem::take(&mut orders.members));
-        Orders { wanted, members, ..orders.clone() }
+        let point = orders.point.take();
+        Orders { wanted, members, point, ..orders.clone() }
     }
 }
 

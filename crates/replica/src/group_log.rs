@@ -47,6 +47,8 @@ struct Lent {
     asked: BTreeSet<Offset>,
     /// The shard is to have a turn for some of that.
     has_called: bool,
+    /// How far all agreed when a point was asked for.
+    point_asked: BatchName,
     has_failed: bool,
 }
 
@@ -86,6 +88,7 @@ impl<D: Disk> GroupLog<D> {
             pause: None,
             asked: BTreeSet::new(),
             has_called: false,
+            point_asked: BatchName::NONE,
             has_failed: false,
         };
         Self { log, lent: Some(Box::new(lent)) }
@@ -152,6 +155,11 @@ impl Lent {
             let result = log.append_members(bytes).map_err(|error| error.to_string());
             let made = result.and_then(|()| log.sync_made().map_err(|error| error.to_string()));
             made.err().into_iter().for_each(|error| _ = failed.get_or_insert(error));
+        }
+        orders.point.into_iter().for_each(|point| log.set_point(point));
+        // Once for each batch that all agree upon: a later point may do.
+        if log.wants_point() && self.point_asked != orders.agreed {
+            (self.point_asked, reports.wants_point) = (orders.agreed, true);
         }
         reports.pause = orders.pause.filter(|_| orders.pause != self.pause);
         self.pause = orders.pause;

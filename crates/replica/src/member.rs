@@ -284,7 +284,7 @@ impl<D: Disk> Member<D> {
         let is_out = self.is_out();
         let Some(lent) = self.lent.as_mut().filter(|_| !is_out) else { return };
         let reports = lent.desk().take_reports();
-        let Reports { made, stored, point, read, wants_turn, pause, failed } = reports;
+        let Reports { made, stored, point, wants_point, read, wants_turn, pause, failed } = reports;
         for (name, batch) in made {
             // What the replica wanted it has.
             if batch.members().is_none() {
@@ -308,6 +308,11 @@ impl<D: Disk> Member<D> {
         // Only what the replica has heard of is its log.
         if let Some(point) = point {
             self.begin_behind(point);
+        }
+        if let Some(lent) = self.lent.as_ref().filter(|_| wants_point) {
+            let point = changes::logged(self.replica.snapshot());
+            lent.desk().order(|orders| orders.point = Some(point));
+            self.actions.wakes_log = true;
         }
     }
 
@@ -641,8 +646,13 @@ impl<D: Disk> Member<D> {
         if agreed.number > self.told.number && log.term_of(agreed.number).is_some() {
             match log.apply_to(agreed) {
                 Ok(()) => self.told = agreed,
-                Err(error) => self.fail(error.to_string()),
+                Err(error) => return self.fail(error.to_string()),
             }
+        }
+        let Some(log) = self.log.as_mut().filter(|log| log.wants_point()) else { return };
+        let point = self.replica.snapshot();
+        if point.at.number <= self.told.number {
+            log.set_point(changes::logged(point));
         }
     }
 

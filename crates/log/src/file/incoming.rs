@@ -128,7 +128,7 @@ impl Incoming {
     /// A file that came damaged too often, or does not go with the others.
     fn damaged(&self) -> Option<FileName> {
         let often = self.files.iter().find(|it| it.damaged >= DAMAGED_MAX);
-        self.misfit.or(often.map(|it| it.of.file))
+        self.misfit.or_else(|| often.map(|it| it.of.file))
     }
 
     /// What was looked at, if each file is whole.

@@ -1,6 +1,9 @@
-//! A change of members as the bytes of its batch have it.
+//! A change of members as the bytes of its batch have it, and members as the list of files has them.
 
-use crate::members::{Change, MemberId, Step};
+use leveret_log::disk;
+
+use crate::batches::Point;
+use crate::members::{Change, MemberId, Members, Step};
 
 /// Bytes of a step: what becomes of whom.
 const STEP: usize = 9;
@@ -35,6 +38,36 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Change> {
     rest.is_empty().then_some(Change { steps })
 }
 
+/// A point in words of the log: of each kind of member, how many there are, and who.
+pub(crate) fn logged(point: &Point) -> disk::Point {
+    let Members { voters, learners, outgoing, learners_next } = &point.members;
+    let mut bytes = Vec::new();
+    for of in [voters, learners, outgoing, learners_next] {
+        bytes.extend((of.len() as u32).to_le_bytes());
+        of.iter().for_each(|id| bytes.extend(id.0.to_le_bytes()));
+    }
+    disk::Point { at: point.at, members: bytes.into() }
+}
+
+/// What a log's point says, if it says it in these words. Nobody asks yet: a member without snapshots keeps all changes of members.
+#[cfg(test)]
+pub(crate) fn of_log(point: &disk::Point) -> Option<Point> {
+    let mut bytes = &point.members[..];
+    let mut kinds: [Vec<MemberId>; 4] = Default::default();
+    for kind in &mut kinds {
+        let (count, rest) = bytes.split_first_chunk()?;
+        bytes = rest;
+        for _ in 0..u32::from_le_bytes(*count) {
+            let (id, rest) = bytes.split_first_chunk()?;
+            kind.push(MemberId(u64::from_le_bytes(*id)));
+            bytes = rest;
+        }
+    }
+    let [voters, learners, outgoing, learners_next] = kinds;
+    let members = Members { voters, learners, outgoing, learners_next };
+    bytes.is_empty().then_some(Point { at: point.at, members })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +85,28 @@ mod tests {
             }
         }
         assert_eq!(decode(&[3; STEP]), None, "no such kind");
+    }
+
+    #[test]
+    fn members_come_back() {
+        let ids = [1, 7, u64::MAX].map(MemberId);
+        let members = Members {
+            voters: ids.to_vec(),
+            learners: vec![],
+            outgoing: ids[1..].to_vec(),
+            learners_next: ids[..1].to_vec(),
+        };
+        let at = leveret_log::BatchName { number: 9, term: 2 };
+        for members in [members, Members::default()] {
+            let point = Point { at, members };
+            let logged = logged(&point);
+            assert_eq!(of_log(&logged), Some(point));
+            for len in 0..logged.members.len() {
+                let members = logged.members.slice(..len);
+                assert_eq!(of_log(&disk::Point { at, members }), None, "{len} bytes");
+            }
+            let members = [&logged.members[..], &[0]].concat().into();
+            assert_eq!(of_log(&disk::Point { at, members }), None);
+        }
     }
 }

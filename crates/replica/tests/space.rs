@@ -1,0 +1,119 @@
+//! A member's log gives back space, lent or not: its list of files is told who is a member before a file goes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use leveret_log::disk::SimDisk;
+use leveret_log::file::Options;
+use leveret_log::{BatchName, Holder, Keep, Log};
+use leveret_replica::{GroupLog, Member, MemberId, Members, Point, Settings};
+
+const ONE: [Holder; 1] = [Holder::new(1)];
+
+type Taken = leveret_replica::MemberActions;
+
+/// What a member wants is done: words are kept at once.
+fn take(member: &mut Member<SimDisk>) -> Taken {
+    let mut all = Taken::default();
+    loop {
+        let actions = member.take_actions();
+        let last = actions.keep.last().map(|(_, ticket)| *ticket);
+        all.messages.extend(actions.messages);
+        all.wakes_log |= actions.wakes_log;
+        assert_eq!(actions.failed, None);
+        let Some(ticket) = last else { return all };
+        member.kept(ticket);
+    }
+}
+
+fn open(id: u64, disk: &SimDisk) -> Member<SimDisk> {
+    let members = Members::of(&[MemberId(1), MemberId(2)]);
+    let point = Point { at: BatchName { number: 1, term: 1 }, members };
+    let options = Options { segment_bytes: 4_000, cache_bytes: 0, ..Options::default() };
+    let held_bytes = 100_000;
+    let settings = Settings { tick_ms: 100, election_ticks: 4, held_bytes, ..Settings::default() };
+    let word = Some(Default::default());
+    Member::open(MemberId(id), settings, id, word, disk.clone(), options, point).unwrap().0
+}
+
+#[test]
+fn files_go_when_nobody_needs_them() {
+    let disks = [1, 2].map(SimDisk::new);
+    let mut members = [1, 2].map(|id| open(id, &disks[id as usize - 1]));
+    let mut now_ms = 0;
+    let mut turn = |members: &mut [Member<SimDisk>; 2],
+                    log: &mut Option<(GroupLog<SimDisk>, Arc<AtomicBool>)>| {
+        now_ms += 10;
+        for at in 0..2 {
+            members[at].tick(now_ms);
+            members[at].disk_woke();
+            if at == 0
+                && let Some((log, rung)) = log
+            {
+                log.collect().unwrap();
+                if rung.swap(false, Ordering::Relaxed) {
+                    members[0].log_woke();
+                }
+            }
+            for (to, message, copies) in take(&mut members[at]).messages {
+                members[to.0 as usize - 1].step(MemberId(at as u64 + 1), message, copies);
+            }
+        }
+    };
+    let mut lent = None;
+    for _ in 0..10_000 {
+        turn(&mut members, &mut lent);
+        if members[0].leads().is_some() {
+            break;
+        }
+        // The first one is to lead.
+        if members[1].leads().is_some() {
+            let _ = members[1].transfer(MemberId(1));
+        }
+    }
+    let rung = Arc::new(AtomicBool::new(false));
+    let bell = rung.clone();
+    let wake = Arc::new(move || bell.store(true, Ordering::Relaxed));
+    lent = Some((members[0].lend_log(wake).unwrap(), rung));
+    let mut most = [0; 2];
+    for number in 0..600 {
+        let log = &mut lent.as_mut().unwrap().0;
+        let at = log.append(b"h", &[&[number as u8; 200]], &ONE, Keep::Durable).unwrap();
+        for _ in 0..20 {
+            lent.as_mut().unwrap().0.sync().unwrap();
+            turn(&mut members, &mut lent);
+        }
+        let log = &mut lent.as_mut().unwrap().0;
+        assert!(log.readable() > at, "record {number}");
+        log.release(at, ONE[0]).unwrap();
+        for (most, disk) in most.iter_mut().zip(&disks) {
+            *most = disk.files().len().max(*most);
+        }
+    }
+    for at in 0..2 {
+        // More than 30 were written.
+        assert!(most[at] < 20, "{most:?}");
+        let status = members[at].status();
+        assert!(status.agreed.number > 600 && status.members.voters.len() == 2);
+    }
+    // A start knows who is a member, and goes on.
+    drop((members, lent));
+    for disk in &disks {
+        disk.crash();
+    }
+    let mut members = [1, 2].map(|id| open(id, &disks[id as usize - 1]));
+    assert!(members.iter().all(|it| it.status().last.number > 600));
+    let mut now_ms = 0;
+    let leads = (0..10_000).any(|_| {
+        now_ms += 10;
+        for at in 0..2 {
+            members[at].tick(now_ms);
+            members[at].disk_woke();
+            for (to, message, copies) in take(&mut members[at]).messages {
+                members[to.0 as usize - 1].step(MemberId(at as u64 + 1), message, copies);
+            }
+        }
+        members.iter().any(|it| it.leads().is_some())
+    });
+    assert!(leads);
+}
