@@ -6,7 +6,9 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::net::Shutdown;
 use tokio::net::TcpStream;
@@ -30,11 +32,26 @@ pub(super) struct Moved {
     pub(super) down: AtomicU64,
 }
 
-/// Relays until both sides have ended, or one of them is gone. A side that has said all hears the rest of the other one.
-pub(super) async fn relay(client: &TcpStream, leader: &TcpStream, moved: &Moved) -> io::Result<()> {
-    let up = pump(client, leader, &moved.up);
-    let down = pump(leader, client, &moved.down);
-    tokio::try_join!(up, down).map(drop)
+/// Relays until both sides have ended, or one of them is gone. A client that has said all hears the rest of the answer. The other way
+/// round it has no longer than `farewell`: nobody listens to it, and one that is gone without a word would stay for ever.
+pub(super) async fn relay(
+    client: &TcpStream,
+    leader: &TcpStream,
+    moved: &Moved,
+    farewell: Duration,
+) -> io::Result<()> {
+    let mut up = pin!(pump(client, leader, &moved.up));
+    let mut down = pin!(pump(leader, client, &moved.down));
+    tokio::select! {
+        ended = &mut up => {
+            ended?;
+            down.await
+        }
+        ended = &mut down => {
+            ended?;
+            tokio::time::timeout(farewell, up).await.unwrap_or(Ok(()))
+        }
+    }
 }
 
 /// What came of a block.

@@ -509,7 +509,7 @@ impl Shared {
             tokio::time::sleep(self.limits.farewell).await;
         };
         let ended = tokio::select! {
-            ended = relay(&client, &leader, &totals.moved) => ended,
+            ended = relay(&client, &leader, &totals.moved, self.limits.farewell) => ended,
             () = is_over => Ok(()),
         };
         if let Err(error) = ended {

@@ -139,6 +139,20 @@ fn a_client_and_the_broker_hear_each_other_to_the_end() {
 }
 
 #[test]
+fn a_client_that_goes_without_a_word_does_not_stay() {
+    let limits = Limits { farewell: Duration::from_millis(10), ..LIMITS };
+    let set = start(door(RelayedListener::Amqp), Some(7), limits);
+    let broker = set.broker(7);
+    let client = set.connect();
+    let relayed = accept(&broker);
+    until(|| set.totals.now().open == 1);
+    // As the broker does when no heartbeat comes.
+    drop(relayed);
+    until(|| set.totals.now().open == 0);
+    drop(client);
+}
+
+#[test]
 fn what_the_proxy_says_of_the_client_goes_on() {
     let set =
         start(StandbyListener { proxy: true, ..door(RelayedListener::Amqps) }, Some(7), LIMITS);
