@@ -28,6 +28,8 @@ pub(crate) struct Groups<D: Disk> {
     /// Groups with actions that were not taken.
     touched: Vec<bool>,
     is_lent: bool,
+    /// Groups of which it was said that this node cannot catch up.
+    behind: Vec<bool>,
     looked_ms: u64,
     /// When each was last transferred.
     transferred_ms: Vec<Option<u64>>,
@@ -68,6 +70,7 @@ impl<D: Disk> Groups<D> {
             members,
             touched: vec![true; count],
             is_lent: false,
+            behind: vec![false; count],
             looked_ms: 0,
             transferred_ms: vec![None; count],
             partly_ms: None,
@@ -145,6 +148,15 @@ impl<D: Disk> Groups<D> {
                     to.wakes.push(group);
                 }
                 to.told.extend(actions.told.into_iter().map(|it| format!("group {group}: {it}")));
+                if let (Some(point), Some(said)) = (actions.behind, self.behind.get_mut(index))
+                    && !std::mem::replace(said, true)
+                {
+                    to.told.push(format!(
+                        "group {group}: this node was away for too long: the node that leads has what it lacks up to {} no more as it \
+                         was, and another copy cannot be fetched yet. It stays behind, and cannot lead",
+                        point.at
+                    ));
+                }
                 // A node that leaves has stopped its broker: nothing is left to begin anew for.
                 to.must_restart |= actions.must_restart && self.leaving.is_none();
                 if let Some(why) = actions.failed {

@@ -347,7 +347,7 @@ fn refusals() {
         Code::Unavailable, "this node stands alone");
     refused("grow rabbit@there all", &[("GET /api/nodes?columns=name,leads", 200, r#"[{"name": "rabbit@here"}]"#)],
         Code::Usage, "not a member of the cluster");
-    refused("join_cluster rabbit@there", &[], Code::Unavailable, "this node stands alone");
+    refused("join_cluster rabbit@there", &[], Code::Unavailable, "cannot be changed yet");
     refused("eval 1+1.", &[], Code::Unavailable, "not written in Erlang");
     refused("export_definitions --for rabbitmq-5 -", &[], Code::Usage, "--for knows rabbitmq and rabbitmq-4");
     refused("log_tail -N many", &[], Code::Usage, "number must be a whole number");

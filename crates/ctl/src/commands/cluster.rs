@@ -13,7 +13,15 @@ const NODE: Word = one("member", "A node");
 
 fn alone(it: &mut Call<'_>) -> Result<Answer, Fault> {
     it.say()?;
-    Err(Fault::unavailable("clusters are not there: this node stands alone"))
+    Err(Fault::unavailable("this node stands alone: it was told of no others"))
+}
+
+fn members(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    it.say()?;
+    Err(Fault::unavailable(
+        "the members of a cluster cannot be changed yet: nodes form one when all that are listed \
+         (cluster_formation.classic_config.nodes) are there for the first time, with empty data directories",
+    ))
 }
 
 /// How often a command that waits looks.
@@ -38,7 +46,7 @@ fn reset(it: &mut Call<'_>) -> Result<Answer, Fault> {
     it.say()?;
     Err(Fault::unavailable(
         "a node is not reset while it runs: stop it, move its data directory away (leveret ctl status \
-         names it) and start it again",
+         names it) and start it again; the others of a cluster refuse it then",
     ))
 }
 
@@ -86,16 +94,16 @@ pub(super) const COMMANDS: &[Command] = &[
     })
     .takes(&[one("count", "How many")])
     .says("Will wait for at least {count} nodes to join the cluster of {node}."),
-    Command::new("join_cluster", Tools::CTL, "Not there: this node stands alone", alone)
+    Command::new("join_cluster", Tools::CTL, "Not there yet: members cannot be changed", members)
         .takes(&[ignored("disc"), ignored("ram"), NODE])
         .says("Clustering node {node} with {member}"),
-    Command::new("forget_cluster_node", Tools::CTL, "Not there: this node stands alone", alone)
+    Command::new("forget_cluster_node", Tools::CTL, "Not there yet: members cannot be changed", members)
         .takes(&[ignored("offline"), NODE])
         .says("Removing node {member} from the cluster"),
-    Command::new("rename_cluster_node", Tools::CTL, "Not there: this node stands alone", alone)
+    Command::new("rename_cluster_node", Tools::CTL, "Not there yet: members cannot be changed", members)
         .takes(&[many("members", "Nodes")])
         .says("Renaming cluster nodes: {members}"),
-    Command::new("update_cluster_nodes", Tools::CTL, "Not there: this node stands alone", alone)
+    Command::new("update_cluster_nodes", Tools::CTL, "Not there yet: members cannot be changed", members)
         .takes(&[NODE])
         .says("Will seed {node} from {member} on next start"),
     Command::new("discover_peers", Tools::DIAGNOSTICS, "Show the nodes of the cluster", |it| {
