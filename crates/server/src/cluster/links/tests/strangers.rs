@@ -72,6 +72,22 @@ async fn what_is_no_node_hears_nothing() {
     drop(node);
 }
 
+/// What is told arrives, though more has come than was read.
+#[tokio::test]
+async fn a_refusal_arrives() {
+    let (node, address) = node(TIMES);
+    for _ in 0..20 {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        socket.write_all(&[&b"LVRTLINK\x09\0\0\0"[..], &[0; 2000]].concat()).await.unwrap();
+        let told = String::from_utf8_lossy(&rest(&mut socket).await).into_owned();
+        assert!(
+            told.ends_with("its handshake has an error: a message of an unknown kind"),
+            "{told}"
+        );
+    }
+    drop(node);
+}
+
 /// One that stops in the middle is told after a while, wherever that is.
 #[tokio::test]
 async fn who_stalls_is_closed() {
@@ -161,6 +177,7 @@ async fn wrong_frames_end_a_link() {
 /// A newer connection takes the place of a link once it has proved who it is, and not before.
 #[tokio::test]
 async fn newer_connections_replace_older_ones() {
+    let (log, _guard) = Log::start();
     let (mut node, address) = node(TIMES);
     let mut old = link(address).await;
     assert_eq!(node.linked().await, RaftId(1));
@@ -170,10 +187,11 @@ async fn newer_connections_replace_older_ones() {
     let heard = frame(Kind::new(Class::Batches, 10), b"");
     old[0].write_all(&heard).await.unwrap();
     assert_eq!(node.letter().await, (RaftId(1), heard_in(1, 1)));
-    // Not even a link that does not know of its end, as its machine is gone.
+    // A link may not know of its end, as its machine is gone.
     let mut new = link(address).await;
     assert_eq!(node.unlinked().await, RaftId(1));
     assert_eq!(node.linked().await, RaftId(1));
+    assert_eq!(log.count("the link with node a@x has ended: the other side has called anew"), 1);
     for socket in &mut old {
         rest(socket).await;
     }
