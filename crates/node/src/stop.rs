@@ -56,11 +56,17 @@ pub enum Next {
 }
 
 impl PutAway {
-    /// One round over all shards.
+    /// One round over all shards. An error is the end: no other round is to follow.
     pub fn round<N: Stopping>(&mut self, node: &mut N) -> Result<Next, SyncError> {
         match self {
             Self::Departing => Ok(self.depart(node)),
-            Self::Writing => write(node),
+            Self::Writing => {
+                let written = write(node);
+                if !matches!(written, Ok(Next::Waits)) {
+                    give_up_writing(node);
+                }
+                written
+            }
         }
     }
 
@@ -91,6 +97,14 @@ pub fn under_way<N: Stopping>(node: &mut N) -> u64 {
     (0..node.shards()).map(|index| node.shard(index, |it| it.under_way())).sum()
 }
 
+/// The stop ends, whatever the disks have. Dead letters that have no queue to come back to are lost, and that is told. A driver
+/// says so itself only if it waits for the disks no longer.
+pub fn give_up_writing<N: Stopping>(node: &mut N) {
+    for index in 0..node.shards() {
+        node.shard(index, |shard| shard.tell_given_up());
+    }
+}
+
 fn write<N: Stopping>(node: &mut N) -> Result<Next, SyncError> {
     let mut is_done = true;
     // What a disk has done since is told first: what one shard has is not to come back in another.
@@ -105,13 +119,7 @@ fn write<N: Stopping>(node: &mut N) -> Result<Next, SyncError> {
         Some(failure) => Err(failure.clone()),
         None => Ok(meta.log().durable() == meta.log().end()),
     })?;
-    if !is_done {
-        return Ok(Next::Waits);
-    }
-    for index in 0..node.shards() {
-        node.shard(index, |shard| shard.tell_given_up());
-    }
-    Ok(Next::Done)
+    Ok(if is_done { Next::Done } else { Next::Waits })
 }
 
 #[cfg(test)]

@@ -465,6 +465,7 @@ fn write_all(node: &Arc<Node>, waker: &Waker, step: &Beat) -> bool {
                     step.goes_on(Doing::PutAway);
                 }
                 if patience.is_over(moved, now) {
+                    stop::give_up_writing(&mut node);
                     tell_too_long(waker);
                     return false;
                 }
