@@ -97,22 +97,20 @@ impl Bed<'_> {
     }
 }
 
-/// Waits until one node leads, as it says and nobody denies: its number. A node that does not lead may have no control socket.
+/// Waits until one node leads and all that run know: its number.
 pub(super) fn leader(members: &[Member]) -> anyhow::Result<usize> {
     let deadline = Instant::now() + ELECTION;
     loop {
         let say = |it: &Member| leader_in(&it.status()?, members.len());
-        let said: Vec<_> = members.iter().map(|it| it.is_up().then(|| say(it)).flatten()).collect();
-        let named: Vec<_> = said.iter().copied().flatten().collect();
-        if let Some(first) = named.first().copied()
-            && named.iter().all(|it| *it == first)
-            && said[first].is_some()
+        let said: Vec<_> = members.iter().filter(|it| it.is_up()).map(say).collect();
+        if let Some(Some(first)) = said.first()
+            && said.iter().all(|it| *it == Some(*first))
         {
-            return Ok(first);
+            return Ok(*first);
         }
         ensure!(
             Instant::now() < deadline,
-            "the nodes agree on no leader for {ELECTION:?}; by node they say {said:?}"
+            "the nodes agree on no leader for {ELECTION:?}; they say {said:?}"
         );
         sleep(Duration::from_millis(100));
     }
