@@ -1,7 +1,7 @@
 //! `leveret serve`: from options to a running node, and to its end.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,7 +99,7 @@ pub struct AmqpListener {
 /// How long clients have to answer `connection.close` when the broker stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
-/// The same, of one that leads its cluster no more: meanwhile nobody here can be served.
+/// The same, of one that leads its cluster no more, or is about to: meanwhile nobody is served.
 const DEPOSED_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Runs a node with its front ends until a signal or [`Stop`] ends it.
@@ -240,9 +240,14 @@ pub fn run(
         };
         let asks = (&mut stops, &mut asked);
         let mut end = serve_until_the_end(&node, &mut filling, asks, &mut led, is_ready).await;
-        if let (Ends::Deposed, Some(led)) = (&end, led.take()) {
+        if let (Ends::Deposed, Some(led)) = (&end, led.as_ref()) {
             close_connections(&node, Farewell::Deposed).await;
-            return led.begin_anew(&logs);
+            if !is_asked(&mut stops, &mut asked).await {
+                return led.begin_anew(&logs);
+            }
+            // Nothing is left to be put away: what was agreed upon the others have.
+            tracing::info!("stopped");
+            return Ok(());
         }
         if let Some(supervisor) = &supervisor {
             supervisor.is_stopping();
@@ -255,13 +260,14 @@ pub fn run(
             task.abort();
         }
         if let Ends::Asked = end {
-            end = fill_before_the_stop(&node, filling, &step).await;
+            end = fill_before_the_stop(&node, filling, &mut led, &step).await;
         }
         let has_failed = matches!(end, Ends::Failed);
+        let farewell = if led.is_some() { Farewell::HandOver } else { Farewell::Stop };
         step.goes_on(Doing::Stop);
         // However many wait for a slow hash: requests among them would hold up the end of the front ends.
         node.logins.close();
-        close_connections(&node, Farewell::Stop).await;
+        close_connections(&node, farewell).await;
         step.goes_on(Doing::Stop);
         front.running.stop();
         step.goes_on(Doing::Stop);
@@ -273,7 +279,7 @@ pub fn run(
         watchdog.ask_no_more();
         step.goes_on(Doing::PutAway);
         if !has_failed {
-            put_away(&node, &waker, led.is_none().then_some(&ready.data_dir), &step);
+            put_away(&node, &waker, &ready.data_dir, led.as_ref(), &step);
         }
         step.ends();
         if let Some(led) = led {
@@ -334,6 +340,17 @@ async fn serve_until_the_end(
     }
 }
 
+/// Whether a stop was asked for that nobody has heard yet.
+async fn is_asked(stops: &mut StopSignals, asked: &mut UnboundedReceiver<String>) -> bool {
+    tokio::select! {
+        biased;
+        signal = stops.comes() => tracing::info!("stopping: {signal}"),
+        Some(by) = asked.recv() => tracing::info!("stopping: asked to by {by}"),
+        () = std::future::ready(()) => return false,
+    }
+    true
+}
+
 /// Waits until this node leads its cluster no more; for ever if it is alone.
 async fn leads_no_more(led: &mut Option<Led>) -> Duty {
     match led {
@@ -351,13 +368,19 @@ async fn filled(filling: &mut Option<Filling>) -> Option<Filled> {
 }
 
 /// Waits until the queues are filled, if they are not: what may have been delivered is written down for all.
-async fn fill_before_the_stop(node: &Arc<Node>, filling: Option<Filling>, step: &Beat) -> Ends {
+async fn fill_before_the_stop(
+    node: &Arc<Node>,
+    filling: Option<Filling>,
+    led: &mut Option<Led>,
+    step: &Beat,
+) -> Ends {
     let Some(mut filling) = filling else { return Ends::Asked };
     tracing::info!("the stop waits until the queues are filled");
     let mut read = 0;
     loop {
         tokio::select! {
             () = node.failed.notified() => return Ends::Failed,
+            _ = leads_no_more(led) => return Ends::Deposed,
             restored = filling.wait() => {
                 let Some(restored) = restored else { return Ends::Failed };
                 filling.finish(node, restored);
@@ -431,7 +454,7 @@ impl Stopping for StoppingNode<'_> {
 }
 
 /// Does what is under way, and writes all of it down, unless the disks take too long. Whether all is written.
-fn write_all(node: &Arc<Node>, waker: &Waker, step: &Beat) -> bool {
+fn write_all(node: &Arc<Node>, waker: &Waker, led: Option<&Led>, step: &Beat) -> bool {
     let mut node = StoppingNode(node);
     let (mut stop, mut seen) = (PutAway::default(), 0);
     let mut patience = Patience::from(std::time::Instant::now());
@@ -439,6 +462,12 @@ fn write_all(node: &Arc<Node>, waker: &Waker, step: &Beat) -> bool {
         let before = stop;
         match stop.round(&mut node) {
             Ok(Next::Done) => return true,
+            Ok(Next::Waits) if led.is_some_and(|led| !led.leads()) => {
+                tracing::warn!(
+                    "this node leads the cluster no more: whether what was under way is there the others decide"
+                );
+                return false;
+            }
             Ok(Next::Waits) => seen = waker.wait(seen),
             Ok(Next::GoesOn) => {}
             Err(error) => {
@@ -486,12 +515,11 @@ fn tell_too_long(waker: &Waker) {
 }
 
 /// Writes down what the next start has to know, and that nothing is missing. A member of a cluster has the others and its own
-/// word for that: it has no `data_dir` here.
-fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: Option<&PathBuf>, step: &Beat) {
-    if !write_all(node, waker, step) {
+/// word for that.
+fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path, led: Option<&Led>, step: &Beat) {
+    if !write_all(node, waker, led, step) || led.is_some() {
         return;
     }
-    let Some(data_dir) = data_dir else { return };
     let shards = node.shards.iter().map(|shard| shard.actor.state().log_mut().left().collect());
     let shards = shards.collect();
     let names = node.meta.state().log_mut().left().collect();
@@ -595,7 +623,11 @@ fn announce_ready(listeners: &[Listener], ready: &Ready, node: &Node) {
 /// Why clients are told to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Farewell {
+    /// It is alone, and stops.
     Stop,
+    /// It leads a cluster, and stops: the sooner, the sooner another one takes over.
+    HandOver,
+    /// It leads no more.
     Deposed,
 }
 
@@ -603,6 +635,7 @@ enum Farewell {
 async fn close_connections(node: &Arc<Node>, why: Farewell) {
     let (reason, patience) = match why {
         Farewell::Stop => ("shutdown", STOP_PATIENCE),
+        Farewell::HandOver => ("shutdown", DEPOSED_PATIENCE),
         Farewell::Deposed => ("another node leads the cluster", DEPOSED_PATIENCE),
     };
     for connection in node.connections() {

@@ -247,7 +247,7 @@ fn read(config: &Config, basis: &Basis) -> anyhow::Result<Stored> {
     if let Some(last) = last_queue {
         topology.go_on_behind_queue(last);
     }
-    add_names(config, &mut meta, &mut topology, &waker)?;
+    add_names(config, true, &mut meta, &mut topology, &waker)?;
     Ok(Stored { meta, topology, shards, seen_below, orphans, waker })
 }
 
@@ -392,10 +392,11 @@ pub(crate) fn read_names(
     })
 }
 
-/// The names a node knows before anybody connects besides those it had: the definitions; on a first start
-/// without definitions the default user and vhost.
+/// The names a node knows before anybody connects besides those it had: the definitions, if it `imports` or is new; on a first
+/// start without definitions the default user and vhost.
 pub(crate) fn add_names(
     config: &Config,
+    imports: bool,
     meta: &mut Meta<NodeLog>,
     topology: &mut Topology,
     waker: &Waker,
@@ -409,9 +410,10 @@ pub(crate) fn add_names(
     topology.open_events(&node_name(config), events);
     match &access.load_definitions {
         // At every start, as in RabbitMQ: what is there stays, but for what definitions replace.
-        Some(path) => {
+        Some(path) if imports || meta.is_new() => {
             import_files(Path::new(path), access.skip_unsupported_definitions, topology)?;
         }
+        Some(_) => {}
         None if meta.is_new() => bootstrap(config, topology)?,
         None => {}
     }

@@ -15,13 +15,14 @@ use leveret_config::cluster::Formation;
 use leveret_link::hello::{ClusterId, RaftId, Secret};
 use leveret_link::letters::NodeStatus;
 use leveret_replica::Settings;
+use leveret_topology::Topology;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::clock::{boot_ms, now};
 use crate::disk::{RealDisk, sync_dir};
 use crate::proxy::Ends;
-use crate::startup::{Basis, node_name, resolve};
+use crate::startup::{Basis, choose_defaults, import_files, node_name, resolve};
 use crate::storage::{
     DiskOwner, Waker, disk_of_member, options_of_member, refuse_of_one_alone, tell_of_member,
 };
@@ -119,6 +120,13 @@ pub(super) fn start(
     };
     if !is_member {
         refuse_of_one_alone(&dir)?;
+        // The first one that leads imports them, and that may be this one.
+        if let Some(path) = &config.access.load_definitions {
+            let mut names = Topology::new();
+            choose_defaults(config, &mut names)?;
+            let skips = config.access.skip_unsupported_definitions;
+            import_files(Path::new(path), skips, &mut names)?;
+        }
     }
     let bell = Arc::new(Bell::new());
     waker.ring(&bell);
@@ -402,7 +410,8 @@ impl Driver {
             told,
         } = actions;
         for text in told {
-            tracing::warn!("{text}");
+            // What another node causes again and again is limited as what a client causes.
+            tracing::warn!(from = "other nodes", "{text}");
         }
         if let Some((facts, members)) = links {
             self.links.set_members(facts, members);

@@ -107,6 +107,11 @@ impl Led {
         self.handle.is_not(&Duty::Lead).await
     }
 
+    /// Whether it leads still.
+    pub(crate) fn leads(&self) -> bool {
+        *self.handle.duty.borrow() == Duty::Lead
+    }
+
     /// The broker has stopped: another member is to lead, if all is written.
     pub(crate) async fn leave(self, is_whole: bool) {
         if is_whole {
@@ -115,7 +120,7 @@ impl Led {
     }
 
     /// Replaces the process by one that knows what is on the disk, and nothing else. Returns only what kept it from that.
-    pub(crate) fn begin_anew(self, logs: &Logs) -> anyhow::Result<()> {
+    pub(crate) fn begin_anew(&self, logs: &Logs) -> anyhow::Result<()> {
         begin_anew(logs)
     }
 }

@@ -192,7 +192,8 @@ fn read(
     let shards: Vec<NodeLog> = logs.collect();
     let homes = Homes::among(shards.len() as u32);
     let (mut meta, mut topology) = read_names(config, names, homes, waker)?;
-    add_names(config, &mut meta, &mut topology, waker)?;
+    // Definitions are for the first one that leads: what was changed since stays, whoever leads.
+    add_names(config, false, &mut meta, &mut topology, waker)?;
     // Another node may have delivered any of them.
     let seen_below = vec![Offset::MAX; shards.len()];
     let orphans = Orphans::of(Path::new(&basis.data_dir));
