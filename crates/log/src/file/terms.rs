@@ -106,7 +106,8 @@ impl<D: Disk> FileLog<D> {
 
     /// The segments whose batches are here as they were written, as all behind them: the last one first.
     pub(super) fn as_written(&self) -> impl Iterator<Item = &Segment> {
-        let mut next = None;
+        // Files between those that are applied and the tail may be gone.
+        let mut next = self.following.as_ref().map(|it| it.applied().number.saturating_add(1));
         self.store.segments.all.iter().rev().take_while(move |segment| {
             let is_next = next.is_none_or(|next| segment.next_batch == next);
             next = Some(segment.as_of);

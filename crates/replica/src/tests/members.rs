@@ -8,7 +8,7 @@ mod world;
 use world::World;
 
 /// Seeds of an ordinary run. `FILE_SEEDS=1000 cargo test -p leveret-replica members` runs more.
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 150;
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "whoever looks for rare cases says how many seeds")]
@@ -27,7 +27,7 @@ fn seeds_hold_over_logs_in_files() {
     }
     eprintln!("{done:?}");
     assert!(done.terms > 3 * seeds && done.restarts > seeds / 4, "it is too quiet");
-    assert!(done.changes > seeds / 2 && done.batches > 25 * seeds, "it is too quiet");
+    assert!(done.changes > seeds / 5 && done.batches > 20 * seeds, "it is too quiet");
 }
 
 #[test]

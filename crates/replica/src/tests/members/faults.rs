@@ -95,6 +95,9 @@ impl World {
     /// who comes back.
     fn change(&mut self) -> Result<(), String> {
         let dice = self.below(u64::MAX);
+        if self.needs_snapshots() {
+            return Ok(());
+        }
         let ids: Vec<_> = self.machines.iter().map(|it: &Machine| it.id).collect();
         let Some((leader, member)) = self.leader() else { return Ok(()) };
         let status = member.status();
