@@ -54,8 +54,8 @@ pub struct Setup<D> {
     pub status: NodeStatus,
     /// Opens the disk of a directory, which may not be there yet.
     pub open_disk: Box<dyn FnMut(DiskOwner) -> io::Result<D> + Send>,
-    /// How the log of a group is opened, by its number.
-    pub options: Box<dyn FnMut(u64) -> Options + Send>,
+    /// How the log of a group is opened, by its number and that of the shards.
+    pub options: Box<dyn FnMut(u64, u32) -> Options + Send>,
 }
 
 /// Why a node cannot be a part of its cluster.
@@ -677,7 +677,7 @@ impl<D: Disk> Cluster<D> {
             let owner = DiskOwner::Group(group);
             let disk =
                 (self.setup.open_disk)(owner).map_err(|why| OpenError::Directory { owner, why })?;
-            let options = (self.setup.options)(group);
+            let options = (self.setup.options)(group, membership.shards);
             // One seed for all groups: who stands first in one stands first in all, and there is less to transfer.
             let opened = Member::open(
                 id,

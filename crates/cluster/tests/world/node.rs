@@ -125,7 +125,7 @@ impl Node {
             drawn: (RaftId(self.dice.next() | 1), ClusterId(cluster)),
             status: NodeStatus::default(),
             open_disk: Box::new(open_disk),
-            options: Box::new(|_| Options { segment_bytes: 16 << 10, ..Options::default() }),
+            options: Box::new(|_, _| Options { segment_bytes: 16 << 10, ..Options::default() }),
         };
         let cluster = Cluster::open(self.identity.as_deref(), setup)?;
         self.process = Some(Process { cluster, is_known: false, logs: None, stops_ms: None });

@@ -18,6 +18,7 @@ use leveret_replica::Settings;
 use leveret_topology::Topology;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 
 use crate::clock::{boot_ms, now};
 use crate::disk::{RealDisk, sync_dir};
@@ -154,7 +155,8 @@ pub(super) fn start(
         drawn: (RaftId(drawn(2)), ClusterId(cluster_id)),
         status: status.clone(),
         open_disk: Box::new(open_disk),
-        options: Box::new(move |group| {
+        options: Box::new(move |group, shards| {
+            let shards = usize::try_from(shards).unwrap_or(usize::MAX);
             options_of_member(local(Owner::Group(group)), memory, segment_bytes_max, shards)
         }),
     };
@@ -249,6 +251,10 @@ struct Driver {
     /// The broker runs here, or is about to: once it was told to.
     leads: bool,
     leaving: Option<oneshot::Sender<()>>,
+    /// The identity on its way to the disk.
+    writing: Option<JoinHandle<Result<(), (anyhow::Error, Vec<u8>)>>>,
+    /// The one that could not be written.
+    to_write: Option<Vec<u8>>,
     has_ended: bool,
 }
 
@@ -305,6 +311,8 @@ impl Driver {
             own,
             leads: false,
             leaving: None,
+            writing: None,
+            to_write: None,
             has_ended: false,
         };
         driver.act(ClusterActions { write_identity: None, ..first });
@@ -336,7 +344,13 @@ impl Driver {
                     None => break,
                 },
                 _ = tick.tick() => {}
-                _ = tell.tick() => self.tell(),
+                written = written(&mut self.writing) => self.has_written(written),
+                _ = tell.tick() => {
+                    self.tell();
+                    if let Some(bytes) = self.to_write.take() {
+                        self.write(bytes);
+                    }
+                }
             }
             self.cluster.tick(boot_ms());
             let actions = self.cluster.take_actions();
@@ -417,10 +431,7 @@ impl Driver {
             self.links.set_members(facts, members);
         }
         if let Some(bytes) = identity {
-            match write_identity(&self.dir, &bytes) {
-                Ok(()) => self.cluster.identity_written(),
-                Err(error) => return self.fail(&format!("{error:#}")),
-            }
+            self.write(bytes);
         }
         for (to, letter) in send {
             self.links.send(to, letter);
@@ -442,6 +453,26 @@ impl Driver {
         if left && let Some(reply) = self.leaving.take() {
             let _ = reply.send(());
             self.has_ended = true;
+        }
+    }
+
+    /// Off this thread: a slow disk is not to keep the other nodes from hearing of this one.
+    fn write(&mut self, bytes: Vec<u8>) {
+        let dir = self.dir.clone();
+        self.writing = Some(tokio::task::spawn_blocking(move || {
+            let written = write_identity(&dir, &bytes);
+            written.map_err(|error| (error, bytes))
+        }));
+    }
+
+    fn has_written(&mut self, written: Result<(), (anyhow::Error, Vec<u8>)>) {
+        match written {
+            Ok(()) => self.cluster.identity_written(),
+            Err((error, bytes)) => {
+                // What needs it waits for it. Nothing that is served does.
+                tracing::warn!(from = IDENTITY, "{error:#}; it is tried again");
+                self.to_write = Some(bytes);
+            }
         }
     }
 
@@ -488,6 +519,14 @@ impl Driver {
             Err(error) => tracing::warn!(%error, "a client of another node could not be let in"),
         }
     }
+}
+
+/// Waits until something is written; for ever if nothing is.
+async fn written<T>(writing: &mut Option<JoinHandle<T>>) -> T {
+    let Some(task) = writing else { return std::future::pending().await };
+    let written = task.await;
+    *writing = None;
+    written.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 /// Whole or not at all.
