@@ -52,6 +52,28 @@ impl Signals {
         Some(done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())))
     }
 
+    /// As [`waits_unless_stopped`](Self::waits_unless_stopped), of a node that stands by: each SIGHUP is heard.
+    pub(crate) fn stands_by_unless_stopped<T>(
+        &mut self,
+        what: impl Future<Output = T>,
+        mut hangs_up: impl FnMut(),
+    ) -> Option<T> {
+        let Self { runtime, stops, hangup } = self;
+        runtime.block_on(async {
+            tokio::pin!(what);
+            loop {
+                tokio::select! {
+                    done = &mut what => return Some(done),
+                    by = stops.comes() => {
+                        tracing::info!("stopping: {by}");
+                        return None;
+                    }
+                    _ = hangup.recv() => hangs_up(),
+                }
+            }
+        })
+    }
+
     /// Waits for something. None if the process is asked to stop meanwhile.
     pub(crate) fn waits_unless_stopped<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
         let Self { runtime, stops, .. } = self;

@@ -86,6 +86,9 @@ pub(crate) fn refuse_of_a_member(dir: &Path) -> anyhow::Result<()> {
     )
 }
 
+/// What became of a write of the identity, with its bytes if it failed.
+type IdentityWritten = Result<(), (anyhow::Error, Vec<u8>)>;
+
 /// What the thread begins with.
 struct Begins {
     dir: PathBuf,
@@ -109,7 +112,7 @@ pub(super) fn start(
     started: Instant,
     waker: &Arc<Waker>,
     bringers: Bringers,
-) -> anyhow::Result<(Handle, ClusterThread)> {
+) -> anyhow::Result<(Handle, ClusterThread, Links)> {
     let (dir, own) = (basis.data_dir.clone(), node_name(config));
     let identity = read_identity(&dir)?;
     let is_member = match &identity {
@@ -194,9 +197,9 @@ pub(super) fn start(
     let (tell, begun) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name("cluster".to_owned());
     let thread = thread.spawn(move || run(begins, &tell))?;
-    begun.recv().context("the cluster's thread ended at once")??;
+    let links = begun.recv().context("the cluster's thread ended at once")??;
     let handle = Handle { orders: orders_in, duty: duty_out, views: views_out, relayed };
-    Ok((handle, ClusterThread(thread)))
+    Ok((handle, ClusterThread(thread), links))
 }
 
 /// Whose disk it is, in this process's words.
@@ -217,7 +220,7 @@ fn in_cluster(owner: DiskOwner) -> Owner {
     }
 }
 
-fn run(begins: Begins, tell: &std::sync::mpsc::Sender<anyhow::Result<()>>) {
+fn run(begins: Begins, tell: &std::sync::mpsc::Sender<anyhow::Result<Links>>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -226,7 +229,7 @@ fn run(begins: Begins, tell: &std::sync::mpsc::Sender<anyhow::Result<()>>) {
     runtime.block_on(async {
         match Driver::begin(begins) {
             Ok(driver) => {
-                drop(tell.send(Ok(())));
+                drop(tell.send(Ok(driver.links.clone())));
                 driver.run().await;
             }
             Err(error) => drop(tell.send(Err(error))),
@@ -252,7 +255,7 @@ struct Driver {
     leads: bool,
     leaving: Option<oneshot::Sender<()>>,
     /// The identity on its way to the disk.
-    writing: Option<JoinHandle<Result<(), (anyhow::Error, Vec<u8>)>>>,
+    writing: Option<JoinHandle<IdentityWritten>>,
     /// The one that could not be written.
     to_write: Option<Vec<u8>>,
     has_ended: bool,
@@ -397,13 +400,6 @@ impl Driver {
                     }
                 }
             }
-            Order::Relay(leader, listener, ends, reply) => {
-                let links = self.links.clone();
-                tokio::spawn(async move {
-                    let socket = links.relay_to(RaftId(leader), listener, ends).await;
-                    drop(reply.send(socket.map_err(std::io::Error::other)));
-                });
-            }
             Order::Leave(reply) => {
                 self.cluster.stop();
                 self.leaving = Some(reply);
@@ -465,7 +461,7 @@ impl Driver {
         }));
     }
 
-    fn has_written(&mut self, written: Result<(), (anyhow::Error, Vec<u8>)>) {
+    fn has_written(&mut self, written: IdentityWritten) {
         match written {
             Ok(()) => self.cluster.identity_written(),
             Err((error, bytes)) => {

@@ -1,23 +1,19 @@
 //! How the rest of the process speaks with the cluster's thread.
 
 use std::ffi::OsString;
-use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
 use crate::logging::{LAST_LINES, Logs};
-use crate::proxy::Ends;
 use crate::storage::NodeLog;
 
-use super::arrivals::RelayedListener;
-use super::standby::{Relay, Relaying, Totals};
+use super::standby::Totals;
 use super::view::Views;
 
 /// What the cluster's thread is asked.
@@ -25,8 +21,6 @@ use super::view::Views;
 pub(super) enum Order {
     /// The logs, by group: this node leads all.
     Lend(oneshot::Sender<Vec<NodeLog>>),
-    /// A connection to the node that leads, for a client of this one.
-    Relay(u64, RelayedListener, Ends, oneshot::Sender<io::Result<TcpStream>>),
     /// To end: another member is to lead, if that can be.
     Leave(oneshot::Sender<()>),
 }
@@ -72,16 +66,6 @@ impl Handle {
     /// The logs of all groups, by number. None if this node leads no more.
     pub(super) async fn lend(&self) -> Option<Vec<NodeLog>> {
         self.ask(Order::Lend).await
-    }
-}
-
-impl Relay for Handle {
-    fn relay(&self, leader: u64, listener: RelayedListener, ends: Ends) -> Relaying {
-        let handle = self.clone();
-        Box::pin(async move {
-            let asked = handle.ask(|reply| Order::Relay(leader, listener, ends, reply)).await;
-            asked.unwrap_or_else(|| Err(io::Error::other("this node ends")))
-        })
     }
 }
 

@@ -29,6 +29,7 @@ use crate::supervisor::Supervisor;
 use super::arrivals::{self, Bringers};
 use super::driver;
 use super::handle::{ClusterThread, Duty, Handle, Led, begin_anew, leave};
+use super::links::Links;
 use super::standby::{self, Standby};
 
 /// Runs a node of a cluster until it is stopped.
@@ -51,14 +52,14 @@ pub(crate) fn serve(
         signals.leave();
         return Ok(());
     };
-    let Joined { basis, waker, mut handle, thread } = opened?;
-    let views = handle.views.clone();
+    let Joined { basis, waker, mut handle, thread, links } = opened?;
+    let (views, links) = (handle.views.clone(), Arc::new(links));
     descriptors::raise_limit(basis.shards + 2);
     let listeners = standby::listeners(&loaded.config)?;
     let standby = Standby::start(
         &listeners,
         &socket_options(&loaded.config),
-        Arc::new(handle.clone()),
+        Arc::clone(&links) as _,
         views.clone(),
         Arc::clone(&handle.relayed),
         basis.threads,
@@ -72,7 +73,7 @@ pub(crate) fn serve(
         about,
         stop,
         views: views.clone(),
-        relay: Arc::new(handle.clone()),
+        relay: links,
         totals: Arc::clone(&handle.relayed),
     })?;
     announce(&standby, started, &basis, &own);
@@ -82,7 +83,7 @@ pub(crate) fn serve(
         let telling = Arc::clone(supervisor).keep_telling_in_standby(views.clone());
         signals.runtime.spawn(telling).abort_handle()
     });
-    let duty = signals.waits_unless_stopped(async {
+    let waits = async {
         tokio::select! {
             duty = handle.is_not(&Duty::StandBy) => Some(duty),
             Some(by) = asked.recv() => {
@@ -90,6 +91,12 @@ pub(crate) fn serve(
                 None
             }
         }
+    };
+    let duty = signals.stands_by_unless_stopped(waits, || {
+        logs.reopen();
+        tracing::info!(
+            "SIGHUP: opening the log file again; certificates are read when this node leads"
+        );
     });
     // The broker opens it next, and one that stops leaves none behind.
     control.stop();
@@ -151,6 +158,7 @@ struct Joined {
     waker: Arc<Waker>,
     handle: Handle,
     thread: ClusterThread,
+    links: Links,
 }
 
 /// Opens what the data directory has, and begins to speak with the others.
@@ -162,8 +170,9 @@ fn join(
 ) -> anyhow::Result<Joined> {
     let basis = Basis::of(config)?;
     let waker = Arc::new(Waker::new(Room::of(&basis.data_dir)));
-    let (handle, thread) = driver::start(config, formation, &basis, started, &waker, bringers)?;
-    Ok(Joined { basis, waker, handle, thread })
+    let (handle, thread, links) =
+        driver::start(config, formation, &basis, started, &waker, bringers)?;
+    Ok(Joined { basis, waker, handle, thread, links })
 }
 
 /// The one line that says that clients may come.

@@ -470,23 +470,32 @@ impl Shared {
         let mut leader = self.leader.clone();
         loop {
             let known = *leader.borrow_and_update();
-            if let Some(id) = known {
-                match self.relay.relay(id, listener, ends).await {
-                    Ok(stream) => return (id, stream),
-                    Err(error) => {
-                        *why = Some(format!("the node that leads is not reached: {error}"))
-                    }
-                }
-            }
             let changes = async {
                 if leader.changed().await.is_err() {
                     // Nobody will ever lead: the node ends.
                     std::future::pending().await
                 }
             };
-            match known {
-                Some(_) => drop(tokio::time::timeout(RETRY, changes).await),
-                None => changes.await,
+            let Some(id) = known else {
+                changes.await;
+                continue;
+            };
+            let reaches = async {
+                let reached = self.relay.relay(id, listener, ends).await;
+                if reached.is_err() {
+                    tokio::time::sleep(RETRY).await;
+                }
+                reached
+            };
+            // One that leads no more may take a connection and say nothing: nobody waits for it once another one leads.
+            tokio::select! {
+                reached = reaches => match reached {
+                    Ok(stream) => return (id, stream),
+                    Err(error) => {
+                        *why = Some(format!("the node that leads is not reached: {error}"))
+                    }
+                },
+                () = changes => {}
             }
         }
     }
