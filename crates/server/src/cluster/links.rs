@@ -297,9 +297,12 @@ impl Links {
 
     /// Sends a letter. It is dropped if there is no link, or too much waits for that node.
     pub fn send(&self, to: RaftId, letter: NodeLetter) {
-        if let Some(lines) = self.0.state.lock().links.get(&to) {
-            lines.put(letter);
-        }
+        let refused = match self.0.state.lock().links.get(&to) {
+            Some(lines) => lines.put(letter),
+            None => Some(letter),
+        };
+        // Not under that lock: the memory of its bytes goes back to where it is kept, which has one of its own.
+        drop(refused);
     }
 
     /// All configured nodes but this one.

@@ -88,8 +88,9 @@ impl LinkLines {
         (Self { urgent, bulk }, [to_urgent, to_bulk])
     }
 
-    /// Puts a letter in its line, if that has room.
-    pub(super) fn put(&self, letter: NodeLetter) {
+    /// Puts a letter in its line, if that has room; gives it back if not.
+    #[must_use]
+    pub(super) fn put(&self, letter: NodeLetter) -> Option<NodeLetter> {
         let line = match letter.urgency() {
             Urgency::Urgent => &self.urgent,
             Urgency::Bulk | Urgency::Relay => &self.bulk,
@@ -97,10 +98,15 @@ impl LinkLines {
         let len = len(&letter);
         let before = line.waiting.fetch_add(len, Ordering::Relaxed);
         let has_room = before == 0 || before.saturating_add(len) <= line.max;
-        if !has_room || line.letters.send(letter).is_err() {
+        let refused = match has_room {
+            true => line.letters.send(letter).err().map(|refused| refused.0),
+            false => Some(letter),
+        };
+        if refused.is_some() {
             line.waiting.fetch_sub(len, Ordering::Relaxed);
             line.dropped.fetch_add(1, Ordering::Relaxed);
         }
+        refused
     }
 }
 

@@ -181,11 +181,14 @@ fn heard_in(group: u64, term: u64) -> NodeLetter {
 
 /// A batch of so many bytes.
 fn append(number: u64, len: usize) -> NodeLetter {
-    let before = BatchName { number: number - 1, term: 1 };
-    let batches = vec![Batch { name: BatchName { number, term: 1 }, change: None }];
     // All have the same memory, so that many cost little.
     static BYTES: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(vec![7; 80 << 20]));
-    let bytes = BYTES.slice(..len);
+    append_of(number, BYTES.slice(..len))
+}
+
+fn append_of(number: u64, bytes: Bytes) -> NodeLetter {
+    let before = BatchName { number: number - 1, term: 1 };
+    let batches = vec![Batch { name: BatchName { number, term: 1 }, change: None }];
     let copy = BatchCopy { segment: 1, position: 7, pieces: vec![bytes], ..Default::default() };
     let message = Message { term: 1, body: Body::Append { before, batches, agreed: 0 } };
     NodeLetter::Replica { group: 3, message, copies: vec![copy] }

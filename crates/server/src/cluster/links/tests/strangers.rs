@@ -10,6 +10,7 @@ use leveret_topology::GroupId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::buffers::Buffers;
 
 /// Says hello as a node would.
 async fn shake(
@@ -229,6 +230,10 @@ async fn what_does_not_fit_is_dropped() {
     // What waits, what the sender has chosen, and what kernels hold.
     let dropped = node.peer("a@x").dropped;
     assert!((100..=136).contains(&dropped), "{dropped}");
+    // Its memory goes back to where a disk's is kept, which has a lock: none of a lower rank may be held then.
+    let pooled = Buffers::new(1 << 20).lend(1 << 20).freeze(1 << 20);
+    node.links.send(to, append_of(201, pooled));
+    assert_eq!(node.peer("a@x").dropped, dropped + 1);
     // One letter has room, however long it is.
     let (mut node, address) = self::node(TIMES);
     let mut other = link(address).await;
