@@ -28,7 +28,7 @@ pub struct Point {
 
 /// Why the bytes of a batch are not here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoBytes {
+pub(crate) enum NoBytes {
     /// They come: what is to be sent waits, as long as the sender's term is that of the message.
     #[error("the batch is to come")]
     ToCome,

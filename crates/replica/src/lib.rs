@@ -39,6 +39,7 @@ mod entries;
 mod group_log;
 mod member;
 mod members;
+#[cfg(test)]
 mod memory;
 mod message;
 mod output;
@@ -48,14 +49,15 @@ mod votes;
 #[cfg(test)]
 mod tests;
 
-pub use batches::{Batch, Batches, NoBytes, Point};
+pub use batches::{Batch, Batches, Point};
 pub use check::Breach;
 pub use desk::Desk;
 pub use group_log::GroupLog;
 pub use leveret_log::BatchName;
 pub use member::{Member, MemberActions, MemberError, MemberStatus};
 pub use members::{Change, MemberId, Members, Step};
-pub use memory::MemoryBatches;
+#[cfg(test)]
+pub(crate) use memory::MemoryBatches;
 pub use message::{Body, Message};
 pub use output::{Output, Role, Stored, Task, Tasks, Ticket, Word};
 pub use replica::{NotNow, Replica, Settings};

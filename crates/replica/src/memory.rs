@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 use leveret_log::BatchName;
 
-use crate::batches::{Batch, Batches, NoBytes, Point};
+use crate::batches::{Batch, Batches, Point};
 use crate::output::Stored;
 
 /// A log in memory. The bytes of a batch are a number.
 ///
 /// What is done to it goes to its disk in order, and is there when the disk was told to [`sync`](Self::sync) that far.
 #[derive(Clone, Debug, Default)]
-pub struct MemoryBatches {
+pub(crate) struct MemoryBatches {
     point: Point,
     agreed: u64,
     /// Behind the point.
@@ -63,19 +63,19 @@ impl Disk {
 
 impl MemoryBatches {
     /// An empty log that begins behind this point.
-    pub fn new(point: Point) -> Self {
+    pub(crate) fn new(point: Point) -> Self {
         let agreed = point.at.number;
         let disk = Disk { point: point.clone(), batches: Vec::new(), agreed };
         Self { point, agreed, disk, ..Self::default() }
     }
 
     /// How many writes the disk has not synced.
-    pub fn unsynced(&self) -> usize {
+    pub(crate) fn unsynced(&self) -> usize {
         self.writes.len()
     }
 
     /// The disk syncs the oldest of its writes, so many of them.
-    pub fn sync(&mut self, count: usize) {
+    pub(crate) fn sync(&mut self, count: usize) {
         for write in self.writes.drain(..count.min(self.writes.len())) {
             self.done.extend(self.disk.apply(write));
         }
@@ -83,7 +83,7 @@ impl MemoryBatches {
 
     /// The power is cut. Of what was not synced, so many of the oldest writes are there all the same. This is what a start finds.
     #[must_use]
-    pub fn crash(mut self, kept: usize) -> Self {
+    pub(crate) fn crash(mut self, kept: usize) -> Self {
         self.sync(kept);
         let first = self.disk.point.at.number + 1;
         let follows = |(at, it): &(u64, &(Batch, u64))| *at == it.0.name.number;
@@ -97,25 +97,25 @@ impl MemoryBatches {
     }
 
     /// The disk loses the last batches that it has synced, so many of them.
-    pub fn lose(&mut self, count: usize) {
+    pub(crate) fn lose(&mut self, count: usize) {
         let left = self.disk.batches.len().saturating_sub(count);
         self.disk.batches.truncate(left);
     }
 
     /// Appends a batch of the leader's shard.
-    pub fn append_own(&mut self, name: BatchName, bytes: u64, cuts: u64) {
+    pub(crate) fn append_own(&mut self, name: BatchName, bytes: u64, cuts: u64) {
         self.append(Batch { name, change: None }, Some(bytes), cuts);
     }
 
     /// The log begins behind this point: what is before was rewritten.
-    pub fn begin_behind(&mut self, point: Point) {
+    pub(crate) fn begin_behind(&mut self, point: Point) {
         self.batches.retain(|(batch, _)| batch.name.number > point.at.number);
         self.point = point.clone();
         self.writes.push_back(Write::Point(point));
     }
 
     /// The bytes of a batch, if the log has it.
-    pub fn bytes_of(&self, name: BatchName) -> Option<u64> {
+    pub(crate) fn bytes_of(&self, name: BatchName) -> Option<u64> {
         let found = self.at(name.number).filter(|(batch, _)| batch.name == name);
         found.map(|(_, bytes)| *bytes)
     }
@@ -145,13 +145,8 @@ impl Batches for MemoryBatches {
 }
 
 impl MemoryBatches {
-    /// The bytes of a batch, to be sent.
-    pub fn copy(&mut self, name: BatchName) -> Result<u64, NoBytes> {
-        self.bytes_of(name).ok_or(NoBytes::Gone)
-    }
-
     /// Writes a batch behind the last, with the bytes it has elsewhere. Without: an empty batch that the leader's replica wants.
-    pub fn append(&mut self, batch: Batch, bytes: Option<u64>, cuts: u64) {
+    pub(crate) fn append(&mut self, batch: Batch, bytes: Option<u64>, cuts: u64) {
         let name = batch.name;
         assert_eq!(name.number, self.last().number + 1, "batches follow each other");
         assert!(name.term >= self.last().term, "terms do not go back");
@@ -162,20 +157,20 @@ impl MemoryBatches {
     }
 
     /// Removes this batch and all behind it.
-    pub fn cut_from(&mut self, number: u64) {
+    pub(crate) fn cut_from(&mut self, number: u64) {
         assert!(number > self.agreed, "batch {number} is agreed upon");
         self.batches.retain(|(batch, _)| batch.name.number < number);
         self.writes.push_back(Write::Cut(number));
     }
 
     /// Others have agreed up to this batch: from now on none of it is cut.
-    pub fn apply_to(&mut self, agreed: BatchName) {
+    pub(crate) fn apply_to(&mut self, agreed: BatchName) {
         assert!(agreed.number >= self.agreed, "what is agreed upon stays so");
         self.agreed = agreed.number;
     }
 
     /// The log is a snapshot now, and begins behind it.
-    pub fn install(&mut self, point: Point, cuts: u64) {
+    pub(crate) fn install(&mut self, point: Point, cuts: u64) {
         self.batches.clear();
         self.agreed = point.at.number;
         self.point = point.clone();
@@ -184,7 +179,7 @@ impl MemoryBatches {
     }
 
     /// Something that was synced since, with all before it; in the order of the disk.
-    pub fn collect(&mut self) -> Option<Stored> {
+    pub(crate) fn collect(&mut self) -> Option<Stored> {
         self.done.pop_front()
     }
 }

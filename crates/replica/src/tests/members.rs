@@ -1,6 +1,5 @@
 //! Members with their logs in files, and shards over the logs of those that lead: what a program uses.
 
-mod cases;
 mod faults;
 mod shard;
 mod world;

@@ -7,13 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::seeds::SEEDS;
 use super::world::{Planted, World};
-use crate::MemoryBatches;
 
 /// How many seeds it takes to find it, and what is found.
 fn found(planted: Planted) -> (u64, String) {
     for seed in 0..SEEDS {
         // The engine and the log stop at what cannot be.
-        let run = AssertUnwindSafe(|| World::<MemoryBatches>::new(seed, planted).run());
+        let run = AssertUnwindSafe(|| World::new(seed, planted).run());
         match catch_unwind(run) {
             Ok(Ok(())) => {}
             Ok(Err(what)) => return (seed + 1, what),

@@ -3,15 +3,13 @@
 mod faults;
 
 mod machine;
-pub(super) mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::dice::Dice;
-use crate::{BatchName, MemberId, Members, MemoryBatches, Message, Point, Role, Settings};
+use crate::{BatchName, Batches, MemberId, Members, Message, Point, Role, Settings};
 
 pub(super) use machine::Machine;
-use store::Store;
 
 /// Time in a world is quick.
 pub(super) const TICK_MS: u64 = 50;
@@ -44,8 +42,8 @@ pub(super) enum Planted {
 
 /// What happens.
 #[derive(Debug)]
-pub(super) enum Event<B> {
-    Arrive(Packet<B>),
+pub(super) enum Event {
+    Arrive(Packet),
     Tick { at: usize, life: u64 },
     SyncLog { at: usize, life: u64, count: usize },
     SyncWord { at: usize, life: u64 },
@@ -59,22 +57,21 @@ pub(super) enum Event<B> {
 
 /// A message on its way, with the bytes of its batches.
 #[derive(Clone, Debug)]
-pub(super) struct Packet<B> {
+pub(super) struct Packet {
     pub(super) from: (usize, MemberId),
     pub(super) to: (usize, MemberId),
     pub(super) message: Message,
-    pub(super) bytes: Vec<B>,
+    pub(super) bytes: Vec<u64>,
 }
 
-pub(super) struct World<L: Store = MemoryBatches> {
-    shared: L::Shared,
+pub(super) struct World {
     pub(super) planted: Planted,
     pub(super) settings: Settings,
     dice: Dice,
     pub(super) now_ms: u64,
-    events: BTreeMap<(u64, u64), Event<L::Bytes>>,
+    events: BTreeMap<(u64, u64), Event>,
     count: u64,
-    pub(super) machines: Vec<Machine<L>>,
+    pub(super) machines: Vec<Machine>,
     /// From, to: nothing gets through.
     blocked: BTreeSet<(usize, usize)>,
     /// Of a hundred messages so many are lost, and so many come twice.
@@ -100,10 +97,9 @@ pub(super) struct World<L: Store = MemoryBatches> {
     pub(super) changes: u64,
 }
 
-impl<L: Store> World<L> {
+impl World {
     pub(super) fn new(seed: u64, planted: Planted) -> Self {
         let mut world = Self {
-            shared: L::Shared::default(),
             planted,
             settings: Settings { tick_ms: TICK_MS, election_ticks: 4, ..Settings::default() },
             dice: Dice::new(seed.wrapping_mul(0x2545_F491_4F6C_DD1D)),
@@ -131,13 +127,13 @@ impl<L: Store> World<L> {
         world.settings.append_batches = [1, 2, 64][world.below(3) as usize];
         let voters = [3, 5, 5][world.below(3) as usize];
         let ids: Vec<_> = (1..=voters).map(MemberId).collect();
-        for id in 1..=voters + u64::from(L::HAS_SNAPSHOTS) {
+        for id in 1..=voters + 1 {
             let is_member = id <= voters;
             let members = if is_member { Members::of(&ids) } else { Members::default() };
             world.next_id = id;
             let skew = 90 + world.below(21);
             let sync_ms = [5, 40, 200][world.below(3) as usize];
-            let machine = Machine::new(MemberId(id), members, skew, &world.shared);
+            let machine = Machine::new(MemberId(id), members, skew);
             world.machines.push(Machine { sync_ms, ..machine });
             world.start(id as usize - 1).expect("a first start says nothing");
         }
@@ -151,7 +147,7 @@ impl<L: Store> World<L> {
         self.dice.below(bound)
     }
 
-    pub(super) fn at(&mut self, after_ms: u64, event: Event<L::Bytes>) {
+    pub(super) fn at(&mut self, after_ms: u64, event: Event) {
         self.count += 1;
         self.events.insert((self.now_ms + after_ms, self.count), event);
     }
@@ -177,7 +173,7 @@ impl<L: Store> World<L> {
             let leader = self.machines.iter().find_map(|it| it.leader().map(|it| it.last()));
             wanted = wanted.or_else(|| leader.map(|it| it.number + 3));
             if wanted.is_some_and(|wanted| self.all_have(wanted)) {
-                return self.machines.iter_mut().try_for_each(|it| it.log.check_all());
+                return Ok(());
             }
         }
     }
@@ -234,7 +230,7 @@ impl<L: Store> World<L> {
     }
 
     /// Sends a message, which may get lost, or come late, or twice.
-    pub(super) fn send(&mut self, packet: Packet<L::Bytes>) {
+    pub(super) fn send(&mut self, packet: Packet) {
         let (from, to) = (packet.from.0, packet.to.0);
         let is_lost = self.blocked.contains(&(from, to)) || self.below(100) < self.lost;
         let count = 1 + u64::from(self.below(100) < self.doubled);
@@ -260,9 +256,7 @@ impl<L: Store> World<L> {
             let Some(replica) = machine.replica.as_mut().filter(|_| !is_paused) else { continue };
             let Some(name) = replica.next().filter(|_| machine.tasks.is_empty()) else { continue };
             self.written += 1;
-            if !machine.log.own(name, self.written, replica.cuts()) {
-                continue;
-            }
+            machine.log.append_own(name, self.written, replica.cuts());
             let output = replica.propose(name).map_err(|_| "a proposal was refused")?;
             return self.handle(at, None, output);
         }
@@ -279,7 +273,7 @@ impl<L: Store> World<L> {
         let leads = replica.leads().is_some();
         for number in machine.checked + 1..=agreed {
             let Some(batch) = machine.log.batch(number) else { continue };
-            let bytes = machine.log.print(batch.name).unwrap_or(u64::MAX);
+            let bytes = machine.log.bytes_of(batch.name).unwrap_or(u64::MAX);
             let here = (batch.name.term, bytes);
             let known = *self.agreed.entry(number).or_insert(here);
             if known != here {
@@ -295,19 +289,14 @@ impl<L: Store> World<L> {
         let machine = &mut self.machines[at];
         if agreed > machine.checked {
             machine.log.apply_to(replica_agreed(machine));
-            machine.log.check()?;
         }
         machine.checked = agreed;
         Ok(())
     }
 
     pub(super) fn check_role(&mut self, at: usize, role: Role) -> Result<(), String> {
-        let Role::Leads { term } = role else {
-            self.machines[at].log.deposed();
-            return Ok(());
-        };
+        let Role::Leads { term } = role else { return Ok(()) };
         self.terms += 1;
-        self.machines[at].log.leads()?;
         let machine = &self.machines[at];
         let id = machine.id;
         let first = *self.leaders.entry(term).or_insert(id);
@@ -320,7 +309,7 @@ impl<L: Store> World<L> {
                 continue;
             }
             let name = BatchName { number: *number, term: known.0 };
-            if machine.log.print(name) != Some(known.1) {
+            if machine.log.bytes_of(name) != Some(known.1) {
                 return Err(format!("the leader {id} of term {term} lacks batch {name}"));
             }
         }
@@ -328,6 +317,6 @@ impl<L: Store> World<L> {
     }
 }
 
-fn replica_agreed<L: Store>(machine: &Machine<L>) -> BatchName {
+fn replica_agreed(machine: &Machine) -> BatchName {
     machine.replica.as_ref().map(|it| it.agreed()).unwrap_or_default()
 }

@@ -1,10 +1,9 @@
 //! What goes wrong in a world, and what its operator does meanwhile.
 
-use super::store::Store;
 use super::{Event, Machine, Planted, World};
-use crate::{Change, MemberId, Members, Replica, Step};
+use crate::{Batches, Change, MemberId, Members, Replica, Step};
 
-impl<L: Store> World<L> {
+impl World {
     pub(super) fn fault(&mut self) -> Result<(), String> {
         if self.is_calm {
             return Ok(());
@@ -22,10 +21,6 @@ impl<L: Store> World<L> {
             8 => self.doubled = [0, 0, 5, 30][self.below(4) as usize],
             9 => self.machines[at].paused_ms = self.now_ms + self.below(800),
             10 | 19 => self.machines[at].sync_ms = [5, 40, 500, 2_000][self.below(4) as usize],
-            11..=13 if !L::HAS_SNAPSHOTS => {
-                let is_full = self.below(2) == 0;
-                self.machines[at].log.fill_disk(is_full);
-            }
             11 => self.wipe(at),
             12 => self.compact(at),
             13 => self.lie(at),
@@ -43,7 +38,6 @@ impl<L: Store> World<L> {
         (self.lost, self.doubled) = (0, 0);
         for at in 0..self.machines.len() {
             (self.machines[at].paused_ms, self.machines[at].sync_ms) = (0, 10);
-            self.machines[at].log.fill_disk(false);
             self.start(at)?;
         }
         Ok(())
@@ -117,7 +111,7 @@ impl<L: Store> World<L> {
             self.next_id += 1;
             self.dead.insert(was);
         }
-        self.machines[at] = Machine::new(id, members, 100, &self.shared);
+        self.machines[at] = Machine::new(id, members, 100);
         self.machines[at].life = life;
         self.at(100, Event::Restart { at });
     }
@@ -130,7 +124,7 @@ impl<L: Store> World<L> {
             self.crash(at);
             let log = &mut self.machines[at].log;
             log.lose(count);
-            log.crash(0);
+            *log = std::mem::take(log).crash(0);
         }
     }
 

@@ -4,25 +4,22 @@ use std::collections::BTreeMap;
 
 use leveret_log::disk::{Faults, SimDisk};
 
-use super::store::Store;
 use super::{Event, Packet, Planted, TICK_MS, World};
 use crate::{
-    BatchName, Body, MemberId, Members, Message, NoBytes, Output, Point, Replica, Role, Stored,
-    Task, Tasks, Ticket, Votes,
+    BatchName, Batches, Body, MemberId, Members, MemoryBatches, Message, Output, Point, Replica,
+    Role, Stored, Task, Tasks, Ticket, Votes,
 };
 
 /// Of the only one.
 const GROUP: u64 = 7;
 
-pub(in crate::tests) struct Machine<L: Store> {
+pub(in crate::tests) struct Machine {
     pub(in crate::tests) id: MemberId,
     pub(in crate::tests) replica: Option<Replica>,
-    pub(in crate::tests) log: L,
+    pub(in crate::tests) log: MemoryBatches,
     pub(super) tasks: Tasks,
     /// Bytes that came with messages.
-    pub(super) bytes: BTreeMap<(u64, u64), L::Bytes>,
-    /// What waits for the bytes of batches, with those of the first ones: all at once may be more than a log keeps.
-    pub(super) unsent: Vec<(MemberId, Message, Vec<L::Bytes>)>,
+    pub(super) bytes: BTreeMap<(u64, u64), u64>,
     /// The disk of its words, and what is on its way there.
     pub(super) disk: SimDisk,
     pub(super) votes: Option<Votes<SimDisk>>,
@@ -41,9 +38,9 @@ pub(in crate::tests) struct Machine<L: Store> {
     pub(super) fetches: bool,
 }
 
-impl<L: Store> Machine<L> {
+impl Machine {
     /// One that founds a group of these members, or is none yet.
-    pub(super) fn new(id: MemberId, members: Members, skew: u64, shared: &L::Shared) -> Self {
+    pub(super) fn new(id: MemberId, members: Members, skew: u64) -> Self {
         let term = u64::from(!members.voters.is_empty());
         let point = Point { at: BatchName { number: term, term }, members };
         let disk = SimDisk::new(id.0);
@@ -51,10 +48,9 @@ impl<L: Store> Machine<L> {
         Self {
             id,
             replica: None,
-            log: L::found(point, id.0, shared),
+            log: MemoryBatches::new(point),
             tasks: Tasks::default(),
             bytes: BTreeMap::new(),
-            unsent: Vec::new(),
             disk,
             votes: None,
             kept: Ticket(0),
@@ -95,19 +91,18 @@ impl<L: Store> Machine<L> {
             return;
         }
         let kept = keep(self.log.unsynced());
-        self.log.crash(kept);
+        self.log = std::mem::take(&mut self.log).crash(kept);
         self.votes = None;
         self.disk.crash();
         self.life += 1;
         self.tasks = Tasks::default();
         self.bytes.clear();
-        self.unsent.clear();
         self.kept = Ticket(0);
         (self.syncs_log, self.syncs_word, self.fetches) = (false, false, false);
     }
 }
 
-impl<L: Store> World<L> {
+impl World {
     pub(super) fn start(&mut self, at: usize) -> Result<(), String> {
         if self.machines[at].replica.is_some() {
             return Ok(());
@@ -143,7 +138,7 @@ impl<L: Store> World<L> {
         self.handle(at, None, output)
     }
 
-    pub(super) fn arrive(&mut self, packet: Packet<L::Bytes>) -> Result<(), String> {
+    pub(super) fn arrive(&mut self, packet: Packet) -> Result<(), String> {
         let Packet { from, to: (at, id), message, bytes } = packet;
         let machine = &mut self.machines[at];
         // A link knows whom it leads to.
@@ -179,12 +174,6 @@ impl<L: Store> World<L> {
         }
         self.work(at)?;
         self.check_agreed(at)?;
-        for (to, message, bytes) in std::mem::take(&mut self.machines[at].unsent) {
-            let term = self.machines[at].replica.as_ref().map_or(0, Replica::term);
-            if message.term == term {
-                self.post(at, to, message, bytes);
-            }
-        }
         self.begin_syncs(at);
         Ok(())
     }
@@ -253,7 +242,7 @@ impl<L: Store> World<L> {
             self.check_role(at, role)?;
         }
         for (to, message) in messages {
-            self.post(at, to, message, Vec::new());
+            self.post(at, to, message);
         }
         if let (Some(_), Some((leader, id)), false) = (behind, from, self.machines[at].fetches) {
             let whole = self.machines[leader].replica.as_ref().filter(|it| it.id() == id);
@@ -271,10 +260,6 @@ impl<L: Store> World<L> {
     fn work(&mut self, at: usize) -> Result<(), String> {
         loop {
             let machine = &mut self.machines[at];
-            let is_ready = |task| machine.log.is_ready(task);
-            if !machine.tasks.first().is_none_or(is_ready) {
-                return Ok(());
-            }
             let Some((task, cuts)) = machine.tasks.next(machine.kept) else { return Ok(()) };
             let mut appended = Vec::new();
             match task {
@@ -295,7 +280,7 @@ impl<L: Store> World<L> {
                 Task::Copy(batches) => {
                     for batch in batches {
                         let bytes = machine.bytes.get(&(batch.name.number, batch.name.term));
-                        let bytes = bytes.expect("the bytes came with the message").clone();
+                        let bytes = *bytes.expect("the bytes came with the message");
                         appended.push(Stored { name: batch.name, cuts });
                         machine.log.append(batch, Some(bytes), cuts);
                     }
@@ -322,18 +307,16 @@ impl<L: Store> World<L> {
         }
     }
 
-    fn post(&mut self, at: usize, to: MemberId, mut message: Message, mut bytes: Vec<L::Bytes>) {
+    fn post(&mut self, at: usize, to: MemberId, mut message: Message) {
         let Some(place) = self.machine_of(to) else { return };
         let machine = &mut self.machines[at];
+        let mut bytes = Vec::new();
         match &mut message.body {
             Body::Append { batches, .. } => {
-                while let Some(batch) = batches.get(bytes.len()) {
-                    match machine.log.copy(batch.name) {
-                        Ok(copy) => bytes.push(copy),
-                        Err(NoBytes::ToCome) => return machine.unsent.push((to, message, bytes)),
-                        Err(NoBytes::Gone) => return,
-                    }
-                }
+                // What the log has no more is not sent.
+                let all = batches.iter().map(|it| machine.log.bytes_of(it.name)).collect();
+                let Some(all) = all else { return };
+                bytes = all;
             }
             Body::Heartbeat { agreed } if self.planted == Planted::AgreedAboveLog => {
                 *agreed = machine.replica.as_ref().map_or(0, |it| it.agreed().number);
@@ -346,7 +329,7 @@ impl<L: Store> World<L> {
 
     fn begin_syncs(&mut self, at: usize) {
         let (life, most) = (self.machines[at].life, self.machines[at].sync_ms);
-        let count = self.machines[at].log.unsynced() + self.machines[at].unsent.len();
+        let count = self.machines[at].log.unsynced();
         if count > 0 && !self.machines[at].syncs_log {
             self.machines[at].syncs_log = true;
             let after_ms = 1 + self.below(most);
