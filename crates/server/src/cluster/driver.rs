@@ -89,21 +89,6 @@ pub(crate) fn refuse_of_a_member(dir: &Path) -> anyhow::Result<()> {
 /// What became of a write of the identity, with its bytes if it failed.
 type IdentityWritten = Result<(), (anyhow::Error, Vec<u8>)>;
 
-/// What the thread begins with.
-struct Begins {
-    dir: PathBuf,
-    formation: Formation,
-    cluster: Cluster<RealDisk>,
-    bell: Arc<Bell>,
-    waker: Arc<Waker>,
-    orders: mpsc::UnboundedReceiver<Order>,
-    duty: watch::Sender<Duty>,
-    views: watch::Sender<Arc<ClusterView>>,
-    bringers: Bringers,
-    numbers: Numbers,
-    own: NodeStatus,
-}
-
 /// Opens what the node has of its groups, and begins to speak with the other nodes, in a thread of its own.
 pub(super) fn start(
     config: &Config,
@@ -179,25 +164,38 @@ pub(super) fn start(
         disk_free_limit: config.resources.disk_free_limit.resolve(basis.machine_memory),
         relayed: Arc::clone(&relayed),
     };
-    let waker = Arc::clone(waker);
-    let own = status;
-    let begins = Begins {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let first = begin(&dir, &mut cluster)?;
+    let (news, links) = {
+        let _inside = runtime.enter();
+        link(formation, &cluster)?
+    };
+    let mut driver = Driver {
         dir,
-        formation,
         cluster,
+        links: links.clone(),
+        news,
         bell,
-        waker,
+        waker: Arc::clone(waker),
         orders,
         duty,
         views,
         bringers,
         numbers,
-        own,
+        own: status,
+        leads: false,
+        leaving: None,
+        writing: None,
+        to_write: None,
+        has_ended: false,
     };
-    let (tell, begun) = std::sync::mpsc::channel();
     let thread = std::thread::Builder::new().name("cluster".to_owned());
-    let thread = thread.spawn(move || run(begins, &tell))?;
-    let links = begun.recv().context("the cluster's thread ended at once")??;
+    let thread = thread.spawn(move || {
+        runtime.block_on(async move {
+            first.into_iter().for_each(|actions| driver.act(actions));
+            driver.run().await;
+        });
+    })?;
     let handle = Handle { orders: orders_in, duty: duty_out, views: views_out, relayed };
     Ok((handle, ClusterThread(thread), links))
 }
@@ -220,21 +218,35 @@ fn in_cluster(owner: DiskOwner) -> Owner {
     }
 }
 
-fn run(begins: Begins, tell: &std::sync::mpsc::Sender<anyhow::Result<Links>>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => return drop(tell.send(Err(error.into()))),
-    };
-    runtime.block_on(async {
-        match Driver::begin(begins) {
-            Ok(driver) => {
-                drop(tell.send(Ok(driver.links.clone())));
-                driver.run().await;
-            }
-            Err(error) => drop(tell.send(Err(error))),
-        }
-    });
+/// The identity is on the disk before anybody hears of this start. What else is to be done then.
+fn begin(dir: &Path, cluster: &mut Cluster<RealDisk>) -> anyhow::Result<Vec<ClusterActions>> {
+    cluster.tick(boot_ms());
+    let mut first = cluster.take_actions();
+    if let Some(bytes) = first.write_identity.take() {
+        write_identity(dir, &bytes)?;
+        cluster.identity_written();
+    }
+    Ok(vec![first, cluster.take_actions()])
+}
+
+/// Listens for the other nodes, and calls them.
+fn link(
+    formation: Formation,
+    cluster: &Cluster<RealDisk>,
+) -> anyhow::Result<(mpsc::Receiver<LinkNews>, Links)> {
+    let facts = cluster.facts();
+    let address = resolve(formation.listen.as_deref(), formation.port)
+        .with_context(|| format!("cluster.listen, cluster.port = {}", formation.port))?;
+    let secret = Secret::new(formation.secret.reveal().as_bytes())?;
+    let settings = LinkSettings { listen: vec![address], secret };
+    let others = formation.nodes.into_iter().filter(|it| *it.name != *facts.name);
+    let peers: Vec<_> =
+        others.map(|it| PeerAddress { name: it.name, address: it.address.to_string() }).collect();
+    let (tell, news) = mpsc::channel(NEWS);
+    let links = Links::start(settings, facts, peers, tell).with_context(|| {
+        format!("cannot listen for other nodes on {address}; choose another port with cluster.port")
+    })?;
+    Ok((news, links))
 }
 
 struct Driver {
@@ -262,67 +274,6 @@ struct Driver {
 }
 
 impl Driver {
-    /// The identity is on the disk before anybody hears of this start.
-    fn begin(begins: Begins) -> anyhow::Result<Self> {
-        let Begins {
-            dir,
-            formation,
-            mut cluster,
-            bell,
-            waker,
-            orders,
-            duty,
-            views,
-            bringers,
-            numbers,
-            own,
-        } = begins;
-        cluster.tick(boot_ms());
-        let first = cluster.take_actions();
-        if let Some(bytes) = &first.write_identity {
-            write_identity(&dir, bytes)?;
-            cluster.identity_written();
-        }
-        let actions = cluster.take_actions();
-        let facts = cluster.facts();
-        let address = resolve(formation.listen.as_deref(), formation.port)
-            .with_context(|| format!("cluster.listen, cluster.port = {}", formation.port))?;
-        let secret = Secret::new(formation.secret.reveal().as_bytes())?;
-        let settings = LinkSettings { listen: vec![address], secret };
-        let others = formation.nodes.into_iter().filter(|it| *it.name != *facts.name);
-        let peers: Vec<_> = others
-            .map(|it| PeerAddress { name: it.name, address: it.address.to_string() })
-            .collect();
-        let (tell, news) = mpsc::channel(NEWS);
-        let links = Links::start(settings, facts, peers, tell).with_context(|| {
-            format!(
-                "cannot listen for other nodes on {address}; choose another port with cluster.port"
-            )
-        })?;
-        let mut driver = Self {
-            dir,
-            cluster,
-            links,
-            news,
-            bell,
-            waker,
-            orders,
-            duty,
-            views,
-            bringers,
-            numbers,
-            own,
-            leads: false,
-            leaving: None,
-            writing: None,
-            to_write: None,
-            has_ended: false,
-        };
-        driver.act(ClusterActions { write_identity: None, ..first });
-        driver.act(actions);
-        Ok(driver)
-    }
-
     async fn run(mut self) {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
