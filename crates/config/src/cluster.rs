@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::option::options;
 use crate::setting::{KeyMatch, ListenAddress, NamedValues, Setting};
-use crate::value::{Secret, Value, words};
+use crate::value::{ByteSize, Secret, Value, words};
 
 /// Bytes of `cluster.secret` at least.
 const SECRET_MIN: usize = 16;
@@ -151,6 +151,12 @@ options! {
 
     /// Address of that port. Not set: all addresses, IPv6 and IPv4.
     listen: Option<String> = None, keys = ["cluster.listen"], check = listen;
+
+    /// Size of what the node that leads keeps of each log, besides what queues need, while another node lacks it.
+    ///
+    /// The other nodes keep a sixteenth of it. A node that was away for longer lacks more than that, and gets files in place of batches.
+    kept_size: ByteSize = ByteSize::mib(1024), keys = ["cluster.kept_size"],
+        range = ByteSize::mib(1)..=ByteSize::mib(1024 * 1024);
 }
 
 fn secret(value: &Option<Secret>) -> Result<(), String> {

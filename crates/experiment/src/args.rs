@@ -9,6 +9,7 @@ use clap::{ArgAction, Args, Subcommand};
 use crate::broker::BrokerChoice;
 use crate::case::Length;
 use crate::catalogue::{ALL, Experiment, find};
+use crate::cluster::ClusterArgs;
 use crate::everything::EverythingArgs;
 use crate::failover::FailoverArgs;
 use crate::isolation::IsolationArgs;
@@ -93,6 +94,8 @@ pub(crate) enum Trial {
     Everything(EverythingArgs),
     /// Whether a cluster keeps every message while its nodes fail, and how long its clients wait
     Failover(FailoverArgs),
+    /// What a message costs in a cluster that is well, and how long it takes, by where its clients are
+    Cluster(ClusterArgs),
 }
 
 impl ExperimentArgs {
@@ -154,7 +157,7 @@ pub(crate) fn list() -> String {
             );
         }
     }
-    text += "\nOf no document, with options of their own:\n  isolation   what an innocent client feels while somebody does one large thing\n  everything  all that clients and operators do, at once and by chance\n  failover    whether a cluster keeps every message while its nodes fail, and how long its clients wait\n";
+    text += "\nOf no document, with options of their own:\n  isolation   what an innocent client feels while somebody does one large thing\n  everything  all that clients and operators do, at once and by chance\n  failover    whether a cluster keeps every message while its nodes fail, and how long its clients wait\n  cluster     what a message costs in a cluster that is well, and how long it takes, by where its clients are\n";
     text
 }
 

@@ -11,6 +11,7 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -25,10 +26,12 @@ use crate::isolation::End;
 use crate::text;
 
 mod account;
+mod backlog;
 mod phases;
 mod traffic;
 
 use account::Sum;
+use backlog::{Backlog, BacklogSum};
 use phases::Phase;
 use traffic::{Plan, Traffic};
 
@@ -43,9 +46,10 @@ Examples:
   leveret perf experiment failover --node amqp://a --node amqp://b --node amqp://c --duration 600
   leveret perf experiment failover --node amqp://rabbit-1 --node amqp://rabbit-2 --queue-type quorum
 
-With --told a program says on standard input, a line each, what it does: 'fault NAME [NODE]' before a fault (NODE counts from 0) and
-'settle SECONDS' when everything is in order again, which is answered 'settled MS' once every client works, or 'unsettled WHO'. The
-end of the input is the end of the run.
+With --told a program says on standard input, a line each, what it does: 'fault NAME [NODE,...]' before a fault (NODE counts from 0) and
+'settle SECONDS [without NODE,...]' when everything is in order again, or these nodes are away. It is answered 'settled MS ERRORS' once
+every client works, with the errors that clients over other nodes than that of the fault had since it, or 'unsettled WHO'. The end of
+the input is the end of the run.
 Exit status: 0 nothing was found, 1 something was, 64 bad arguments, 130 interrupted.")]
 pub(crate) struct FailoverArgs {
     /// A node's address; one for each node
@@ -66,6 +70,12 @@ pub(crate) struct FailoverArgs {
     /// x-queue-type of the queues
     #[arg(long, value_name = "NAME")]
     queue_type: Option<String>,
+    /// Messages that lie in a queue of their own, failover-backlog, from before the first fault until they are read at the end
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    backlog: u64,
+    /// Bytes of a message of the backlog, or a range of them
+    #[arg(long, value_name = "BYTES[-BYTES]", default_value = "16-1024", value_parser = sizes)]
+    backlog_size: RangeInclusive<u64>,
     /// From an error of a client to its next try, in ms
     #[arg(long, value_name = "MS", default_value_t = 100)]
     reconnect: u64,
@@ -89,6 +99,15 @@ const UNDISTURBED: &str = "undisturbed";
 /// How long clients may take at first, and at the end of a run by hand.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A number of bytes, or a range of them.
+fn sizes(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let (least, most) = text.split_once('-').unwrap_or((text, text));
+    match (least.parse::<u64>(), most.parse::<u64>()) {
+        (Ok(least @ 8..), Ok(most)) if (least..=1 << 20).contains(&most) => Ok(least..=most),
+        _ => Err("expected bytes, 8 to 1048576, or a range such as 16-1024".to_owned()),
+    }
+}
+
 /// Runs it, and judges.
 pub(crate) fn run(args: &FailoverArgs) -> Result<End> {
     if let Some(path) = &args.json {
@@ -105,20 +124,26 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<End> {
         reconnect: Duration::from_millis(args.reconnect),
         seed: args.seed,
     };
+    let backlog = Backlog { count: args.backlog, sizes: args.backlog_size.clone() };
+    let mut lying = (backlog.count > 0).then(|| backlog.publish(&plan)).transpose()?;
+    if let Some(sum) = &lying {
+        journal
+            .note(&format!("a backlog of {} messages after {:.1} s", sum.count, sum.published_s));
+    }
     let traffic = Traffic::prepare(&plan, &journal)?;
-    let phases = traffic.run(|traffic| {
+    let mut phases = traffic.run(|traffic| {
         let mut phases = Phases::new(traffic, &journal);
         if args.told {
             phases.follow(std::io::stdin().lock())?;
         } else {
             // Who works is noted; who does not is a finding.
-            let _ = phases.settle(PATIENCE);
+            let _ = phases.settle(PATIENCE, &[]);
             let end = Instant::now() + Duration::from_secs(args.duration);
             while Instant::now() < end && !interrupt.is_set() {
                 std::thread::sleep(Duration::from_millis(50));
             }
             phases.end();
-            let _ = phases.settle(PATIENCE);
+            let _ = phases.settle(PATIENCE, &[]);
         }
         anyhow::Ok(phases.done)
     })?;
@@ -129,33 +154,21 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<End> {
         }
         Err(error) => journal.find(&format!("the queues could not be emptied: {error:#}")),
     }
-    let sums = traffic.sums();
-    let mut total = Sum::default();
-    for (queue, sum, lines) in &sums {
-        total += *sum;
-        lines.iter().for_each(|line| journal.find(&format!("{queue}: {line}")));
-        if sum.delivered == 0 {
-            journal.find(&format!("{queue}: nothing was delivered"));
-        }
+    if let Some(sum) = &mut lying
+        && let Err(error) = backlog.read(&plan.nodes, sum)
+    {
+        journal.find(&format!("the backlog could not be read: {error:#}"));
     }
-    let wrong = [
-        ("lost", total.lost),
-        ("twice without a reason", total.duplicates),
-        ("out of order", total.out_of_order),
-        ("never published, or with other bytes", total.strange),
-    ];
-    for (what, count) in wrong.iter().filter(|(_, count)| *count > 0) {
-        journal.find(&format!("{count} messages: {what}"));
-    }
+    traffic.moments(|deed, at_ms| phases::count(&mut phases, deed, at_ms));
+    let outcome = Outcome::of(&traffic, phases, lying, &journal);
     journal.flush();
-    let told = tell(&phases, &total, &journal);
     // A reader that has seen enough, such as `head`, is no failure.
-    let _ = std::io::stdout().write_all(told.as_bytes());
+    let _ = std::io::stdout().write_all(tell(&outcome, &journal).as_bytes());
     let (count, lines) = journal.findings();
     if let Some(path) = &args.json {
-        let queues: Vec<_> =
-            sums.iter().map(|(queue, sum, _)| json!({"name": queue, "sum": sum})).collect();
-        let all = json!({"phases": phases, "sum": total, "queues": queues, "findings": count, "first_findings": lines});
+        let mut all = serde_json::to_value(&outcome)?;
+        all["findings"] = count.into();
+        all["first_findings"] = json!(lines);
         std::fs::write(path, serde_json::to_string_pretty(&all)? + "\n")?;
     }
     Ok(match (interrupt.is_set() && !args.told, count) {
@@ -165,18 +178,69 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<End> {
     })
 }
 
+/// What a run came to.
+#[derive(Debug, serde::Serialize)]
+struct Outcome {
+    phases: Vec<Phase>,
+    sum: Sum,
+    queues: Vec<QueueSum>,
+    backlog: Option<BacklogSum>,
+}
+
+#[derive(Debug, serde::Serialize)]
+struct QueueSum {
+    name: String,
+    sum: Sum,
+}
+
+impl Outcome {
+    /// Adds up, and tells the journal what is wrong.
+    fn of(
+        traffic: &Traffic<'_>,
+        phases: Vec<Phase>,
+        backlog: Option<BacklogSum>,
+        journal: &Journal,
+    ) -> Self {
+        let (mut sum, mut queues) = (Sum::default(), Vec::new());
+        for (name, of_queue, lines) in traffic.sums() {
+            sum += of_queue;
+            lines.iter().for_each(|line| journal.find(&format!("{name}: {line}")));
+            if of_queue.delivered == 0 {
+                journal.find(&format!("{name}: nothing was delivered"));
+            }
+            queues.push(QueueSum { name, sum: of_queue });
+        }
+        let lying = backlog.unwrap_or_default();
+        for (of, what, count) in [
+            ("", "lost", sum.lost),
+            ("", "twice without a reason", sum.duplicates),
+            ("", "out of order", sum.out_of_order),
+            ("", "never published, or with other bytes", sum.strange),
+            (" of the backlog", "lost", lying.lost),
+            (" of the backlog", "twice without a reason", lying.duplicates),
+            (" of the backlog", "out of order", lying.out_of_order),
+            (" of the backlog", "never published, or with other bytes", lying.strange),
+        ] {
+            if count > 0 {
+                journal.find(&format!("{count} messages{of}: {what}"));
+            }
+        }
+        Self { phases, sum, queues, backlog }
+    }
+}
+
 /// The phases of a run: each begins with a fault.
 struct Phases<'a> {
     traffic: &'a Traffic<'a>,
     journal: &'a Journal,
     name: String,
-    node: Option<usize>,
+    nodes: Vec<usize>,
     done: Vec<Phase>,
 }
 
 impl<'a> Phases<'a> {
     fn new(traffic: &'a Traffic<'a>, journal: &'a Journal) -> Self {
-        Self { traffic, journal, name: UNDISTURBED.to_owned(), node: None, done: Vec::new() }
+        Self { traffic, journal, name: UNDISTURBED.to_owned(), nodes: Vec::new(), done: Vec::new() }
     }
 
     /// Does what the lines say, until there are no more.
@@ -185,25 +249,30 @@ impl<'a> Phases<'a> {
             let line = line.context("reading what is done")?;
             let answer = match line.trim().split_once(' ') {
                 Some(("fault", rest)) => {
-                    let (name, node) = match rest.rsplit_once(' ') {
-                        Some((name, node)) if node.parse::<usize>().is_ok() => {
-                            (name, node.parse().ok())
-                        }
-                        _ => (rest, None),
-                    };
+                    let (name, nodes) = rest
+                        .rsplit_once(' ')
+                        .and_then(|(name, nodes)| Some((name, numbers(nodes).ok()?)))
+                        .unwrap_or((rest, Vec::new()));
                     self.end();
-                    (self.name, self.node) = (name.to_owned(), node);
+                    (self.name, self.nodes) = (name.to_owned(), nodes);
                     self.journal.note(&line);
                     "begun".to_owned()
                 }
                 Some(("settle", seconds)) => {
+                    let (seconds, away) = seconds.split_once(" without ").unwrap_or((seconds, ""));
                     let seconds = seconds.parse().context("the seconds of 'settle'")?;
-                    match self.settle(Duration::from_secs(seconds)) {
-                        Ok(took) => format!("settled {}", took.as_millis()),
+                    let away = numbers(away).context("the nodes of 'settle'")?;
+                    match self.settle(Duration::from_secs(seconds), &away) {
+                        Ok(took) => {
+                            let errors = self.traffic.errors_elsewhere(&self.nodes);
+                            format!("settled {} {errors}", took.as_millis())
+                        }
                         Err(who) => format!("unsettled {who}"),
                     }
                 }
-                _ => anyhow::bail!("'{line}' is not 'fault NAME [NODE]' nor 'settle SECONDS'"),
+                _ => anyhow::bail!(
+                    "'{line}' is not 'fault NAME [NODE,...]' nor 'settle SECONDS [without NODE,...]'"
+                ),
             };
             let mut out = std::io::stdout();
             writeln!(out, "{answer}").and_then(|()| out.flush()).context("answering")?;
@@ -212,9 +281,9 @@ impl<'a> Phases<'a> {
         Ok(())
     }
 
-    /// Waits until every client works.
-    fn settle(&self, patience: Duration) -> Result<Duration, String> {
-        let settled = self.traffic.settle(Instant::now(), patience);
+    /// Waits until every client works that is not over a node that is away.
+    fn settle(&self, patience: Duration, away: &[usize]) -> Result<Duration, String> {
+        let settled = self.traffic.settle(Instant::now(), patience, away);
         match &settled {
             Ok(took) => self.journal.note(&format!("settled in {} ms", took.as_millis())),
             Err(who) => self.journal.find(&format!(
@@ -232,15 +301,23 @@ impl<'a> Phases<'a> {
         let (pauses, errors) = self.traffic.take();
         self.done.push(Phase {
             name: self.name.clone(),
-            node: self.node,
+            nodes: self.nodes.clone(),
             pauses_ms: pauses.iter().map(|it| it.as_secs_f64() * 1e3).collect(),
             errors,
+            until_ms: self.traffic.now_ms(),
+            ..Phase::default()
         });
     }
 }
 
+/// Numbers with commas between them.
+fn numbers(text: &str) -> Result<Vec<usize>, std::num::ParseIntError> {
+    text.split(',').filter(|it| !it.is_empty()).map(str::parse).collect()
+}
+
 /// What came out, for people.
-fn tell(phases: &[Phase], sum: &Sum, journal: &Journal) -> String {
+fn tell(outcome: &Outcome, journal: &Journal) -> String {
+    let Outcome { phases, sum, backlog, .. } = outcome;
     let mut text = format!(
         "{:<24} {:>5}  {:^28}  {:^19}  {:>6}\n{:<24} {:>5}  {:>8} {:>9} {:>9}  {:>9} {:>9}  {:>6}\n",
         "longest pause, ms",
@@ -289,10 +366,38 @@ fn tell(phases: &[Phase], sum: &Sum, journal: &Journal) -> String {
         "{} lost, {} twice without a reason, {} out of order, {} strange",
         sum.lost, sum.duplicates, sum.out_of_order, sum.strange
     );
+    if let Some(sum) = backlog {
+        let _ = writeln!(
+            text,
+            "backlog: {} messages, {} MB, published in {:.0} s, read in {:.0} s; {} lost, {} twice without a reason, {} out of order, {} strange",
+            sum.count,
+            text::megabytes(sum.bytes as f64),
+            sum.published_s,
+            sum.read_s,
+            sum.lost,
+            sum.duplicates,
+            sum.out_of_order,
+            sum.strange
+        );
+    }
     let (count, lines) = journal.findings();
     let _ = writeln!(text, "{count} findings");
     for line in lines.iter().take(50) {
         let _ = writeln!(text, "  {line}");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_a_backlog() {
+        assert_eq!(sizes("16-1024"), Ok(16..=1024));
+        assert_eq!(sizes("16"), Ok(16..=16));
+        for wrong in ["7", "20-16", "16-", "", "16-9999999", "a"] {
+            assert!(sizes(wrong).is_err(), "{wrong}");
+        }
+    }
 }

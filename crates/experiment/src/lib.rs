@@ -21,6 +21,7 @@ mod args;
 mod broker;
 mod case;
 mod catalogue;
+mod cluster;
 mod echo;
 mod everything;
 mod failover;
@@ -78,6 +79,7 @@ fn try_it(trial: &Trial) -> ExitCode {
         Trial::Isolation(args) => isolation::run(args),
         Trial::Everything(args) => everything::run(args),
         Trial::Failover(args) => failover::run(args),
+        Trial::Cluster(args) => cluster::run(args),
     };
     match end {
         Ok(End::Good) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! The nodes: their configuration, their processes, their logs.
+//! The nodes: their processes, their files, their logs.
 
 use std::fs::{self, OpenOptions};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,10 +10,10 @@ use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::broker::{Broker, Start};
+use super::disk::Disk;
 use super::net;
 
-/// Longest time from start to taking clients, for a debug build on a busy machine.
-const START: Duration = Duration::from_secs(30);
 /// Longest time of a clean stop.
 const STOP: Duration = Duration::from_secs(60);
 /// Lines of a log that are shown when something failed.
@@ -53,39 +53,54 @@ impl Site {
 /// A node, whether it runs or not.
 pub(super) struct Member {
     number: usize,
-    program: PathBuf,
+    broker: Broker,
     /// Has its configuration, its data and its log.
     dir: PathBuf,
     pub(super) site: Site,
     child: Option<Child>,
-}
-
-/// The name of a node.
-pub(super) fn node_name(number: usize) -> String {
-    format!("rabbit@node-{number}")
+    /// A disk of its own, if it is to be filled.
+    disk: Option<Disk>,
 }
 
 impl Member {
-    /// One of these, with an empty directory.
+    /// One of these, with an empty directory; on a disk of its own with so many MiB, if there is to be one.
     pub(super) fn new(
         number: usize,
-        program: &Path,
+        broker: &Broker,
         dir: &Path,
         sites: &[Site],
+        disk_mib: Option<u64>,
     ) -> anyhow::Result<Self> {
         let dir = dir.join(format!("node-{number}"));
         if dir.exists() {
             fs::remove_dir_all(&dir)?;
         }
-        fs::create_dir_all(&dir)?;
-        fs::write(dir.join("leveret.conf"), configuration(number, sites))?;
+        let disk_dir = dir.join("disk");
+        fs::create_dir_all(&disk_dir)?;
+        broker.configure(number, sites, &dir)?;
         let site = sites[number].clone();
-        Ok(Self { number, program: program.to_owned(), dir, site, child: None })
+        let disk = disk_mib.map(|mib| Disk::make(&disk_dir, mib)).transpose()?;
+        Ok(Self { number, broker: broker.clone(), dir, site, child: None, disk })
     }
 
     /// Its data directory.
     pub(super) fn data_dir(&self) -> PathBuf {
-        self.dir.join("data")
+        self.dir.join("disk/data")
+    }
+
+    /// Its full name.
+    pub(super) fn name(&self) -> String {
+        self.broker.node_name(self.number)
+    }
+
+    /// Its disk, if that can be filled.
+    pub(super) fn disk(&self) -> anyhow::Result<&Disk> {
+        self.disk.as_ref().context("the node has no disk of its own")
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
     }
 
     /// Where it speaks AMQP.
@@ -101,10 +116,10 @@ impl Member {
             if self.site.is_apart { net::in_namespace(self.number) } else { Vec::new() };
         // It does not outlive the thread that starts it.
         words.extend(["setpriv", "--pdeathsig", "KILL"].map(str::to_owned));
+        let Start { words: started, variables } =
+            self.broker.command(self.number, &self.dir, &self.data_dir());
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).arg(&self.program).arg("serve");
-        command.arg("--config").arg(self.dir.join("leveret.conf"));
-        command.arg("--data-dir").arg(self.data_dir());
+        command.args(&words[1..]).args(started).envs(variables);
         command.stdout(log.try_clone()?).stderr(log).stdin(Stdio::null());
         self.child = Some(command.spawn().context("starting a node")?);
         Ok(())
@@ -112,14 +127,15 @@ impl Member {
 
     /// Waits until it takes connections.
     pub(super) fn await_ready(&mut self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + START;
+        let patience = self.broker.start_patience();
+        let deadline = Instant::now() + patience;
         while TcpStream::connect((&*self.site.host, self.site.ports[0])).is_err() {
             if let Some(status) = self.has_ended()? {
                 bail!("node {} ended with {status} while it started", self.number);
             }
             ensure!(
                 Instant::now() < deadline,
-                "node {} takes no clients after {START:?}",
+                "node {} takes no clients after {patience:?}",
                 self.number
             );
             std::thread::sleep(Duration::from_millis(10));
@@ -174,15 +190,21 @@ impl Member {
         self.child.is_some()
     }
 
-    /// What it says of the cluster, over its control socket.
+    /// What it says of the cluster.
     pub(super) fn status(&self) -> Option<Value> {
-        let mut command = Command::new(&self.program);
-        command
-            .args(["ctl", "-q", "-t", "2", "--socket"])
-            .arg(self.data_dir().join("leveret.sock"));
-        command.args(["cluster_status", "--formatter", "json"]).stderr(Stdio::null());
-        let output = command.output().ok()?;
-        serde_json::from_slice(&output.stdout).ok()
+        self.broker.status(self.number, &self.dir, &self.data_dir())
+    }
+
+    /// Who leads, by what it says: a number below this.
+    pub(super) fn leader(&self, nodes: usize) -> Option<usize> {
+        let status = self.status()?;
+        let leader = status["leader"].as_str()?;
+        (0..nodes).find(|it| self.broker.node_name(*it) == leader)
+    }
+
+    /// Runs the tool for operators on it.
+    pub(super) fn ask(&self, words: &[&str]) -> anyhow::Result<Vec<u8>> {
+        self.broker.ask(self.number, &self.dir, &self.data_dir(), words)
     }
 
     fn log(&self) -> PathBuf {
@@ -196,6 +218,9 @@ impl Member {
 
     /// Lines of its log that no fault explains.
     pub(super) fn complaints(&self) -> Vec<String> {
+        if self.broker.is_rabbitmq() {
+            return Vec::new();
+        }
         let is_one = |line: &&str| ["panicked at", "watchdog: "].iter().any(|it| line.contains(it));
         self.logged().lines().filter(is_one).map(str::to_owned).collect()
     }
@@ -212,7 +237,7 @@ impl Member {
 
     /// Puts its data aside, as if its disk was a new one.
     pub(super) fn lose_data(&self) -> anyhow::Result<()> {
-        Ok(fs::rename(self.data_dir(), self.dir.join("data-aside"))?)
+        Ok(fs::rename(self.data_dir(), self.aside())?)
     }
 
     /// Gives it its data back.
@@ -220,7 +245,23 @@ impl Member {
         if self.data_dir().exists() {
             fs::remove_dir_all(self.data_dir())?;
         }
-        Ok(fs::rename(self.dir.join("data-aside"), self.data_dir())?)
+        Ok(fs::rename(self.aside(), self.data_dir())?)
+    }
+
+    /// Loses what was put aside for good.
+    pub(super) fn forget_data(&self) -> anyhow::Result<()> {
+        Ok(fs::remove_dir_all(self.aside())?)
+    }
+
+    fn aside(&self) -> PathBuf {
+        self.dir.join("disk/data-aside")
+    }
+
+    /// Loses a file of its data, or a directory with all that is in it.
+    pub(super) fn lose(&self, name: &str) -> anyhow::Result<()> {
+        let path = self.data_dir().join(name);
+        let lost = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        lost.with_context(|| path.display().to_string())
     }
 }
 
@@ -231,30 +272,4 @@ impl Drop for Member {
             let _ = child.wait();
         }
     }
-}
-
-/// The configuration of a node: alone, or one of these.
-fn configuration(number: usize, sites: &[Site]) -> String {
-    let Site { host, ports: [amqp, http, cluster], .. } = &sites[number];
-    let mut lines = vec![
-        format!("node_name = {}", node_name(number)),
-        format!("listeners.tcp.default = {host}:{amqp}"),
-        format!("management.tcp.ip = {host}"),
-        format!("management.tcp.port = {http}"),
-        "prometheus.enabled = false".to_owned(),
-        // Clients come over the bridge.
-        "loopback_users = none".to_owned(),
-    ];
-    if sites.len() > 1 {
-        lines.push("cluster_formation.peer_discovery_backend = classic_config".to_owned());
-        lines.push("cluster.secret = only for tests of a cluster".to_owned());
-        lines.push(format!("cluster.listen = {host}"));
-        lines.push(format!("cluster.port = {cluster}"));
-        for (other, Site { host, ports: [_, _, port], .. }) in sites.iter().enumerate() {
-            let key = "cluster_formation.classic_config";
-            lines.push(format!("{key}.nodes.{} = {}", other + 1, node_name(other)));
-            lines.push(format!("{key}.addresses.{} = {host}:{port}", other + 1));
-        }
-    }
-    lines.join("\n") + "\n"
 }

@@ -24,7 +24,7 @@ const SUBNET: &str = "10.213.87";
 /// A hardware address that nobody has.
 const NOBODY: &str = "02:00:00:00:00:01";
 
-/// Ends what runs in the namespaces, and removes them and the bridge, whoever made them.
+/// Ends what runs in the namespaces, and removes them, the bridge and small disks, whoever made them.
 const REMOVE: &str = r#"
 for name in $(ip netns list | sed -n 's/^\(lvt-[0-9]*\).*/\1/p'); do
   pids=$(ip netns pids "$name")
@@ -33,6 +33,9 @@ for name in $(ip netns list | sed -n 's/^\(lvt-[0-9]*\).*/\1/p'); do
   ip netns del "$name"
 done
 ip link del lvt-br
+sed -n 's/^leveret-cluster-disk \([^ ]*\) .*/\1/p' /proc/mounts | while read -r dir; do
+  umount -l "$dir"
+done
 "#;
 
 /// Where somebody is.

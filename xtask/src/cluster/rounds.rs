@@ -1,17 +1,17 @@
 //! The rounds: what is done to the nodes, one fault after another.
 
-use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
-use rustix::process::Signal;
-use serde_json::Value;
+use anyhow::{Context as _, ensure};
 
 use super::chance::Chance;
-use super::member::{Member, node_name};
-use super::net::{Endpoint, Net};
+use super::member::Member;
+use super::net::Net;
 use super::traffic::Traffic;
+
+mod processes;
+mod stored;
 
 /// How long clients may take to work again once everything is in order.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,6 +30,8 @@ pub(super) struct Bed<'a> {
     pub(super) traffic: &'a mut Traffic,
     /// What chooses the node.
     pub(super) chance: &'a mut Chance,
+    /// Errors that clients over other nodes than that of the fault had.
+    pub(super) errors: u64,
 }
 
 /// How many nodes a round is for.
@@ -39,6 +41,53 @@ pub(super) enum Nodes {
     Alone,
     /// Three and more.
     Cluster,
+    /// Five and more: the loss of two leaves most of them.
+    Five,
+}
+
+/// What a round needs besides nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Links that can be cut.
+    Cuts,
+    /// Disks that can be filled.
+    SmallDisks,
+    /// Nodes that soon let go of what one that is away lacks.
+    LittleKept,
+    /// Our own files, or words of our tools.
+    Ours,
+}
+
+impl Need {
+    /// What is missing where it is not there.
+    pub(super) fn missing(self) -> &'static str {
+        match self {
+            Self::Cuts => "no links can be cut",
+            Self::SmallDisks => "disks have no size (--disk)",
+            Self::LittleKept => "nodes keep what others lack for too long (--kept)",
+            Self::Ours => "it is another broker",
+        }
+    }
+}
+
+/// When a round is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Played {
+    /// In every run of the tests, too.
+    Always,
+    /// In runs of this command.
+    Here,
+    /// If it is named: the broker cannot do it yet.
+    IfNamed,
+}
+
+/// What clients over other nodes than that of the fault are to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Felt {
+    /// Their connections may end.
+    ByAll,
+    /// Nothing, but for a pause.
+    Nowhere,
 }
 
 /// A kind of round.
@@ -48,28 +97,57 @@ pub(super) struct Round {
     /// What it does.
     pub(super) what: &'static str,
     pub(super) nodes: Nodes,
-    /// Whether it cuts links.
-    pub(super) cuts: bool,
+    pub(super) needs: &'static [Need],
+    pub(super) played: Played,
+    pub(super) felt: Felt,
+    /// The longest pause that is promised, in ms.
+    pub(super) promise_ms: Option<u32>,
     pub(super) run: fn(&mut Bed<'_>, name: &str) -> anyhow::Result<()>,
 }
 
+/// How long a pause is promised to be at most, in ms: the leader's links end; it is silent; a follower is lost; a node is stopped in good order.
+const KILLED: Option<u32> = Some(100);
+const SILENT: Option<u32> = Some(1500);
+const FOLLOWER: Option<u32> = Some(10);
+const PLANNED: Option<u32> = Some(50);
+
+use Felt::{ByAll, Nowhere};
+use Need::{Cuts, LittleKept, Ours, SmallDisks};
+use Nodes::{Alone, Cluster, Five};
+use Played::{Always, Here, IfNamed};
+
 /// All rounds.
 #[rustfmt::skip] // a table
-pub(super) const ALL: [Round; 13] = [
-    Round { name: "alone",            what: "a node that is alone is killed and started again",          nodes: Nodes::Alone,   cuts: false, run: all_killed },
-    Round { name: "leader-killed",    what: "the node that leads is killed and started again",           nodes: Nodes::Cluster, cuts: false, run: leader_killed },
-    Round { name: "leader-stopped",   what: "the node that leads stands still for 10 seconds",           nodes: Nodes::Cluster, cuts: false, run: leader_stopped },
-    Round { name: "leader-cut-off",   what: "the node that leads and the others do not hear each other", nodes: Nodes::Cluster, cuts: true,  run: |bed, name| leader_cut(bed, name, Net::cut_off) },
-    Round { name: "leader-unheard",   what: "the others do not hear the node that leads",                nodes: Nodes::Cluster, cuts: true,  run: |bed, name| leader_cut(bed, name, Net::cut_speech) },
-    Round { name: "leader-deaf",      what: "the node that leads does not hear the others",              nodes: Nodes::Cluster, cuts: true,  run: |bed, name| leader_cut(bed, name, Net::cut_hearing) },
-    Round { name: "leader-vanished",  what: "nobody hears the node that leads, nor its clients",         nodes: Nodes::Cluster, cuts: true,  run: |bed, name| leader_cut(bed, name, vanish) },
-    Round { name: "follower-killed",  what: "a node that does not lead is killed and started again",     nodes: Nodes::Cluster, cuts: false, run: follower_killed },
-    Round { name: "follower-cut-off", what: "a node that does not lead is cut off from the others",      nodes: Nodes::Cluster, cuts: true,  run: follower_cut },
-    Round { name: "two-killed",       what: "two nodes are killed and started again",                    nodes: Nodes::Cluster, cuts: false, run: two_killed },
-    Round { name: "all-killed",       what: "all nodes are killed at once and started again",            nodes: Nodes::Cluster, cuts: false, run: all_killed },
-    Round { name: "rolling-restart",  what: "each node is stopped and started again, one by one",        nodes: Nodes::Cluster, cuts: false, run: rolling_restart },
-    Round { name: "follower-wiped",   what: "a node with an empty disk under an old name is refused",    nodes: Nodes::Cluster, cuts: false, run: follower_wiped },
+pub(super) static ALL: [Round; 23] = [
+    Round { name: "alone",              what: "a node that is alone is killed and started again",                           nodes: Alone,   needs: &[],           played: Always,  felt: ByAll,   promise_ms: None,     run: processes::all_killed },
+    Round { name: "leader-killed",      what: "the node that leads is killed and started again",                            nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,   promise_ms: KILLED,   run: processes::leader_killed },
+    Round { name: "leader-stopped",     what: "the node that leads stands still for 10 seconds",                            nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,   promise_ms: SILENT,   run: processes::leader_stopped },
+    Round { name: "leader-cut-off",     what: "the node that leads and the others do not hear each other",                  nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByAll,   promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, Net::cut_off) },
+    Round { name: "leader-unheard",     what: "the others do not hear the node that leads",                                 nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByAll,   promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, Net::cut_speech) },
+    Round { name: "leader-deaf",        what: "the node that leads does not hear the others",                               nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByAll,   promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, Net::cut_hearing) },
+    Round { name: "leader-vanished",    what: "nobody hears the node that leads, nor its clients",                          nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByAll,   promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, processes::vanish) },
+    Round { name: "leader-disk-full",   what: "the disk of the node that leads is full for a while",                        nodes: Cluster, needs: &[SmallDisks], played: IfNamed, felt: ByAll,   promise_ms: None,     run: stored::leader_disk_full },
+    Round { name: "leader-replaced",    what: "the node that leads is lost with its data, forgotten, and a new one comes",  nodes: Cluster, needs: &[Ours],       played: IfNamed, felt: ByAll,   promise_ms: KILLED,   run: stored::leader_replaced },
+    Round { name: "follower-killed",    what: "a node that does not lead is killed and started again",                      nodes: Cluster, needs: &[],           played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: processes::follower_killed },
+    Round { name: "follower-stopped",   what: "a node that does not lead stands still for 10 seconds",                      nodes: Cluster, needs: &[],           played: Here,    felt: Nowhere, promise_ms: FOLLOWER, run: processes::follower_stopped },
+    Round { name: "follower-cut-off",   what: "a node that does not lead is cut off from the others",                       nodes: Cluster, needs: &[Cuts],       played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: processes::follower_cut },
+    Round { name: "follower-away",      what: "a node is away until the others keep no more what it lacks",                 nodes: Cluster, needs: &[LittleKept], played: IfNamed, felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_away },
+    Round { name: "follower-lost-files", what: "a node that does not lead loses the log of the names, or those of shards",  nodes: Cluster, needs: &[Ours],       played: IfNamed, felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_lost_files },
+    Round { name: "follower-disk-full", what: "the disk of a node that does not lead is full for a while",                  nodes: Cluster, needs: &[SmallDisks], played: IfNamed, felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_disk_full },
+    Round { name: "follower-wiped",     what: "a node with an empty disk under an old name is refused",                     nodes: Cluster, needs: &[Ours],       played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_wiped },
+    Round { name: "follower-replaced",  what: "a node that does not lead loses its data, is forgotten, and a new one comes", nodes: Cluster, needs: &[Ours],      played: IfNamed, felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_replaced },
+    Round { name: "two-killed",         what: "two nodes, one leads, are killed and started again",                         nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,   promise_ms: None,     run: processes::two_killed },
+    Round { name: "two-stopped",        what: "two nodes, one leads, stand still for 10 seconds",                           nodes: Five,    needs: &[],           played: Here,    felt: ByAll,   promise_ms: SILENT,   run: processes::two_stopped },
+    Round { name: "two-cut-off",        what: "two nodes, one leads, and the others do not hear each other",                nodes: Five,    needs: &[Cuts],       played: Here,    felt: ByAll,   promise_ms: SILENT,   run: processes::two_cut_off },
+    Round { name: "two-followers-killed", what: "two nodes that do not lead are killed and started again",                  nodes: Five,    needs: &[],           played: Here,    felt: Nowhere, promise_ms: FOLLOWER, run: processes::two_followers_killed },
+    Round { name: "all-killed",         what: "all nodes are killed at once and started again",                             nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,   promise_ms: None,     run: processes::all_killed },
+    Round { name: "rolling-restart",    what: "each node is stopped and started again, one by one",                         nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,   promise_ms: PLANNED,  run: processes::rolling_restart },
 ];
+
+/// The round of this name.
+pub(super) fn find(name: &str) -> Option<&'static Round> {
+    ALL.iter().find(|it| it.name == name)
+}
 
 impl Bed<'_> {
     fn leader(&self) -> anyhow::Result<usize> {
@@ -83,17 +161,75 @@ impl Bed<'_> {
         Ok((leader + behind) % self.members.len())
     }
 
+    /// Another node than these.
+    fn other_than(&mut self, taken: &[usize]) -> usize {
+        let left: Vec<_> = (0..self.members.len()).filter(|it| !taken.contains(it)).collect();
+        left[self.chance.below(left.len() as u64) as usize]
+    }
+
+    /// Whether most nodes are left without so many.
+    fn goes_on_without(&self, lost: usize) -> bool {
+        (self.members.len() - lost) * 2 > self.members.len()
+    }
+
     fn net(&mut self) -> anyhow::Result<&mut Net> {
         self.net.as_deref_mut().context("links cannot be cut here")
     }
 
+    /// A fault begins.
+    fn fault(&mut self, name: &str, nodes: &[usize]) -> anyhow::Result<()> {
+        self.errors = 0;
+        self.traffic.fault(name, nodes)
+    }
+
+    /// Waits until all clients work.
     fn settle(&mut self) -> anyhow::Result<()> {
-        self.traffic.settle(PATIENCE).map(|_| ())
+        self.settle_without(&[])
+    }
+
+    /// Waits until all clients work that are not over these nodes.
+    fn settle_without(&mut self, away: &[usize]) -> anyhow::Result<()> {
+        self.errors = self.traffic.settle(PATIENCE, away)?;
+        Ok(())
     }
 
     fn start(&mut self, number: usize) -> anyhow::Result<()> {
         self.members[number].start()?;
         self.members[number].await_ready()
+    }
+
+    /// Waits until the node has all that was agreed upon when this was called.
+    fn await_complete(&self, number: usize, patience: Duration) -> anyhow::Result<()> {
+        let (name, deadline) = (self.members[number].name(), Instant::now() + patience);
+        let leader = leader(self.members)?;
+        let mut wanted = None;
+        loop {
+            let groups = self.members[leader].status().map(|mut it| it["groups"].take());
+            let groups = groups.as_ref().and_then(|it| it.as_array()).cloned().unwrap_or_default();
+            let agreed = |it: &serde_json::Value| it["agreed"].as_u64().unwrap_or_default();
+            if !groups.is_empty() && wanted.is_none() {
+                wanted = Some(groups.iter().map(agreed).collect::<Vec<_>>());
+            }
+            let has = |group: &serde_json::Value| {
+                let matched = group["matched"].as_array().into_iter().flatten();
+                matched.filter(|it| it[0] == *name).find_map(|it| it[1].as_u64())
+            };
+            let lacking: Vec<_> = groups
+                .iter()
+                .zip(wanted.iter().flatten())
+                .filter(|(group, wanted)| has(group).is_none_or(|it| it < **wanted))
+                .map(|(group, _)| group.to_string())
+                .collect();
+            if !groups.is_empty() && lacking.is_empty() {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "node {number} still lacks batches after {patience:?}: {}",
+                lacking.join(", ")
+            );
+            sleep(Duration::from_millis(200));
+        }
     }
 }
 
@@ -101,8 +237,8 @@ impl Bed<'_> {
 pub(super) fn leader(members: &[Member]) -> anyhow::Result<usize> {
     let deadline = Instant::now() + ELECTION;
     loop {
-        let say = |it: &Member| leader_in(&it.status()?, members.len());
-        let said: Vec<_> = members.iter().filter(|it| it.is_up()).map(say).collect();
+        let said: Vec<_> =
+            members.iter().filter(|it| it.is_up()).map(|it| it.leader(members.len())).collect();
         if let Some(Some(first)) = said.first()
             && said.iter().all(|it| *it == Some(*first))
         {
@@ -116,151 +252,6 @@ pub(super) fn leader(members: &[Member]) -> anyhow::Result<usize> {
     }
 }
 
-/// Who leads, as a node's `cluster_status` says.
-fn leader_in(status: &Value, nodes: usize) -> Option<usize> {
-    let leader = status["leader"].as_str()?;
-    (0..nodes).find(|it| node_name(*it) == leader)
-}
-
-fn leader_killed(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
-    let leader = bed.leader()?;
-    bed.traffic.fault(name, Some(leader))?;
-    kill_and_start(bed, leader)
-}
-
-fn follower_killed(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
-    let follower = bed.follower()?;
-    bed.traffic.fault(name, Some(follower))?;
-    kill_and_start(bed, follower)
-}
-
-fn kill_and_start(bed: &mut Bed<'_>, number: usize) -> anyhow::Result<()> {
-    bed.members[number].kill()?;
-    sleep(AWAY);
-    bed.start(number)?;
-    bed.settle()
-}
-
-fn leader_stopped(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
-    let leader = bed.leader()?;
-    bed.traffic.fault(name, Some(leader))?;
-    bed.members[leader].signal(Signal::STOP)?;
-    sleep(Duration::from_secs(10));
-    bed.members[leader].signal(Signal::CONT)?;
-    bed.settle()
-}
-
-fn leader_cut(
-    bed: &mut Bed<'_>,
-    name: &str,
-    cut: fn(&mut Net, usize) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    let leader = bed.leader()?;
-    cut_and_heal(bed, name, leader, cut)
-}
-
-fn follower_cut(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
-    let follower = bed.follower()?;
-    cut_and_heal(bed, name, follower, Net::cut_off)
-}
-
-fn cut_and_heal(
-    bed: &mut Bed<'_>,
-    name: &str,
-    number: usize,
-    cut: fn(&mut Net, usize) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    bed.traffic.fault(name, Some(number))?;
-    cut(bed.net()?, number)?;
-    sleep(2 * AWAY);
-    bed.net()?.heal()?;
-    bed.settle()
-}
-
-/// Cuts a node off from the others and from clients.
-fn vanish(net: &mut Net, number: usize) -> anyhow::Result<()> {
-    net.cut_off(number)?;
-    net.cut(Endpoint::Node(number), Endpoint::Clients)?;
-    net.cut(Endpoint::Clients, Endpoint::Node(number))
-}
-
-fn two_killed(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
-    let first = bed.leader()?;
-    let second = bed.follower()?;
-    bed.traffic.fault(name, None)?;
-    let two = [first, second];
-    for number in two {
-        bed.members[number].kill()?;
-    }
-    sleep(AWAY);
-    two.iter().try_for_each(|number| bed.members[*number].start())?;
-    two.iter().try_for_each(|number| bed.members[*number].await_ready())?;
-    bed.settle()
-}
-
-fn all_killed(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
-    bed.traffic.fault(name, None)?;
-    // All signals first: nobody sees another one go and lives on.
-    bed.members.iter().try_for_each(|it| it.signal(Signal::KILL))?;
-    for member in bed.members.iter_mut() {
-        member.await_end()?;
-    }
-    let first = bed.chance.below(bed.members.len() as u64) as usize;
-    for place in 0..bed.members.len() {
-        let number = (first + place) % bed.members.len();
-        bed.members[number].start()?;
-        sleep(Duration::from_millis(bed.chance.below(1000)));
-    }
-    bed.members.iter_mut().try_for_each(Member::await_ready)?;
-    bed.settle()
-}
-
-fn rolling_restart(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
-    for number in 0..bed.members.len() {
-        bed.traffic.fault(name, Some(number))?;
-        bed.members[number].stop()?;
-        bed.start(number)?;
-        bed.settle()?;
-    }
-    Ok(())
-}
-
-fn follower_wiped(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
-    let follower = bed.follower()?;
-    bed.traffic.fault(name, Some(follower))?;
-    bed.members[follower].kill()?;
-    bed.members[follower].lose_data()?;
-    let before = bed.members[follower].logged().len();
-    bed.members[follower].start()?;
-    let deadline = Instant::now() + ELECTION;
-    // Either it ends, or it stays without the others; both with a reason.
-    let said = loop {
-        let said = bed.members[follower].logged().split_off(before);
-        if said.lines().any(|line| REFUSALS.iter().any(|it| line.contains(it))) {
-            break said;
-        }
-        if Instant::now() > deadline {
-            bail!("node {follower} says nothing of why it is not a part of the cluster:\n{said}");
-        }
-        sleep(Duration::from_millis(50));
-    };
-    println!(
-        "   {}",
-        said.lines().find(|line| REFUSALS.iter().any(|it| line.contains(it))).unwrap_or_default()
-    );
-    if bed.members[follower].has_ended()?.is_none() {
-        bed.members[follower].signal(Signal::KILL)?;
-    }
-    bed.members[follower].await_end()?;
-    bed.members[follower].find_data()?;
-    ensure!(fs::exists(bed.members[follower].data_dir())?, "its data is not back");
-    bed.start(follower)?;
-    bed.settle()
-}
-
-/// What a node with an empty disk says when the others are a cluster that knows its name.
-const REFUSALS: [&str; 2] = ["forget_cluster_node", "is refused"];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,13 +262,7 @@ mod tests {
             assert!(!round.name.contains(' ') && !round.what.is_empty());
             assert!(ALL[..at].iter().all(|it| it.name != round.name), "{}", round.name);
         }
-    }
-
-    #[test]
-    fn who_leads() {
-        let status = serde_json::json!({"leader": "rabbit@node-2"});
-        assert_eq!(leader_in(&status, 3), Some(2));
-        assert_eq!(leader_in(&status, 2), None);
-        assert_eq!(leader_in(&serde_json::json!({"leader": null}), 3), None);
+        assert_eq!(find("alone").map(|it| it.nodes), Some(Alone));
+        assert!(find("nothing").is_none());
     }
 }

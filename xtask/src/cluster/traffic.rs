@@ -14,21 +14,36 @@ pub(super) struct Traffic {
     output: BufReader<ChildStdout>,
 }
 
+/// What is sent.
+pub(super) struct Load<'a> {
+    /// The program that sends it.
+    pub(super) program: &'a Path,
+    /// The nodes.
+    pub(super) uris: &'a [String],
+    pub(super) queue_type: Option<&'a str>,
+    /// Messages that lie there from before the first fault.
+    pub(super) backlog: u64,
+    /// Their lengths, as the program reads them.
+    pub(super) backlog_size: &'a str,
+    pub(super) seed: u64,
+}
+
 impl Traffic {
-    /// Starts it through these nodes; its files go to this directory.
-    pub(super) fn start(
-        program: &Path,
-        uris: &[String],
-        dir: &Path,
-        seed: u64,
-    ) -> anyhow::Result<Self> {
+    /// Starts it; its files go to this directory.
+    pub(super) fn start(load: &Load<'_>, dir: &Path) -> anyhow::Result<Self> {
         // It does not outlive the thread that starts it.
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL"]).arg(program);
-        command.args(["perf", "experiment", "failover", "--told", "--seed", &seed.to_string()]);
-        for uri in uris {
+        command.args(["--pdeathsig", "KILL"]).arg(load.program);
+        let seed = load.seed.to_string();
+        command.args(["perf", "experiment", "failover", "--told", "--seed", &seed]);
+        for uri in load.uris {
             command.args(["--node", uri]);
         }
+        if let Some(kind) = load.queue_type {
+            command.args(["--queue-type", kind]);
+        }
+        command.args(["--backlog", &load.backlog.to_string()]);
+        command.args(["--backlog-size", load.backlog_size]);
         command.arg("--log").arg(dir.join("traffic.log"));
         command.arg("--json").arg(dir.join("traffic.json"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -47,19 +62,22 @@ impl Traffic {
         Ok(answer.trim().to_owned())
     }
 
-    /// A fault is made now; of this node, or of all.
-    pub(super) fn fault(&mut self, name: &str, node: Option<usize>) -> anyhow::Result<()> {
-        let node = node.map(|it| format!(" {it}")).unwrap_or_default();
-        let answer = self.say(&format!("fault {name}{node}"))?;
+    /// A fault is made now; of these nodes, or of all.
+    pub(super) fn fault(&mut self, name: &str, nodes: &[usize]) -> anyhow::Result<()> {
+        let answer = self.say(&format!("fault {name} {}", listed(nodes)))?;
         ensure!(answer == "begun", "the traffic says: {answer}");
         Ok(())
     }
 
-    /// All is in order again: waits until every client works, at most so long; how long that took.
-    pub(super) fn settle(&mut self, patience: Duration) -> anyhow::Result<Duration> {
-        let answer = self.say(&format!("settle {}", patience.as_secs()))?;
-        match answer.split_once(' ') {
-            Some(("settled", ms)) => Ok(Duration::from_millis(ms.parse()?)),
+    /// All is in order again, but for these nodes: waits until every client of the others works, at most so long. The errors of clients over nodes
+    /// that the fault did not hit, since it was told.
+    pub(super) fn settle(&mut self, patience: Duration, away: &[usize]) -> anyhow::Result<u64> {
+        let away =
+            if away.is_empty() { String::new() } else { format!(" without {}", listed(away)) };
+        let answer = self.say(&format!("settle {}{away}", patience.as_secs()))?;
+        let mut words = answer.split(' ');
+        match (words.next(), words.next(), words.next()) {
+            (Some("settled"), Some(_), Some(errors)) => Ok(errors.parse()?),
             _ => bail!("the traffic says: {answer}"),
         }
     }
@@ -72,6 +90,10 @@ impl Traffic {
         }
         Ok(self.child.wait()?.success())
     }
+}
+
+fn listed(nodes: &[usize]) -> String {
+    nodes.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 impl Drop for Traffic {

@@ -30,7 +30,8 @@ enum Fate {
     /// Nothing yet. It stays so if the connection ends: the message may be in the queue or not.
     #[default]
     Unknown,
-    Confirmed,
+    /// When, in ms since the beginning.
+    Confirmed { at_ms: u32 },
     /// Nacked or returned.
     Refused,
 }
@@ -43,6 +44,13 @@ struct Message {
     acked_ms: Option<u32>,
     /// The connection that had it last.
     last: Link,
+}
+
+impl Message {
+    /// If the queue is empty.
+    fn is_lost(&self) -> bool {
+        matches!(self.fate, Fate::Confirmed { .. }) && self.acked_ms.is_none()
+    }
 }
 
 /// Who sees the queue's messages.
@@ -64,6 +72,23 @@ struct Doubtful {
     at_ms: u32,
 }
 
+/// Came after a message of the same publisher with a higher number.
+#[derive(Clone, Copy, Debug)]
+struct Late {
+    id: Id,
+    height: u64,
+    at_ms: u32,
+}
+
+/// What happened at a moment. A message that was lost counts when it was confirmed: nobody knows when it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    Confirmed,
+    Lost,
+    Duplicate,
+    OutOfOrder,
+}
+
 /// A connection that has been given up by the broker ends for its client within so many ms: by its heartbeats at the latest.
 const ENDS_WITHIN_MS: u32 = 20_000;
 
@@ -78,8 +103,10 @@ pub(crate) struct Account {
     /// The highest number that came first, by line and publisher.
     heights: HashMap<(Link, u16), u64>,
     doubtful: Vec<Doubtful>,
-    /// Messages that came after one with a higher number, and that number.
-    late: Vec<(Id, u64)>,
+    /// When a message came twice beyond doubt, in ms since the beginning.
+    twice_ms: Vec<u32>,
+    /// Messages that came after one with a higher number.
+    late: Vec<Late>,
     /// What was wrong beyond doubt when it came, the first of it.
     wrong: Vec<String>,
     sum: Sum,
@@ -148,6 +175,7 @@ impl Account {
             ended_ms: HashMap::new(),
             heights: HashMap::new(),
             doubtful: Vec::new(),
+            twice_ms: Vec::new(),
             late: Vec::new(),
             wrong: Vec::new(),
             sum: Sum::default(),
@@ -166,10 +194,10 @@ impl Account {
     }
 
     /// The broker has it.
-    pub(crate) fn confirm(&mut self, id: Id) {
+    pub(crate) fn confirm(&mut self, id: Id, at_ms: u32) {
         // A message that was returned is confirmed afterwards, and is in no queue.
         if let Some(message) = self.message(id).filter(|it| it.fate == Fate::Unknown) {
-            message.fate = Fate::Confirmed;
+            message.fate = Fate::Confirmed { at_ms };
         }
     }
 
@@ -207,7 +235,7 @@ impl Account {
         let height = self.heights.entry((line, id.publisher)).or_insert(id.number);
         if id.number < *height {
             let text = after(id, *height);
-            self.late.push((id, *height));
+            self.late.push(Late { id, height: *height, at_ms: now_ms });
             return Some(text);
         }
         *height = id.number;
@@ -237,6 +265,7 @@ impl Account {
             (false, Some(_)) => self.sum.unmarked += 1,
             _ if is_same => {
                 self.sum.duplicates += 1;
+                self.twice_ms.push(at_ms);
                 return Some(self.is_wrong(format!(
                     "message {number} of publisher {publisher} came twice on one connection"
                 )));
@@ -290,14 +319,14 @@ impl Account {
                 sum.published += 1;
                 sum.delivered += u64::from(message.deliveries > 0);
                 match message.fate {
-                    Fate::Confirmed => sum.confirmed += 1,
+                    Fate::Confirmed { .. } => sum.confirmed += 1,
                     Fate::Refused => sum.refused += 1,
                     Fate::Unknown => {
                         sum.unknown += 1;
                         sum.unknown_delivered += u64::from(message.deliveries > 0);
                     }
                 }
-                if message.fate == Fate::Confirmed && message.acked_ms.is_none() {
+                if message.is_lost() {
                     sum.lost += 1;
                     let deliveries = message.deliveries;
                     name(format!(
@@ -306,26 +335,47 @@ impl Account {
                 }
             }
         }
-        for Doubtful { id, had_by, link, at_ms } in &self.doubtful {
-            let is_given_up = |link: &Link| {
-                let ended_ms = self.ended_ms.get(link);
-                ended_ms.is_some_and(|it| *it <= at_ms.saturating_add(ENDS_WITHIN_MS))
-            };
-            if is_given_up(had_by) || is_given_up(link) {
+        for doubtful in &self.doubtful {
+            if self.is_explained(doubtful) {
                 sum.unmarked += 1;
             } else {
                 sum.duplicates += 1;
-                let Id { publisher, number } = id;
+                let Id { publisher, number } = doubtful.id;
                 name(format!(
                     "message {number} of publisher {publisher} came twice, and neither connection had ended"
                 ));
             }
         }
-        for (id, height) in self.late.iter().filter(|(id, _)| !self.is_unknown(*id)) {
+        for late in self.late.iter().filter(|it| !self.is_unknown(it.id)) {
             sum.out_of_order += 1;
-            name(after(*id, *height));
+            name(after(late.id, late.height));
         }
         (sum, lines)
+    }
+
+    /// Whether a connection that had it ended, though it was known later.
+    fn is_explained(&self, Doubtful { had_by, link, at_ms, .. }: &Doubtful) -> bool {
+        [had_by, link].into_iter().any(|link| {
+            let ended_ms = self.ended_ms.get(link);
+            ended_ms.is_some_and(|it| *it <= at_ms.saturating_add(ENDS_WITHIN_MS))
+        })
+    }
+
+    /// Tells when everything that counts for a fault happened, in ms since the beginning; as [`sum`](Self::sum) judges.
+    pub(crate) fn moments(&self, mut tell: impl FnMut(Deed, u32)) {
+        for message in self.messages.iter().flatten() {
+            if let Fate::Confirmed { at_ms } = message.fate {
+                tell(Deed::Confirmed, at_ms);
+                if message.is_lost() {
+                    tell(Deed::Lost, at_ms);
+                }
+            }
+        }
+        self.twice_ms.iter().for_each(|at_ms| tell(Deed::Duplicate, *at_ms));
+        let twice = self.doubtful.iter().filter(|it| !self.is_explained(it));
+        twice.for_each(|it| tell(Deed::Duplicate, it.at_ms));
+        let late = self.late.iter().filter(|it| !self.is_unknown(it.id));
+        late.for_each(|it| tell(Deed::OutOfOrder, it.at_ms));
     }
 }
 
@@ -405,7 +455,7 @@ mod tests {
             let id = Id { publisher: 0, number: digits.parse().unwrap_or(0) };
             match &word[..1] {
                 "p" => assert_eq!(account.publish(0), id, "{history}"),
-                "c" => account.confirm(id),
+                "c" => account.confirm(id, now_ms),
                 "n" => account.refuse(id),
                 "a" => account.ack(id, now_ms),
                 "d" => drop(account.deliver(Link(1), Some(id), marked, now_ms)),
@@ -416,6 +466,13 @@ mod tests {
             }
         }
         let (sum, lines) = account.sum();
+        let mut counts = [0; 4];
+        account.moments(|deed, _| counts[deed as usize] += 1);
+        assert_eq!(
+            counts,
+            [sum.confirmed, sum.lost, sum.duplicates, sum.out_of_order],
+            "{history}"
+        );
         let told = [
             ("lost", sum.lost),
             ("duplicates", sum.duplicates),
@@ -437,7 +494,7 @@ mod tests {
     fn sums() {
         let mut account = Account::new(Audience::One, 2);
         let ids: Vec<_> = [0, 1, 1, 1].into_iter().map(|it| account.publish(it)).collect();
-        ids[..2].iter().for_each(|id| account.confirm(*id));
+        ids[..2].iter().for_each(|id| account.confirm(*id, 30));
         account.refuse(ids[3]);
         ids[..3].iter().for_each(|id| drop(account.deliver(Link(1), Some(*id), false, 0)));
         ids[..2].iter().for_each(|id| account.ack(*id, 100));

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
+use super::account::Deed;
+
 /// The pulse of one client: when something good last came, and the longest time between two such moments of this phase.
 #[derive(Debug)]
 pub(crate) struct Pulse {
@@ -47,6 +49,11 @@ impl Pulse {
         self.errors.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The errors of this phase so far.
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
     /// When something good came last.
     pub(crate) fn last(&self) -> Instant {
         self.with(|it| it.last)
@@ -63,17 +70,47 @@ impl Pulse {
     }
 }
 
-/// What publishers felt of one fault.
-#[derive(Clone, Debug, serde::Serialize)]
+/// What publishers felt of one fault, and what became of their messages.
+#[derive(Clone, Debug, Default, serde::Serialize)]
 pub(crate) struct Phase {
     /// The fault.
     pub(crate) name: String,
-    /// The node that it hit, by its place in the list; none if it hit all, or none in particular.
-    pub(crate) node: Option<usize>,
+    /// The nodes that it hit, by their places in the list; none if it hit all, or none in particular.
+    pub(crate) nodes: Vec<usize>,
     /// The longest pause between two confirms, in ms, of each node's publisher.
     pub(crate) pauses_ms: Vec<f64>,
     /// Errors of each node's clients.
     pub(crate) errors: Vec<u64>,
+    /// When it ended, in ms since the beginning of the traffic.
+    pub(crate) until_ms: u32,
+    /// Messages that were confirmed.
+    pub(crate) confirmed: u64,
+    /// Of these, messages that were lost: by this fault, or by a later one.
+    pub(crate) lost: u64,
+    /// Messages that came twice without a reason.
+    pub(crate) duplicates: u64,
+    /// Messages that came after a later one.
+    pub(crate) out_of_order: u64,
+}
+
+impl Phase {
+    fn count(&mut self, deed: Deed) {
+        *match deed {
+            Deed::Confirmed => &mut self.confirmed,
+            Deed::Lost => &mut self.lost,
+            Deed::Duplicate => &mut self.duplicates,
+            Deed::OutOfOrder => &mut self.out_of_order,
+        } += 1;
+    }
+}
+
+/// Counts something in the phase in which it happened; what came behind the last one belongs to that.
+pub(crate) fn count(phases: &mut [Phase], deed: Deed, at_ms: u32) {
+    let last = phases.len().saturating_sub(1);
+    let at = phases.partition_point(|it| it.until_ms <= at_ms).min(last);
+    if let Some(phase) = phases.get_mut(at) {
+        phase.count(deed);
+    }
 }
 
 /// Phases of one name together, in ms.
@@ -104,13 +141,13 @@ pub(crate) fn by_name(phases: &[Phase]) -> BTreeMap<&str, Pauses> {
         };
         pauses.count += 1;
         for (node, pause_ms) in phase.pauses_ms.iter().enumerate() {
-            let is_own = phase.node.is_none_or(|it| it == node);
+            let is_own = phase.nodes.is_empty() || phase.nodes.contains(&node);
             let into = if is_own { &mut pauses.own } else { &mut pauses.others };
             into.saturating_record((pause_ms * 1e3) as u64);
         }
         let errors = phase.errors.iter().enumerate();
         pauses.errors +=
-            errors.filter(|(node, _)| phase.node != Some(*node)).map(|(_, it)| it).sum::<u64>();
+            errors.filter(|(node, _)| !phase.nodes.contains(node)).map(|(_, it)| it).sum::<u64>();
     }
     all
 }
@@ -137,17 +174,37 @@ mod tests {
     }
 
     #[test]
+    fn what_happens_belongs_to_a_phase() {
+        let until = |until_ms| Phase { until_ms, ..Phase::default() };
+        let mut phases = [until(100), until(250)];
+        for (deed, at_ms) in [
+            (Deed::Confirmed, 0),
+            (Deed::Confirmed, 99),
+            (Deed::Confirmed, 100),
+            (Deed::Lost, 249),
+            (Deed::Duplicate, 9000),
+        ] {
+            count(&mut phases, deed, at_ms);
+        }
+        let [first, second] = &phases;
+        assert_eq!((first.confirmed, first.lost, first.duplicates), (2, 0, 0));
+        assert_eq!((second.confirmed, second.lost, second.duplicates), (1, 1, 1));
+        count(&mut [], Deed::Lost, 0);
+    }
+
+    #[test]
     fn the_node_that_was_hit_is_apart() {
-        let phase = |name: &str, node, pauses_ms: [f64; 3]| Phase {
+        let phase = |name: &str, nodes: &[usize], pauses_ms: [f64; 3]| Phase {
             name: name.to_owned(),
-            node,
+            nodes: nodes.to_vec(),
             pauses_ms: pauses_ms.to_vec(),
             errors: vec![1, 0, 2],
+            ..Phase::default()
         };
         let phases = [
-            phase("leader killed", Some(0), [4000.0, 100.0, 120.0]),
-            phase("leader killed", Some(2), [80.0, 90.0, 5000.0]),
-            phase("all killed", None, [9.0, 9.0, 9.0]),
+            phase("leader killed", &[0], [4000.0, 100.0, 120.0]),
+            phase("leader killed", &[2], [80.0, 90.0, 5000.0]),
+            phase("all killed", &[], [9.0, 9.0, 9.0]),
         ];
         let all = by_name(&phases);
         let killed = &all["leader killed"];

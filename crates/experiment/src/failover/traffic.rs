@@ -12,14 +12,14 @@ use leveret_client::amqp::method::{Method, basic};
 use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Consume, Error, Event, Options, QueueDeclare, Uri};
 
-use super::account::{Account, Audience, Id, Link};
+use super::account::{Account, Audience, Deed, Id, Link};
 use super::phases::Pulse;
 use crate::everything::chance::Chance;
 use crate::everything::journal::Journal;
 use crate::loads::Confirms;
 
 /// Persistent: the flags of the properties, and the delivery mode.
-const PERSISTENT: [u8; 3] = [0x10, 0x00, 2];
+pub(super) const PERSISTENT: [u8; 3] = [0x10, 0x00, 2];
 /// Messages that a publisher has without an answer, at most.
 const WINDOW: usize = 200;
 /// Messages that a consumer has without an ack, at most.
@@ -38,6 +38,9 @@ const LAST: Duration = Duration::from_secs(30);
 const BACK: Duration = Duration::from_secs(12);
 /// How long a consumer hears nothing at the end before it takes its queue for empty.
 const QUIET: Duration = Duration::from_secs(1);
+
+/// AMQP 0-9-1 §1.2: an operator closed the connection, such as by the stop of a node.
+const CONNECTION_FORCED: u16 = 320;
 
 /// What is sent where.
 #[derive(Clone, Debug)]
@@ -60,6 +63,15 @@ impl Plan {
     /// The name of a queue.
     fn queue(number: usize) -> String {
         format!("failover-{number}")
+    }
+
+    /// Of every queue that is declared.
+    pub(super) fn arguments(&self) -> Table {
+        let mut arguments = Table::default();
+        if let Some(kind) = &self.queue_type {
+            arguments.set("x-queue-type", Value::LongStr(kind.as_bytes().to_vec()));
+        }
+        arguments
     }
 
     fn audience(number: usize) -> Audience {
@@ -100,11 +112,8 @@ impl<'a> Traffic<'a> {
     pub(crate) fn prepare(plan: &'a Plan, journal: &'a Journal) -> anyhow::Result<Self> {
         let mut connection = connect_to_any(&plan.nodes, "leveret failover")?;
         let channel = connection.open_channel()?;
-        let mut arguments = Table::default();
-        if let Some(kind) = &plan.queue_type {
-            arguments.set("x-queue-type", Value::LongStr(kind.as_bytes().to_vec()));
-        }
-        let how = QueueDeclare { durable: true, arguments, ..QueueDeclare::default() };
+        let how =
+            QueueDeclare { durable: true, arguments: plan.arguments(), ..QueueDeclare::default() };
         for number in 0..plan.queues {
             let queue = Plan::queue(number);
             connection.queue_delete(channel, &queue)?;
@@ -207,9 +216,15 @@ impl<'a> Traffic<'a> {
     }
 
     /// Waits until each publisher had a confirm, and each consumer a message, after `since`: how long after it that was, or who had none in time.
-    pub(crate) fn settle(&self, since: Instant, patience: Duration) -> Result<Duration, String> {
+    /// Clients over the nodes that are `away` are not waited for.
+    pub(crate) fn settle(
+        &self,
+        since: Instant,
+        patience: Duration,
+        away: &[usize],
+    ) -> Result<Duration, String> {
         loop {
-            let waiting = self.waiting(since);
+            let waiting = self.waiting(since, away);
             let now = Instant::now();
             if waiting.is_empty() {
                 return Ok(now - since);
@@ -221,17 +236,33 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    fn waiting(&self, since: Instant) -> Vec<String> {
+    fn waiting(&self, since: Instant, away: &[usize]) -> Vec<String> {
         let publishers = self.publishers.iter().enumerate();
         let mut waiting: Vec<_> = publishers
-            .filter(|(_, it)| it.last() <= since)
+            .filter(|(node, it)| !away.contains(node) && it.last() <= since)
             .map(|(node, _)| format!("the publisher through node {node}"))
             .collect();
-        let consumers = self.consumers.iter().filter(|it| it.pulse.last() <= since);
+        let consumers = self.consumers.iter();
+        let consumers = consumers.filter(|it| !away.contains(&it.node) && it.pulse.last() <= since);
         waiting.extend(consumers.map(|it| {
             format!("the consumer of {} through node {}", Plan::queue(it.queue), it.node)
         }));
         waiting
+    }
+
+    /// Tells when everything that counts for a fault happened, in ms since the beginning.
+    pub(crate) fn moments(&self, mut tell: impl FnMut(Deed, u32)) {
+        for queue in 0..self.plan.queues {
+            self.account(queue).moments(&mut tell);
+        }
+    }
+
+    /// Errors that clients over other nodes than these have had since [`take`](Self::take).
+    pub(crate) fn errors_elsewhere(&self, nodes: &[usize]) -> u64 {
+        let publishers = self.publishers.iter().enumerate();
+        let consumers = self.consumers.iter().map(|it| (it.node, &it.pulse));
+        let elsewhere = publishers.chain(consumers).filter(|(node, _)| !nodes.contains(node));
+        elsewhere.map(|(_, pulse)| pulse.errors()).sum()
     }
 
     /// The longest pause of each node's publisher since this was asked last, and the errors of all its clients.
@@ -259,7 +290,8 @@ impl<'a> Traffic<'a> {
         Link(self.links.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn now_ms(&self) -> u32 {
+    /// Since the beginning.
+    pub(crate) fn now_ms(&self) -> u32 {
         u32::try_from(self.began.elapsed().as_millis()).unwrap_or(u32::MAX)
     }
 
@@ -313,7 +345,7 @@ impl<'a> Traffic<'a> {
             connection.flush()?;
             let pause = due.saturating_duration_since(Instant::now());
             connection.wait(pause.clamp(Duration::from_millis(1), Duration::from_millis(50)))?;
-            let came = Instant::now();
+            let (came, came_ms) = (Instant::now(), self.now_ms());
             while let Some(event) = connection.next_event()? {
                 let (tag, multiple, is_taken) = match event {
                     Event::Method { method: Method::BasicAck(it), .. } => {
@@ -334,7 +366,7 @@ impl<'a> Traffic<'a> {
                         return;
                     };
                     if is_taken {
-                        self.account(queue).confirm(id);
+                        self.account(queue).confirm(id, came_ms);
                     } else {
                         self.account(queue).refuse(id);
                     }
@@ -456,7 +488,20 @@ impl<'a> Traffic<'a> {
     fn failed(&self, pulse: &Pulse, who: &str, error: &Error) {
         pulse.fail();
         self.journal.note(&format!("{who}: {error}"));
+        if !is_an_end(error) {
+            self.journal.find(&format!("{who}: no fault of a node explains '{error}'"));
+        }
         std::thread::sleep(self.plan.reconnect);
+    }
+}
+
+/// Whether it is what a client sees of a node that ends or is not heard: its connection ends, or is not made. Everything else is the broker's
+/// answer to what the client asked, and there is nothing wrong with that.
+fn is_an_end(error: &Error) -> bool {
+    match error {
+        Error::Io { .. } | Error::HeartbeatMissed(_) | Error::TimedOut(_) | Error::NotTaken => true,
+        Error::ConnectionClosed(reason) => reason.code == CONNECTION_FORCED,
+        _ => false,
     }
 }
 
@@ -471,7 +516,7 @@ fn options(name: &str) -> Options {
 }
 
 /// A connection to the first node that takes one.
-fn connect_to_any(nodes: &[Uri], name: &str) -> anyhow::Result<Connection> {
+pub(super) fn connect_to_any(nodes: &[Uri], name: &str) -> anyhow::Result<Connection> {
     let options = Options { timeout: LAST, ..options(name) };
     let mut last = None;
     for uri in nodes {
@@ -509,7 +554,19 @@ fn filler(id: Id) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use leveret_client::CloseReason;
+
     use super::*;
+
+    #[test]
+    fn errors_that_faults_explain() {
+        let closed = |code| CloseReason { code, text: "bye".to_owned(), method: (0, 0) };
+        let gone = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        assert!(is_an_end(&Error::Io { doing: "reading".to_owned(), error: gone }));
+        assert!(is_an_end(&Error::ConnectionClosed(closed(320))));
+        assert!(!is_an_end(&Error::ConnectionClosed(closed(541))));
+        assert!(!is_an_end(&Error::ChannelClosed { channel: 1, reason: closed(404) }));
+    }
 
     #[test]
     fn bodies() {

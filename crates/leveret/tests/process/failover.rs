@@ -66,7 +66,8 @@ fn a_broker_that_is_killed_keeps_every_message() {
     let (told, json, status) = experiment.end();
     assert_eq!((status, &json["findings"]), (Some(0), &0.into()), "{told}");
     let phase = &json["phases"][1];
-    assert_eq!((&phase["name"], &phase["node"]), (&"killed".into(), &1.into()), "{told}");
+    assert_eq!((&phase["name"], &phase["nodes"][0]), (&"killed".into(), &1.into()), "{told}");
+    assert!(phase["confirmed"].as_u64() > Some(0) && phase["lost"] == 0, "{phase}");
     for node in 0..3 {
         // Each client has seen its connection end, and has waited.
         assert!(phase["pauses_ms"][node].as_f64() > Some(1.0), "{phase}");

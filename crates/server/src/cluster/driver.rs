@@ -138,7 +138,7 @@ pub(super) fn start(
         name: own,
         listed: formation.nodes.iter().map(|it| it.name.clone()).collect(),
         shards: u32::try_from(shards).unwrap_or(u32::MAX),
-        settings: Settings::default(),
+        settings: Settings { held_bytes: config.cluster.kept_size.get(), ..Settings::default() },
         seed: rand::random(),
         drawn: (RaftId(drawn(2)), ClusterId(cluster_id)),
         status: status.clone(),
