@@ -29,7 +29,7 @@ const IN_SECONDS: u8 = 4;
 /// What a record's first bytes say. Copy of the numbers, no borrow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Delivery mode 2.
+    /// Delivery mode 2, or stored as if it were that.
     pub persistent: bool,
     /// Property `priority`, 0 when absent.
     pub priority: u8,

@@ -4,7 +4,7 @@
 mod log;
 
 use leveret_amqp::content::Properties;
-use leveret_amqp::table::Table;
+use leveret_amqp::table::{Table, Value};
 use leveret_broker::Shard;
 use leveret_broker::message::*;
 use leveret_broker::record::join_names;
@@ -28,6 +28,11 @@ struct World {
 impl World {
     /// With one message in the queue, on the disk.
     fn new(agreed: Option<Moment>) -> Self {
+        Self::with(agreed, Table::default())
+    }
+
+    /// The same, of a queue with these arguments.
+    fn with(agreed: Option<Moment>, arguments: Table) -> Self {
         let mut topology = Topology::new();
         topology.add_vhost("/").expect("a vhost");
         let spec = QueueSpec {
@@ -37,7 +42,7 @@ impl World {
             durable: true,
             auto_delete: false,
             exclusive_owner: None,
-            arguments: Table::default(),
+            arguments,
         };
         let queue = topology.declare_queue(spec).expect("declared").id;
         let log = HandLog::default();
@@ -50,20 +55,25 @@ impl World {
 
     /// One more message, on the disk.
     fn publish(&mut self) {
+        self.put(1, true);
+        self.write();
+    }
+
+    /// One more message: what its publisher is told in this turn.
+    fn put(&mut self, confirm: u64, persistent: bool) -> Outbox {
         let mut properties = Vec::new();
         Properties::default().encode(&mut properties);
         let message = Publish {
             channel: 1,
-            confirm: 1,
+            confirm,
             targets: [self.queue].into_iter().collect(),
-            persistent: true,
+            persistent,
             priority: 0,
             expiration_ms: None,
             message: Message::from_parts(&join_names("", "q"), &properties, b"body"),
             shared: None,
         };
-        self.turn(ToShard::Publish { from: ME.connection, messages: vec![message] });
-        self.write();
+        self.out(ToShard::Publish { from: ME.connection, messages: vec![message] })
     }
 
     /// A turn.
@@ -258,4 +268,39 @@ fn answers_keep_their_order() {
 fn a_log_without_others_is_answered_for_at_once() {
     let mut world = World::new(None);
     assert!(matches!(world.purge()[..], [Reply::Purged(1)]));
+}
+
+/// Whether a message goes to the disk at once, or after a while though nobody asks for it; and whether its publisher is told
+/// before that.
+fn becomes_of(mut world: World, confirm: u64, persistent: bool) -> (bool, bool) {
+    let bytes = world.log.hand().written_bytes;
+    let told = world.put(confirm, persistent);
+    for _ in 0..50 {
+        world.now = world.now.after_ms(10);
+        world.turn(ToShard::LogWoke);
+        world.write();
+    }
+    let is_written = world.log.hand().written_bytes > bytes;
+    let is_told = |(_, letter): &(_, ToSession)| matches!(letter, ToSession::Confirm { .. });
+    (is_written, told.sessions.iter().any(is_told))
+}
+
+/// Who is told that a message is stored is told that a majority has it, whatever its delivery mode: it is written, and told of
+/// then. What nobody waits for is not, but in a quorum queue.
+#[test]
+fn transient_messages_are_stored_where_others_have_the_log() {
+    let quorum = || {
+        let mut arguments = Table::default();
+        arguments.set("x-queue-type", Value::LongStr("quorum".into()));
+        arguments
+    };
+    let agreed = Some(Moment::default());
+    assert_eq!(becomes_of(World::new(agreed), 2, false), (true, false));
+    assert_eq!(becomes_of(World::new(agreed), 0, false), (false, false));
+    assert_eq!(becomes_of(World::with(agreed, quorum()), 0, false), (true, false));
+    assert_eq!(becomes_of(World::with(agreed, quorum()), 2, false), (true, false));
+    // Alone it is as ever.
+    assert_eq!(becomes_of(World::new(None), 2, false), (false, true));
+    assert_eq!(becomes_of(World::with(None, quorum()), 2, false), (false, true));
+    assert_eq!(becomes_of(World::new(None), 2, true), (true, false));
 }

@@ -13,6 +13,7 @@ use leveret_replica::{
     Word,
 };
 
+use crate::disks::{Disks, NodeDisk, of_majority};
 use crate::formation::{KnownMembers, Linked, missing, refusal, why_not};
 use crate::groups::{GroupActions, Groups};
 use crate::identity::{Identity, IdentityError, Membership};
@@ -121,6 +122,8 @@ pub struct ClusterActions {
     pub must_restart: bool,
     /// After [`stop`](Cluster::stop): nothing is left to wait for.
     pub left: bool,
+    /// Bytes that a majority of the nodes has room for, if that was told anew; `u64::MAX` if nothing is known to bound it.
+    pub room: Option<u64>,
     /// A disk failed: the process ends.
     pub failed: Option<String>,
     /// Warnings for people, each once.
@@ -157,6 +160,7 @@ pub struct Cluster<D: Disk> {
     linked: BTreeMap<RaftId, Linked>,
     /// What each told last.
     statuses: BTreeMap<RaftId, NodeStatus>,
+    disks: Disks,
     now_ms: u64,
     told_ms: u64,
     standing: Standing,
@@ -202,6 +206,7 @@ impl<D: Disk> Cluster<D> {
             phase: Phase::Blank,
             linked: BTreeMap::new(),
             statuses: BTreeMap::new(),
+            disks: Disks::default(),
             now_ms: 0,
             told_ms: 0,
             standing: Standing::Waits,
@@ -273,6 +278,7 @@ impl<D: Disk> Cluster<D> {
     /// One of them is not.
     pub fn unlinked(&mut self, id: RaftId) {
         self.linked.remove(&id);
+        self.tell_room();
         if let Phase::Member(groups) = &mut self.phase {
             let linked = &self.linked;
             groups.lose_sight(id, |id| linked.contains_key(&id));
@@ -297,7 +303,11 @@ impl<D: Disk> Cluster<D> {
             NodeLetter::Founded { cluster } => linked.cluster = Some(cluster),
             NodeLetter::Status(status) => {
                 linked.listed = Some(status.listed.clone());
+                let disk = NodeDisk::of(&status.numbers);
+                let told = self.disks.heard(from, &linked.node.name, disk);
+                self.actions.told.extend(told.filter(|_| self.standing == Standing::Leads));
                 self.statuses.insert(from, *status);
+                self.tell_room();
                 self.found();
             }
         }
@@ -338,12 +348,19 @@ impl<D: Disk> Cluster<D> {
 
     /// What this process says of itself from now on; the rest is filled in.
     pub fn set_status(&mut self, status: NodeStatus) {
+        let alarm = |it: &NodeStatus| it.numbers.disk_free_alarm;
+        let is_news = alarm(&status) != alarm(&self.setup.status);
         self.setup.status = status;
+        self.tell_room();
+        if is_news {
+            self.tell_status();
+        }
     }
 
     /// All that is to be done now.
     #[must_use]
     pub fn take_actions(&mut self) -> ClusterActions {
+        self.look_at_disks();
         if let Phase::Member(groups) = &mut self.phase {
             let linked = &self.linked;
             groups.look(self.now_ms, |id| linked.contains_key(&id));
@@ -500,6 +517,45 @@ impl<D: Disk> Cluster<D> {
         match groups.first_leader().filter(|id| *id != own && self.linked.contains_key(id)) {
             Some(id) if self.statuses.get(&id).is_some_and(|it| it.leads) => Standing::Follows(id),
             _ => Standing::Waits,
+        }
+    }
+
+    /// The disks of the other nodes that are there, as they told last.
+    fn disks_of_others(&self) -> impl Iterator<Item = (RaftId, NodeDisk)> {
+        let told = self.statuses.iter().filter(|(id, _)| self.linked.contains_key(id));
+        told.map(|(id, status)| (*id, NodeDisk::of(&status.numbers)))
+    }
+
+    fn member_count(&self) -> usize {
+        let membership = self.safe.membership.as_ref();
+        membership.map_or(self.setup.listed.len(), |it| it.members.len())
+    }
+
+    fn tell_room(&mut self) {
+        let count = self.member_count();
+        let others: Vec<_> = self.disks_of_others().map(|(_, disk)| disk).collect();
+        let own = NodeDisk::of(&self.setup.status.numbers);
+        self.actions.room = Some(of_majority(own, &others, count));
+    }
+
+    /// Whoever leads with a full disk has another one lead, if a majority has room.
+    fn look_at_disks(&mut self) {
+        let Phase::Member(groups) = &self.phase else { return };
+        let leads = self.standing == Standing::Leads && !self.is_leaving && !self.must_restart;
+        let own = NodeDisk::of(&self.setup.status.numbers);
+        let mut others = Vec::new();
+        if leads && own.is_short() {
+            others.extend(self.disks_of_others().map(|(id, disk)| (id, disk, groups.lag_of(id))));
+        }
+        let count = self.member_count();
+        let heir = self.disks.heir(leads, own, &others, count, self.now_ms);
+        let name = heir.and_then(|id| Some(self.linked.get(&id)?.node.name.clone()));
+        if let Phase::Member(groups) = &mut self.phase
+            && groups.give_way(heir)
+            && let Some(name) = name
+        {
+            let text = "this node leads, and has little room on its disk";
+            self.actions.told.push(format!("{text}: {name} has more, and is to lead"));
         }
     }
 

@@ -36,6 +36,8 @@ pub(crate) struct Groups<D: Disk> {
     /// Since when group 0 is led here and not all are.
     partly_ms: Option<u64>,
     leaving: Option<Leaving>,
+    /// Who is to lead in place of this node, which goes on.
+    heir: Option<RaftId>,
 }
 
 /// Another node is to lead.
@@ -75,6 +77,7 @@ impl<D: Disk> Groups<D> {
             transferred_ms: vec![None; count],
             partly_ms: None,
             leaving: None,
+            heir: None,
         }
     }
 
@@ -199,6 +202,11 @@ impl<D: Disk> Groups<D> {
         }
     }
 
+    /// Another node is to lead in place of this one, which goes on; or none is. True if that one is another than before.
+    pub(crate) fn give_way(&mut self, to: Option<RaftId>) -> bool {
+        std::mem::replace(&mut self.heir, to) != to
+    }
+
     fn leads_any(&self) -> bool {
         self.members.iter().any(|it| it.leader() == Some(self.id))
     }
@@ -226,6 +234,10 @@ impl<D: Disk> Groups<D> {
         self.looked_ms = now_ms;
         if self.leaving.is_some() {
             self.look_for_heir(now_ms, is_linked);
+            return;
+        }
+        if let Some(heir) = self.heir {
+            (0..self.members.len()).for_each(|group| self.transfer(group, heir, now_ms));
             return;
         }
         let leads_first = self.members.first().is_some_and(|it| it.leads().is_some());
@@ -273,7 +285,7 @@ impl<D: Disk> Groups<D> {
     }
 
     /// How many batches a node lacks, of all groups that are led here.
-    fn lag_of(&self, id: RaftId) -> u64 {
+    pub(crate) fn lag_of(&self, id: RaftId) -> u64 {
         let lags = self.members.iter().filter(|it| it.leads().is_some()).map(|member| {
             let status = member.status();
             let matched = status.matched.iter().find(|(of, _)| of.0 == id.0);

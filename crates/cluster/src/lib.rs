@@ -24,6 +24,7 @@
 //! 4. Once it leads: [`lend_logs`](Cluster::lend_logs), once. They never come back: who is deposed begins anew, as after a crash.
 
 mod cluster;
+mod disks;
 mod formation;
 mod groups;
 mod identity;

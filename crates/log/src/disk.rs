@@ -428,6 +428,11 @@ pub trait Disk {
         self.room()
     }
 
+    /// Whether what is only kept for others is to give its room back.
+    fn wants_room(&self) -> bool {
+        false
+    }
+
     /// What came of files from another log, and was not installed: their names and lengths. Quick.
     fn coming(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
         Ok(Vec::new())

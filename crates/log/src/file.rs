@@ -426,6 +426,11 @@ impl<D: Disk> FileLog<D> {
         self.done == self.next_token
     }
 
+    /// Whether there is so little room on the disk that what is kept for others alone is to go.
+    pub fn wants_room(&self) -> bool {
+        self.writer.is_full() || self.disk.wants_room()
+    }
+
     /// Whether a batch is under way, so that [`sync`](Log::sync) would hand the disk nothing.
     pub fn is_writing(&self) -> bool {
         self.writer.is_writing()

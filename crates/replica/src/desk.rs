@@ -106,7 +106,9 @@ impl Default for Hold {
 
 impl Hold {
     pub(crate) fn apply<D: Disk>(self, log: &mut FileLog<D>) {
-        let lacked = self.lacked.max(log.batches_within(self.bytes));
+        // Where there is little room what is kept for others alone goes: they get files in place of batches.
+        let bytes = if log.wants_room() { 0 } else { self.bytes };
+        let lacked = self.lacked.max(log.batches_within(bytes));
         log.hold_batches(lacked.min(self.needed));
     }
 }

@@ -42,6 +42,8 @@ struct Lent {
     /// Batches that are being read for others.
     wanted: Vec<RangeInclusive<u64>>,
     hold: Hold,
+    /// What was held when there was little room.
+    wants_room: bool,
     pause: Option<u64>,
     /// What was asked for before it was readable.
     asked: BTreeSet<Offset>,
@@ -85,6 +87,7 @@ impl<D: Disk> GroupLog<D> {
             point: BatchName::NONE,
             wanted: Vec::new(),
             hold: Hold::default(),
+            wants_room: false,
             pause: None,
             asked: BTreeSet::new(),
             has_called: false,
@@ -164,8 +167,9 @@ impl Lent {
         reports.pause = orders.pause.filter(|_| orders.pause != self.pause);
         self.pause = orders.pause;
         log.let_go_of(orders.let_go_of);
-        if orders.hold != self.hold {
-            self.hold = orders.hold;
+        let wants_room = log.wants_room();
+        if (orders.hold, wants_room) != (self.hold, self.wants_room) {
+            (self.hold, self.wants_room) = (orders.hold, wants_room);
             self.hold.apply(log);
         }
         self.take_made(log, &mut reports, &mut failed);

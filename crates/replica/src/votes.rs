@@ -75,6 +75,8 @@ struct Round {
     is_second: bool,
     /// Writes that are not done.
     left: usize,
+    /// One of them found no room: all are written again.
+    is_full: bool,
 }
 
 impl WordLine {
@@ -192,8 +194,13 @@ impl<D: Disk> Votes<D> {
         self.wanted.insert(group, (word, ticket));
     }
 
-    /// Begins to write all words that are to be kept, if none are being written: for all groups with two syncs.
+    /// Begins to write all words that are to be kept, if none are being written: for all groups with two syncs. Those that found no
+    /// room are tried again: who is told nothing of them has promised nothing.
     pub fn sync(&mut self) {
+        let is_to_be_tried = |it: &Round| it.is_full && it.left == 0;
+        if self.round.as_ref().is_some_and(is_to_be_tried) && self.failed.is_none() {
+            self.write();
+        }
         if self.round.is_some() || self.failed.is_some() || self.wanted.is_empty() {
             return;
         }
@@ -211,7 +218,7 @@ impl<D: Disk> Votes<D> {
             }
             words.push((slot, line, ticket));
         }
-        self.round = Some(Round { words, is_second: false, left: 0 });
+        self.round = Some(Round { words, is_second: false, left: 0, is_full: false });
         self.write();
     }
 
@@ -220,7 +227,10 @@ impl<D: Disk> Votes<D> {
         let mut kept = Vec::new();
         while let Some((_, done)) = self.disk.poll() {
             match done {
-                Done::Written { result: Ok(()), .. } => kept.extend(self.written()),
+                Done::Written { result: Ok(()), .. } => kept.extend(self.written(false)),
+                Done::Written { result: Err(DiskError::Full), .. } => {
+                    kept.extend(self.written(true));
+                }
                 Done::Written { result: Err(error), .. } | Done::Failed(error) => {
                     self.failed.get_or_insert(error);
                 }
@@ -261,7 +271,7 @@ impl<D: Disk> Votes<D> {
     /// Writes one line of each word. The last write syncs all.
     fn write(&mut self) {
         let Some(round) = &mut self.round else { return };
-        round.left = round.words.len();
+        (round.left, round.is_full) = (round.words.len(), false);
         for (at, (slot, line, _)) in (1..).zip(&round.words) {
             self.token = self.token.wrapping_add(1);
             let op = Op::Write {
@@ -278,13 +288,14 @@ impl<D: Disk> Votes<D> {
         }
     }
 
-    /// One more write is done.
-    fn written(&mut self) -> Vec<(u64, Ticket)> {
+    /// One more write is done, or has found no room.
+    fn written(&mut self, is_full: bool) -> Vec<(u64, Ticket)> {
         let Some(round) = self.round.as_mut().filter(|_| self.failed.is_none()) else {
             return Vec::new();
         };
         round.left = round.left.saturating_sub(1);
-        if round.left > 0 {
+        round.is_full |= is_full;
+        if round.left > 0 || round.is_full {
             return Vec::new();
         }
         if !round.is_second {

@@ -272,3 +272,29 @@ fn what_was_answered_outlives_a_crash_at_any_moment() {
     }
     assert!(torn > 2_000, "crashes come at quiet moments only: {torn}");
 }
+
+/// A disk without a byte left: the word waits, and is kept when there is room.
+#[test]
+fn a_word_that_finds_no_room_is_tried_again() {
+    let disk = SimDisk::new(0);
+    let mut votes = open(&disk);
+    keep(&mut votes, 7, word(1));
+    disk.set_faults(Faults { capacity: Some(0), ..Faults::default() });
+    // What does not fit is torn: the second lines stay as they are until the first ones are whole.
+    votes.keep(7, word(2), Ticket(2));
+    votes.keep(8, word(3), Ticket(3));
+    for _ in 0..20 {
+        votes.sync();
+        assert_eq!(votes.collect().unwrap(), [], "nothing is kept of what was not written");
+    }
+    disk.set_faults(Faults::default());
+    let mut kept = Vec::new();
+    while kept.len() < 2 {
+        votes.sync();
+        kept.extend(votes.collect().unwrap());
+    }
+    assert_eq!(kept, [(7, Ticket(2)), (8, Ticket(3))]);
+    disk.crash();
+    let votes = open(&disk);
+    assert_eq!((votes.word(7), votes.word(8)), (Some(word(2)), Some(word(3))));
+}

@@ -69,6 +69,8 @@ pub struct Alarms {
     disk_limit: AtomicU64,
     /// As last asked for; `u64::MAX` before.
     disk_free: AtomicU64,
+    /// In a cluster: what a majority of the nodes has room for; `u64::MAX` if nothing bounds it.
+    disk_of_majority: AtomicU64,
     /// The last write found no room, whatever the system says is free.
     disk_refused: AtomicBool,
     /// The memory alarm was raised.
@@ -85,6 +87,7 @@ impl Alarms {
             memory_limit: AtomicU64::new(memory_limit),
             disk_limit: AtomicU64::new(0),
             disk_free: AtomicU64::new(u64::MAX),
+            disk_of_majority: AtomicU64::new(u64::MAX),
             disk_refused: AtomicBool::new(false),
             memory_raised: Notify::new(),
             histories: Default::default(),
@@ -151,6 +154,19 @@ impl Alarms {
         Some(self.disk_free.load(Ordering::Relaxed)).filter(|&free| free != u64::MAX)
     }
 
+    /// Whether the alarm of the disk is on, and this node's own disk is short: in a cluster it is on for the others', too.
+    pub fn is_own_disk_short(&self) -> bool {
+        let limit = self.disk_limit_at_work();
+        let is_short = self.disk_free.load(Ordering::Relaxed) < limit.saturating_add(limit / 10);
+        let is_refused = self.disk_refused.load(Ordering::Relaxed);
+        self.level(Resource::Disk) > Level::Enough && (is_short || is_refused)
+    }
+
+    /// What a majority of the nodes of a cluster has room for; none if nothing bounds it.
+    pub fn disk_of_majority(&self) -> Option<u64> {
+        Some(self.disk_of_majority.load(Ordering::Relaxed)).filter(|&bytes| bytes != u64::MAX)
+    }
+
     pub(crate) fn set_memory_limit(&self, limit: u64) {
         self.memory.lock().set_limit(limit);
         self.memory_limit.store(limit, Ordering::Relaxed);
@@ -188,15 +204,13 @@ impl Alarms {
     /// The limit that is compared: messages are refused for want of room below the least one, and those who publish are to
     /// be stopped before.
     fn disk_limit_at_work(&self) -> u64 {
-        match self.disk_limit() {
-            0 => 0,
-            limit => limit.max(DISK_LIMIT_MIN),
-        }
+        disk_limit_at_work(self.disk_limit())
     }
 
-    /// So much is free now.
+    /// So much is free now. Less counts where a majority of the nodes has less.
     pub(crate) fn update_disk(&self, free: u64, now: Time) -> Option<AlarmChange> {
         self.disk_free.store(free, Ordering::Relaxed);
+        let free = free.min(self.disk_of_majority.load(Ordering::Relaxed));
         let limit = self.disk_limit_at_work();
         let before = self.level(Resource::Disk);
         let history = self.history(Resource::Disk);
@@ -216,6 +230,14 @@ impl Alarms {
         let change = |levels| Some(levels & !(LEVEL << at) | (now as u8) << at);
         let before = self.levels.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
         level(before.unwrap_or_default(), at)
+    }
+}
+
+/// The limit that is compared.
+pub(crate) fn disk_limit_at_work(limit: u64) -> u64 {
+    match limit {
+        0 => 0,
+        limit => limit.max(DISK_LIMIT_MIN),
     }
 }
 
@@ -251,6 +273,7 @@ pub async fn watch_disk(node: Arc<Node>, room: Arc<Room>) {
     loop {
         let is_refused = room.is_refused();
         node.alarms.disk_refused.store(is_refused, Ordering::Relaxed);
+        node.alarms.disk_of_majority.store(room.of_majority(), Ordering::Relaxed);
         match room.look() {
             Ok(free) => {
                 failed = false;
@@ -321,6 +344,27 @@ mod tests {
         assert!(alarms.alarm().stops_all);
         alarms.disk_refused.store(false, Ordering::Relaxed);
         assert_eq!(alarms.update_disk(1000 * MB, at(5)), Some(AlarmChange::Cleared));
+    }
+
+    /// What cannot be on a majority of the nodes is not to be taken, however much there is here; and the node that has plenty is
+    /// not the one that is short.
+    #[test]
+    fn others_without_room_block_publishers() {
+        let alarms = Alarms::new(1000);
+        alarms.set_disk_limit(50 * MB);
+        assert_eq!(alarms.update_disk(1000 * MB, Time::from_ms(0)), None);
+        alarms.disk_of_majority.store(40 * MB, Ordering::Relaxed);
+        let raised = alarms.update_disk(1000 * MB, Time::from_ms(1));
+        assert_eq!((raised, alarms.is_own_disk_short()), (Some(AlarmChange::Raised), false));
+        alarms.disk_of_majority.store(10 * MB, Ordering::Relaxed);
+        alarms.update_disk(1000 * MB, Time::from_ms(2));
+        assert!(alarms.alarm().stops_all);
+        assert_eq!(alarms.disk_free(), Some(1000 * MB));
+        alarms.update_disk(30 * MB, Time::from_ms(3));
+        assert!(alarms.is_own_disk_short());
+        alarms.disk_of_majority.store(u64::MAX, Ordering::Relaxed);
+        let cleared = alarms.update_disk(1000 * MB, Time::from_ms(4));
+        assert_eq!(cleared, Some(AlarmChange::Cleared));
     }
 
     /// Files come and go while the disk is at its limit: publishers are not stopped and let in each time.

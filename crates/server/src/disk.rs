@@ -552,6 +552,10 @@ impl Disk for RealDisk {
         self.room.free()
     }
 
+    fn wants_room(&self) -> bool {
+        self.room.is_wanted()
+    }
+
     fn coming(&mut self) -> Result<Vec<(FileName, u64)>, DiskError> {
         let coming = || {
             let mut found = Vec::new();

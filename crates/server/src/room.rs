@@ -37,6 +37,9 @@ pub struct Room {
     free: AtomicU64,
     /// Bytes written since.
     written: AtomicU64,
+    /// In a cluster: bytes that a majority of the nodes has room for, without what was written since that was told; `u64::MAX` if
+    /// nothing bounds it.
+    of_majority: AtomicU64,
     /// What is left for messages: looked at for each record, so it is worked out before.
     left: AtomicU64,
     /// The last write found none.
@@ -53,6 +56,7 @@ impl Room {
             dir: dir.to_owned(),
             free: AtomicU64::new(u64::MAX),
             written: AtomicU64::new(0),
+            of_majority: AtomicU64::new(u64::MAX),
             left: AtomicU64::new(u64::MAX),
             is_refused: AtomicBool::new(false),
             limit: AtomicU64::new(0),
@@ -74,7 +78,7 @@ impl Room {
         self.written.store(0, Ordering::Relaxed);
         let before = self.free.swap(free, Ordering::Relaxed);
         self.settle();
-        let limit = self.limit.load(Ordering::Relaxed);
+        let limit = self.limit();
         if free < limit && before >= limit {
             self.changed.notify_one();
         }
@@ -85,6 +89,9 @@ impl Room {
     pub(crate) fn wrote(&self, bytes: u64) {
         self.is_refused.store(false, Ordering::Relaxed);
         let written = self.written.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        // The others write it, too.
+        let less = |room| (room != u64::MAX).then(|| u64::saturating_sub(room, bytes));
+        let _ = self.of_majority.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         let free = self.free.load(Ordering::Relaxed);
         if written >= LOOK_BYTES || free < PLENTY_BYTES {
             // Without an answer the last one stands, and what was written since.
@@ -106,10 +113,30 @@ impl Room {
         self.is_refused.load(Ordering::Relaxed)
     }
 
-    /// Free bytes, as far as that is known.
-    pub(crate) fn free(&self) -> u64 {
+    /// Free bytes, as far as that is known, of this file system.
+    pub(crate) fn free_here(&self) -> u64 {
         let written = self.written.load(Ordering::Relaxed);
         self.free.load(Ordering::Relaxed).saturating_sub(written)
+    }
+
+    /// Free bytes, as far as that is known: in a cluster no more than a majority of the nodes has.
+    pub(crate) fn free(&self) -> u64 {
+        self.free_here().min(self.of_majority())
+    }
+
+    /// What a majority of the nodes has room for.
+    pub(crate) fn of_majority(&self) -> u64 {
+        self.of_majority.load(Ordering::Relaxed)
+    }
+
+    /// A majority of the nodes was told to have room for so many bytes; `u64::MAX` if nothing bounds it.
+    pub(crate) fn set_of_majority(&self, bytes: u64) {
+        let before = self.of_majority.swap(bytes, Ordering::Relaxed);
+        self.settle();
+        let limit = self.limit();
+        if (before < limit) != (bytes < limit) {
+            self.changed.notify_one();
+        }
     }
 
     /// What a log may have waiting to be written. Each of several logs sees all of it: what is refused for want of
@@ -126,8 +153,8 @@ impl Room {
 
     /// Whether so many bytes of what nobody waits for may be written: there is as much as anybody wants without them.
     pub(crate) fn has_spare(&self, bytes: u64) -> bool {
-        let limit = self.limit.load(Ordering::Relaxed).max(2 * KEPT_BYTES);
-        self.free() >= limit.saturating_add(bytes)
+        let limit = self.limit().max(2 * KEPT_BYTES);
+        self.free_here() >= limit.saturating_add(bytes)
     }
 
     /// Whether room that is kept for later is wanted now: nothing new is to be written, or somebody is told that there is little.
@@ -136,6 +163,11 @@ impl Room {
     }
 
     /// Under so many free bytes somebody wants to be told.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Another limit.
     pub(crate) fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
     }
@@ -200,6 +232,14 @@ mod tests {
         assert!(room.is_refused());
         room.wrote(1);
         assert!(!room.is_refused());
+        room.set_of_majority(KEPT_BYTES + 100);
+        assert_eq!((room.left(), room.free_here()), (100, PLENTY_BYTES - 1), "others have less");
+        assert!(room.is_short());
+        room.wrote(60);
+        assert_eq!(room.left(), 40, "they write it, too");
+        room.set_of_majority(u64::MAX);
+        room.free.store(PLENTY_BYTES + 160, Ordering::Relaxed);
+        room.settle();
         room.set_limit(PLENTY_BYTES - 10);
         assert!(room.has_spare(9) && !room.has_spare(10));
         room.free.store(KEPT_BYTES / 2, Ordering::Relaxed);

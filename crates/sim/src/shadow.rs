@@ -46,6 +46,8 @@ pub(crate) struct Message {
     pub(crate) returned: bool,
     /// `delivery_mode` 2.
     is_persistent: bool,
+    /// Some queue may have it after a restart, whatever it says of itself.
+    may_survive: bool,
     /// Starts of the broker before it was published, and those and losses.
     life: u32,
     epoch: u32,
@@ -326,9 +328,13 @@ impl Shadow {
         size: usize,
         targets: Vec<QueueIndex>,
         is_persistent: bool,
+        is_confirming: bool,
         is_held: bool,
     ) -> MessageIndex {
         self.totals.published += 1;
+        // Where others agree what anybody is told of is stored, whatever its delivery mode, and all that is in quorum queues.
+        let is_persistent = is_persistent || self.is_agreed && (is_confirming || is_held);
+        let is_kept = self.is_agreed && targets.iter().any(|&it| self.queues[it].is_quorum());
         let knowledge = if is_held { Knowledge::Held } else { Knowledge::Sent };
         self.messages.push(Message {
             publisher,
@@ -337,6 +343,7 @@ impl Shadow {
             knowledge,
             returned: false,
             is_persistent,
+            may_survive: is_persistent || is_kept,
             life: self.life,
             epoch: self.epoch,
             had_trouble: self.has_trouble,
@@ -501,7 +508,7 @@ impl Shadow {
         };
         let &Message { publisher, ref targets, knowledge, had_trouble, .. } = sent;
         let what = format_args!("message {message} from {}", queues[queue].name);
-        if sent.life < life && !(sent.is_persistent && queues[queue].survives()) {
+        if sent.life < life && !(sent.may_survive && queues[queue].survives()) {
             return Err(format!("phantom: {what} is not durable and survived a restart"));
         }
         let is_dead_letter = queue == DEAD && targets.iter().any(|&t| queues[t].may_dead_letter);

@@ -10,7 +10,7 @@ use leveret_broker::message::{Reply, ReplyTo, ToMeta, ToSession, ToShard};
 use leveret_client::Event;
 use leveret_server::alarms::Resource;
 use leveret_server::clock::{now, wall};
-use leveret_server::cluster::view::NodeView;
+use leveret_server::cluster::view::{ClusterView, NodeView};
 use leveret_server::front::Listener;
 use leveret_server::node::Node;
 use leveret_topology::{GroupId, QueueId, QueueKind, Topology, Vhost};
@@ -43,26 +43,62 @@ fn failed(reason: &str, mut more: Value) -> Answer {
 
 /// `GET /api/health/checks/alarms`: no alarm is on in the cluster.
 pub(super) async fn alarms(call: Call) -> Result<Answer, Fault> {
-    Ok(alarms_of(&call, "There are alarms in effect in the cluster"))
+    Ok(alarms_of(&call, true, "There are alarms in effect in the cluster"))
 }
 
 /// `GET /api/health/checks/local-alarms`: none on this node.
 pub(super) async fn local_alarms(call: Call) -> Result<Answer, Fault> {
-    Ok(alarms_of(&call, "There are alarms in effect on the node"))
+    Ok(alarms_of(&call, false, "There are alarms in effect on the node"))
 }
 
-fn alarms_of(call: &Call, reason: &str) -> Answer {
-    let raised = call.node().alarms.raised();
-    if raised.is_empty() {
+fn alarms_of(call: &Call, of_all: bool, reason: &str) -> Answer {
+    let (alarms, view) = (&call.node().alarms, call.view());
+    let is_own_disk = alarms.is_own_disk_short();
+    let raised = alarms.raised();
+    let rows = alarm_rows(call.node_name(), &raised, is_own_disk, view.as_deref(), of_all);
+    if rows.is_empty() {
         return ok();
     }
-    let name = |alarm: &Resource| match alarm {
+    let name = |alarm| match alarm {
         Resource::Memory => "memory",
         Resource::Disk => "disk space",
     };
-    let rows =
-        raised.iter().map(|alarm| json!({"resource": name(alarm), "node": call.node_name()}));
+    let rows = rows.into_iter().map(|(alarm, node)| json!({"resource": name(alarm), "node": node}));
     failed(reason, json!({"alarms": rows.collect::<Value>()}))
+}
+
+/// The alarms that are `raised` on a node, with the nodes that are short: it has that of the disk for others, too, if these are so
+/// many that no majority has room. With `of_all` those of other nodes besides, which block nobody.
+fn alarm_rows(
+    own: &str,
+    raised: &[Resource],
+    is_own_disk: bool,
+    view: Option<&ClusterView>,
+    of_all: bool,
+) -> Vec<(Resource, String)> {
+    let others = |alarm| {
+        let nodes =
+            view.iter().flat_map(|view| view.nodes.iter().filter(|it| it.name != view.node));
+        let is_short = move |it: &&NodeView| {
+            let told = it.told.as_ref().filter(|_| it.running);
+            told.is_some_and(|told| match alarm {
+                Resource::Memory => told.mem_alarm,
+                Resource::Disk => told.disk_free_alarm,
+            })
+        };
+        nodes.filter(is_short).map(move |it| (alarm, it.name.clone())).collect::<Vec<_>>()
+    };
+    let mut rows = Vec::new();
+    for alarm in [Resource::Memory, Resource::Disk] {
+        let is_raised = raised.contains(&alarm);
+        let of_others = others(alarm);
+        let is_for_others = is_raised && alarm == Resource::Disk && !is_own_disk;
+        if is_raised && (!is_for_others || of_others.is_empty()) {
+            rows.push((alarm, own.to_owned()));
+        }
+        rows.extend(of_others.into_iter().filter(|_| of_all || is_for_others));
+    }
+    rows
 }
 
 /// Whether somebody takes connections there.
@@ -428,7 +464,7 @@ pub(super) async fn node(call: Call) -> Result<Answer, Fault> {
         call.must_name_this_node()?;
     }
     if call.node().alarms.any() {
-        return Ok(alarms_of(&call, "resource alarm(s) in effect"));
+        return Ok(alarms_of(&call, false, "resource alarm(s) in effect"));
     }
     Ok(call.app.requests.service.check(NOT_IN_SERVICE, out_of_service(&call.app)).await)
 }
@@ -476,7 +512,33 @@ mod tests {
 
     use tokio::task::yield_now;
 
+    use leveret_server::cluster::view::NodeTold;
+
     use super::*;
+
+    /// Those are named that are short of room, whether or not publishers are blocked for it.
+    #[test]
+    fn alarms_of_other_nodes() {
+        let node = |name: &str, disk_free_alarm| NodeView {
+            name: name.to_owned(),
+            running: true,
+            told: Some(NodeTold { disk_free_alarm, ..NodeTold::default() }),
+            ..NodeView::default()
+        };
+        let nodes = vec![node("a", false), node("b", true), node("c", true)];
+        let view = ClusterView { node: "a".to_owned(), nodes, ..ClusterView::default() };
+        let rows = |raised: &[Resource], is_own_disk, of_all| {
+            let rows = alarm_rows("a", raised, is_own_disk, Some(&view), of_all);
+            rows.into_iter().map(|(_, node)| node).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(rows(&[], false, false), "", "nobody is blocked here");
+        assert_eq!(rows(&[], false, true), "b c");
+        assert_eq!(rows(&[Resource::Disk], false, false), "b c", "for their sake");
+        assert_eq!(rows(&[Resource::Disk], true, false), "a");
+        assert_eq!(rows(&[Resource::Disk], true, true), "a b c");
+        assert_eq!(rows(&[Resource::Memory], false, false), "a");
+        assert_eq!(alarm_rows("a", &[Resource::Disk], false, None, true).len(), 1);
+    }
 
     #[test]
     fn one_look_for_all_who_ask() {

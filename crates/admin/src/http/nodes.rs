@@ -145,7 +145,7 @@ fn row(call: &Call) -> Value {
         "mem_calculation_strategy": "rss",
         "disk_free": system::free_bytes(&about.data_dir),
         "disk_free_limit": node.alarms.disk_limit(),
-        "disk_free_alarm": is_raised("disk"),
+        "disk_free_alarm": node.alarms.is_own_disk_short(),
         "disk_free_alarm_count": node.alarms.raised_count(Resource::Disk),
         "fd_used": files,
         "fd_total": files_max,
@@ -169,7 +169,8 @@ fn row(call: &Call) -> Value {
     drop(stats);
     // As they are now, not as they were when the node was sampled.
     row["mem_alarm"] = json!(is_raised("memory"));
-    row["disk_free_alarm"] = json!(is_raised("disk"));
+    // For others' disks publishers may be blocked, too.
+    row["disk_free_alarm"] = json!(node.alarms.is_own_disk_short());
     row
 }
 

@@ -78,7 +78,7 @@ impl<L: Log> Shard<L> {
         topology: &Topology,
         now: Time,
     ) {
-        let mut slot = self.wants(message, topology, now).told_again();
+        let mut slot = self.wants(message, false, topology, now).told_again();
         if is_refused {
             slot.fail();
         }

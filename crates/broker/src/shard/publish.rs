@@ -10,7 +10,7 @@ use leveret_amqp::content::RawProperties;
 use leveret_amqp::table::RawValue;
 use leveret_log::{AppendError, Log};
 use leveret_queue::{Incoming, Offset, Time};
-use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
+use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, QueueKind, Topology};
 
 use super::Shard;
 use super::confirms::{Mixed, NackReason, UnresolvedMessage, Until, Wait};
@@ -43,6 +43,8 @@ pub(super) struct Wants {
     mixed: Option<Mixed>,
     /// One of the queues would have it after a restart.
     pub(super) can_keep: bool,
+    /// Its delivery mode says so, or it is stored as if that did.
+    is_persistent: bool,
     defer_ms: Option<u32>,
     timeout_ms: Option<u32>,
     /// A queue that is gone was to tell of its ack.
@@ -144,7 +146,7 @@ impl<L: Log> Shard<L> {
         let Some(hosted) = self.queues.get(id) else { return false };
         let on = hosted.confirm;
         let waits = matches!(on.on, ConfirmOn::Ack | ConfirmOn::AckLean) && !on.by_header;
-        let is_written = message.persistent && hosted.is_durable && !waits;
+        let is_written = hosted.is_durable && !waits && self.is_kept(message, hosted.kind, false);
         let counts = hosted.queue.counts();
         let bodies = counts.ready_bytes + counts.unacked_bytes;
         (self.outside.alarm.disk && is_written)
@@ -180,7 +182,7 @@ impl<L: Log> Shard<L> {
         now: Time,
     ) -> Put {
         self.jobs.pay(cost::APPEND + cost::PLACE * publish.targets.len() as u64);
-        let mut wants = self.wants(publish, topology, now);
+        let mut wants = self.wants(publish, must_keep, topology, now);
         match self.append(publish, &mut wants, must_keep, now) {
             Ok(at) => self.place(at, publish, from, wants, now),
             Err(error) => {
@@ -197,17 +199,34 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// Asks the message's queues what they want of it.
+    /// Whether a durable queue of this kind keeps the message over a restart, and somebody is told that it is stored if it
+    /// `is_awaited`. Where others have the log that means that a majority has it, whatever its delivery mode says, so it is
+    /// written; and a replicated queue keeps all, as RabbitMQ's does.
     #[inline]
-    pub(super) fn wants(&mut self, publish: &Publish, topology: &Topology, now: Time) -> Wants {
+    fn is_kept(&self, publish: &Publish, kind: QueueKind, is_awaited: bool) -> bool {
+        publish.persistent
+            || self.store.has_others()
+                && (is_awaited || publish.confirm != 0 || kind != QueueKind::Classic)
+    }
+
+    /// Asks the message's queues what they want of it. With `is_awaited` somebody but its publisher is told that it is stored.
+    #[inline]
+    pub(super) fn wants(
+        &mut self,
+        publish: &Publish,
+        is_awaited: bool,
+        topology: &Topology,
+        now: Time,
+    ) -> Wants {
         let mut wants = Wants::default();
         let mut own = None;
         let mut first = None;
         let are_new_quick = self.store.are_new_quick();
-        let facts = |it: &Hosted| (it.confirm, it.is_durable, it.odds.is_quick(are_new_quick));
+        let facts =
+            |it: &Hosted| (it.confirm, it.is_durable, it.kind, it.odds.is_quick(are_new_quick));
         let targets = &publish.targets[..];
         for &id in targets {
-            let (options, is_durable, is_quick) = match self.queues.get(id) {
+            let (options, is_durable, kind, is_quick) = match self.queues.get(id) {
                 Some(hosted) => facts(hosted),
                 None => match self.hosted(id, topology, now) {
                     Some(hosted) => facts(hosted),
@@ -217,7 +236,7 @@ impl<L: Log> Shard<L> {
                     }
                 },
             };
-            let keeps = publish.persistent && is_durable;
+            let keeps = is_durable && self.is_kept(publish, kind, is_awaited);
             let mut on = options.on;
             if options.by_header && on != ConfirmOn::AckLean {
                 on = own.get_or_insert_with(|| own_rule(publish)).unwrap_or(on);
@@ -232,6 +251,7 @@ impl<L: Log> Shard<L> {
             wants.is_slow |= until == Until::First && !is_quick;
             wants.add(id, until, &mut first, targets);
         }
+        wants.is_persistent = publish.persistent || wants.can_keep;
         if wants.is_slow {
             wants.slot.waits_for_disk_alone();
         }
@@ -246,7 +266,8 @@ impl<L: Log> Shard<L> {
         now: Time,
     ) -> Result<Offset, AppendError> {
         let is_durable = wants.slot.waits_for_disk() || (must_keep && wants.can_keep);
-        let at = self.store.append(publish, is_durable, self.outside.wall(now), now)?;
+        let (is_persistent, wall) = (wants.is_persistent, self.outside.wall(now));
+        let at = self.store.append(publish, is_persistent, is_durable, wall, now)?;
         if is_durable {
             wants.defer_ms = None;
         }
@@ -274,12 +295,12 @@ impl<L: Log> Shard<L> {
             offset: at,
             size: u32::try_from(publish.message.body_len()).unwrap_or(u32::MAX),
             priority: publish.priority,
-            persistent: publish.persistent,
+            persistent: wants.is_persistent,
             expiration_ms: publish.expiration_ms,
             redelivered: false,
             delivery_count: 0,
         };
-        let Wants { mut slot, mixed, can_keep, defer_ms, timeout_ms, is_lost, is_slow } = wants;
+        let Wants { mut slot, mixed, can_keep, defer_ms, timeout_ms, is_lost, is_slow, .. } = wants;
         let wants_disk = slot.waits_for_disk();
         let is_safe = self.store.is_durable(at);
         // The disk is asked for at once where a queue's rule waits for it alone; where a consumer may be

@@ -95,16 +95,18 @@ impl<L: Log> Store<L> {
         self.log.last_room()
     }
 
-    /// Appends a message, for all of its queues.
+    /// Appends a message, for all of its queues. `is_persistent` is what a start is told of it, and `is_durable` that the disk is
+    /// to have it now.
     pub(super) fn append(
         &mut self,
         publish: &Publish,
+        is_persistent: bool,
         is_durable: bool,
         wall: Time,
         now: Time,
     ) -> Result<Offset, AppendError> {
         let message = &publish.message;
-        let head = Head::of(publish, wall.ms());
+        let head = Head { persistent: is_persistent, ..Head::of(publish, wall.ms()) };
         let (one, all): ([Holder; 1], SmallVec<[Holder; 8]>);
         let holders: &[Holder] = match publish.targets[..] {
             [id] => {

@@ -100,7 +100,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let mut wants: Vec<Wants> =
-            messages.iter().map(|message| self.wants(message, topology, now)).collect();
+            messages.iter().map(|message| self.wants(message, true, topology, now)).collect();
         let offsets = match self.append_all(messages, &mut wants, now) {
             Ok(offsets) => offsets,
             Err(error) => {
@@ -135,7 +135,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let mut wants: Vec<Wants> =
-            messages.iter().map(|message| self.wants(message, topology, now)).collect();
+            messages.iter().map(|message| self.wants(message, true, topology, now)).collect();
         let is_kept = !settlements.is_empty() || wants.iter().any(|wants| wants.can_keep);
         // The vote names them.
         self.jobs.pay(settlements.len() as u64 / cost::LOOKED_AT_A_UNIT);

@@ -186,3 +186,47 @@ fn a_wiped_founder_founds_nothing() {
     assert!(matches!(world.standing(0), Some(Standing::Forming { .. })));
     assert!((1..3).any(|at| world.nodes[at].has_broker()), "two of three go on");
 }
+
+/// Who leads with a full disk has one lead that has room, as long as a majority has: nothing that was confirmed is lost, and nobody
+/// gives it back.
+#[test]
+fn who_has_no_room_gives_way() {
+    for seed in 0..3 {
+        let mut world = World::new(3, seed);
+        world.nodes.iter_mut().for_each(|it| it.set_free(1_000));
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let leader = world.leader().unwrap();
+        world.run_ms(1_000);
+        assert_eq!(world.nodes[leader].room, Some(1_000));
+        world.nodes[leader].set_free(10);
+        let others_lead = |it: &World| it.leader().is_some_and(|at| at != leader);
+        assert!(world.run_until(20_000, others_lead), "seed {seed}");
+        let heir = world.leader().unwrap();
+        world.run_ms(12_000);
+        assert_eq!(world.leader(), Some(heir), "seed {seed}: the one with room stays");
+        assert_eq!(world.nodes[heir].room, Some(1_000), "seed {seed}: two of three have that");
+    }
+}
+
+/// Where a majority has no room it does not matter who leads. What counts is the room of the second of three.
+#[test]
+fn nobody_gives_way_for_nothing() {
+    let mut world = World::new(3, 3);
+    world.nodes.iter_mut().for_each(|it| it.set_free(1_000));
+    assert!(world.run_until(5_000, |it| it.leader().is_some()));
+    let leader = world.leader().unwrap();
+    let other = (leader + 1) % 3;
+    world.nodes[leader].set_free(10);
+    world.nodes[other].set_free(20);
+    world.run_ms(15_000);
+    assert_eq!(world.leader(), Some(leader));
+    assert_eq!(world.nodes[leader].room, Some(20));
+    let name = &world.nodes[other].name;
+    let told = world.told.iter().filter(|it| it.contains("has little room on its disk: 20"));
+    assert_eq!(told.filter(|it| it.starts_with(&**name)).count(), 1, "{:?}", world.told);
+    // Below the limit, and not less than nothing: who is not there has no room, either.
+    world.nodes[other].set_free(1_000);
+    world.end((leader + 2) % 3, true, 60_000);
+    world.run_ms(5_000);
+    assert_eq!(world.nodes[leader].room, Some(10), "both are needed");
+}

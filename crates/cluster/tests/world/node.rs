@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use leveret_cluster::{Cluster, ClusterActions, DiskOwner, OpenError, Setup, Standing};
 use leveret_link::hello::{ClusterId, RaftId};
-use leveret_link::letters::NodeStatus;
+use leveret_link::letters::{NodeNumbers, NodeStatus};
 use leveret_log::disk::SimDisk;
 use leveret_log::file::Options;
 use leveret_log::{Holder, Keep, Log as _, Offset};
@@ -54,6 +54,10 @@ pub(crate) struct Node {
     pub(crate) paused_ms: u64,
     confirmed: Confirmed,
     pub(crate) plants: Plants,
+    /// What it says of itself.
+    status: NodeStatus,
+    /// What a majority has room for, as far as it knows.
+    pub(crate) room: Option<u64>,
 }
 
 /// What runs.
@@ -97,6 +101,22 @@ impl Node {
             paused_ms: 0,
             confirmed: confirmed.clone(),
             plants: Plants::default(),
+            status: NodeStatus::default(),
+            room: None,
+        }
+    }
+
+    /// So much is free on its disk now, and 100 is its limit.
+    pub(crate) fn set_free(&mut self, free: u64) {
+        let disk_free_alarm = u64::from(free < 100);
+        self.status.numbers = NodeNumbers {
+            disk_free: free,
+            disk_free_limit: 100,
+            disk_free_alarm,
+            ..NodeNumbers::default()
+        };
+        if let Some(process) = &mut self.process {
+            process.cluster.set_status(self.status.clone());
         }
     }
 
@@ -123,7 +143,7 @@ impl Node {
             settings: SETTINGS,
             seed: self.dice.next(),
             drawn: (RaftId(self.dice.next() | 1), ClusterId(cluster)),
-            status: NodeStatus::default(),
+            status: self.status.clone(),
             open_disk: Box::new(open_disk),
             options: Box::new(|_, _| Options { segment_bytes: 16 << 10, ..Options::default() }),
         };
@@ -186,6 +206,7 @@ impl Node {
         let Some(process) = &mut self.process else { return ClusterActions::default() };
         let actions = process.cluster.take_actions();
         assert_eq!(actions.failed, None, "{}: its disks work", self.name);
+        self.room = actions.room.or(self.room);
         if let Some(bytes) = &actions.write_identity {
             let is_early = self.plants.unsynced_identity;
             assert!(self.writing.is_none() || is_early, "one after the other");

@@ -114,7 +114,7 @@ pub struct NodeNumbers {
     pub disk_free: u64,
     /// Their low watermark.
     pub disk_free_limit: u64,
-    /// 1 if publishers are blocked for it.
+    /// 1 if there are fewer, 2 if a write found none.
     pub disk_free_alarm: u64,
     /// Open file descriptors.
     pub fd_used: u64,

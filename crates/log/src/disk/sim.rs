@@ -23,6 +23,8 @@ pub struct Faults {
     pub delay: u32,
     /// Bytes that fit, if there is a limit.
     pub capacity: Option<u64>,
+    /// There is little room, by its own account.
+    pub wants_room: bool,
     /// The next write that is synced fails, and tells it.
     pub fail_sync: bool,
     /// The next write fails.
@@ -702,6 +704,10 @@ impl SimDisk {
 }
 
 impl Disk for SimDisk {
+    fn wants_room(&self) -> bool {
+        self.world().faults.wants_room
+    }
+
     fn submit(&mut self, token: Token, op: Op) {
         let mut world = self.world();
         match op {

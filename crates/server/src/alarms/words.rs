@@ -97,7 +97,13 @@ impl Display for Amount<'_> {
             }
             Resource::Disk => {
                 let limit = DiskLimit(alarms.disk_limit(), alarms.disk_limit_at_work());
+                let of_majority = alarms.disk_of_majority().map(Size);
                 match alarms.disk_free() {
+                    Some(_)
+                        if let (Some(free), false) = (of_majority, alarms.is_own_disk_short()) =>
+                    {
+                        write!(f, "a majority of the nodes has {free} free, {limit}")
+                    }
                     Some(free) => write!(f, "{} are free, {limit}", Size(free)),
                     None => limit.fmt(f),
                 }

@@ -3,7 +3,8 @@
 //! One task owns it all. It hears what comes over links, what disks have done, what the rest of the process asks, and the time; then
 //! it does what the cluster wants done: letters, turns for logs in use, the identity on the disk.
 
-use std::io::Write as _;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::alarms::disk_limit_at_work;
 use crate::clock::{boot_ms, now};
 use crate::disk::{RealDisk, sync_dir};
 use crate::proxy::Ends;
@@ -32,7 +34,7 @@ use super::arrivals::{Arrival, Bringers, RelayedListener};
 use super::bell::{Bell, Rung};
 use super::handle::{ClusterThread, Duty, Handle, Order};
 use super::links::{LinkNews, LinkSettings, Links, PeerAddress};
-use super::numbers::Numbers;
+use super::numbers::{DiskAlarm, Numbers};
 use super::standby::Totals;
 use super::view::ClusterView;
 
@@ -158,12 +160,14 @@ pub(super) fn start(
     let relayed = Arc::<Totals>::default();
     let numbers = Numbers {
         started,
-        dir: dir.clone(),
+        room: Arc::clone(waker.room()),
         processors: basis.threads as u64,
         mem_limit: memory.limit,
         disk_free_limit: config.resources.disk_free_limit.resolve(basis.machine_memory),
         relayed: Arc::clone(&relayed),
+        disk: DiskAlarm::default(),
     };
+    waker.room().set_limit(disk_limit_at_work(numbers.disk_free_limit));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let first = begin(&dir, &mut cluster)?;
     let (news, links) = {
@@ -306,6 +310,9 @@ impl Driver {
                     }
                 }
             }
+            if self.numbers.has_disk_news() {
+                self.tell();
+            }
             self.cluster.tick(boot_ms());
             let actions = self.cluster.take_actions();
             self.act(actions);
@@ -367,9 +374,13 @@ impl Driver {
             standing,
             must_restart,
             left,
+            room,
             failed,
             told,
         } = actions;
+        if let Some(room) = room {
+            self.waker.room().set_of_majority(room);
+        }
         for text in told {
             // What another node causes again and again is limited as what a client causes.
             tracing::warn!(from = "other nodes", "{text}");
@@ -476,15 +487,43 @@ async fn written<T>(writing: &mut Option<JoinHandle<T>>) -> T {
     written.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
-/// Whole or not at all.
+/// Whole or not at all. Each write leaves room for the next one: a node starts, and is one that follows again, on a full disk, too.
 fn write_identity(dir: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let (path, new) = (dir.join(IDENTITY), dir.join("cluster.new"));
+    let open = || OpenOptions::new().create(true).truncate(false).write(true).open(&new);
     let write = || {
-        let mut file = std::fs::File::create(&new)?;
-        file.write_all(bytes)?;
+        let file = open()?;
+        file.write_all_at(bytes, 0)?;
+        file.set_len(bytes.len() as u64)?;
         file.sync_all()?;
         std::fs::rename(&new, &path)?;
         sync_dir(dir)
     };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    write().with_context(|| format!("cannot write {}", path.display()))?;
+    // Others are heard of with longer numbers.
+    let _ = open().and_then(|file| file.write_all_at(&vec![0; bytes.len() + 256], 0));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    /// A node whose disk is full gives way, and has to begin anew for that.
+    #[test]
+    fn the_room_of_the_next_identity_is_there_before() {
+        let dir = tempfile::tempdir().unwrap();
+        write_identity(dir.path(), b"one").unwrap();
+        let blocks = |name| std::fs::metadata(dir.path().join(name)).unwrap().blocks();
+        assert!(blocks("cluster.new") > 0);
+        let ino = std::fs::metadata(dir.path().join("cluster.new")).unwrap().ino();
+        write_identity(dir.path(), b"number two").unwrap();
+        let path = dir.path().join(IDENTITY);
+        assert_eq!(std::fs::read(&path).unwrap(), b"number two");
+        assert_eq!(std::fs::metadata(&path).unwrap().ino(), ino, "of that room");
+        write_identity(dir.path(), b"3").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"3");
+    }
 }

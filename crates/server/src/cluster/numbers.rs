@@ -1,31 +1,33 @@
 //! What a node tells the others of its process.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use leveret_broker::flow::ALARM_MS;
 use leveret_link::letters::NodeNumbers;
 use rustix::process::getpid;
 
 use super::standby::Totals;
 use crate::process::{open_files, resident_bytes};
-use crate::room::free_bytes;
+use crate::room::Room;
 
 /// Where the numbers come from.
 #[derive(Debug)]
 pub(super) struct Numbers {
     pub(super) started: Instant,
-    pub(super) dir: PathBuf,
+    pub(super) room: Arc<Room>,
     pub(super) processors: u64,
     pub(super) mem_limit: u64,
     pub(super) disk_free_limit: u64,
     pub(super) relayed: Arc<Totals>,
+    pub(super) disk: DiskAlarm,
 }
 
 impl Numbers {
     /// As of now.
-    pub(super) fn now(&self) -> NodeNumbers {
-        let disk_free = free_bytes(&self.dir).unwrap_or_default();
+    pub(super) fn now(&mut self) -> NodeNumbers {
+        let disk_free = self.room.look().unwrap_or_default();
+        self.has_disk_news();
         let mem_used = resident_bytes();
         let (fd_used, fd_total) = open_files();
         let relayed = self.relayed.now().open;
@@ -37,7 +39,7 @@ impl Numbers {
             mem_alarm: u64::from(mem_used > self.mem_limit),
             disk_free,
             disk_free_limit: self.disk_free_limit,
-            disk_free_alarm: u64::from(disk_free < self.disk_free_limit),
+            disk_free_alarm: self.disk.level,
             fd_used,
             fd_total,
             // Each is two: to the client, and to the node that leads.
@@ -46,5 +48,56 @@ impl Numbers {
             relayed,
             ..NodeNumbers::default()
         }
+    }
+
+    /// Whether the disk has become short of room, or is so no more, since that was looked at: as far as its writes tell.
+    pub(super) fn has_disk_news(&mut self) -> bool {
+        let (free, limit) = (self.room.free_here(), self.room.limit());
+        let ms = self.started.elapsed().as_millis() as u64;
+        self.disk.look(free, limit, self.room.is_refused(), ms)
+    }
+}
+
+/// Whether a node's disk has little room, as it tells the others.
+#[derive(Debug, Default)]
+pub(super) struct DiskAlarm {
+    /// 0 if not; 1 below its limit; 2 if a write found none.
+    level: u64,
+    since_ms: u64,
+}
+
+impl DiskAlarm {
+    /// True if that is new. It lasts until there is a tenth more than the limit, or for as long as any alarm.
+    fn look(&mut self, free: u64, limit: u64, is_refused: bool, now_ms: u64) -> bool {
+        let lasts_ms = now_ms.saturating_sub(self.since_ms);
+        let is_over = free >= limit.saturating_add(limit / 10) || lasts_ms >= ALARM_MS;
+        let level = match free {
+            _ if is_refused => 2,
+            free if free < limit => 1,
+            _ if self.level > 0 && !is_over => 1,
+            _ => 0,
+        };
+        if self.level == 0 && level > 0 {
+            self.since_ms = now_ms;
+        }
+        std::mem::replace(&mut self.level, level) != level
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alarm_of_the_disk_is_told_when_it_changes() {
+        let mut disk = DiskAlarm::default();
+        assert!(!disk.look(100, 100, false, 0));
+        assert!(disk.look(99, 100, false, 1));
+        assert!(!disk.look(105, 100, false, 2), "it lasts");
+        assert!(disk.look(105, 100, true, 3) && disk.level == 2);
+        assert!(disk.look(110, 100, false, 4) && disk.level == 0);
+        assert!(disk.look(50, 100, false, 10));
+        assert!(disk.look(105, 100, false, 10 + ALARM_MS), "at the pace of any alarm");
+        assert!(!disk.look(0, 0, false, 20_000), "a limit of 0 is none");
     }
 }

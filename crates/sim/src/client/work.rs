@@ -285,9 +285,10 @@ impl Client {
         let expires = expires && random.one_in(3);
         let expiration = expires.then(|| random.below(60).to_string());
         let Some(channel) = self.channels.get_mut(&number) else { return };
-        let is_held = channel.tx.is_some();
+        let (is_confirming, is_held) = (channel.is_confirming, channel.tx.is_some());
+        let publisher = channel.publisher;
         let message =
-            world.shadow.publish(channel.publisher, size, targets, is_persistent, is_held);
+            world.shadow.publish(publisher, size, targets, is_persistent, is_confirming, is_held);
         if let Some(request) = request {
             world.shadow.answers(message, request);
         }

@@ -1,0 +1,206 @@
+//! Room on the disks of the nodes: what a majority of them can store, and who leads where there is little.
+//!
+//! What is confirmed a majority has on its disks. So what counts is the room of the node that has the least of the majority with the
+//! most: below its limit publishers wait. One that has less follows as long as it can, and goes on by itself when there is room again.
+//! A node that leads with little room, where a majority of the others has enough, has one of these lead.
+
+use std::collections::BTreeMap;
+
+use leveret_link::hello::RaftId;
+use leveret_link::letters::NodeNumbers;
+
+/// So long a node leads before it gives way for its disk, in ms: each change ends the connections of clients.
+const LEADS_MS: u64 = 10_000;
+
+/// So long its disk has little room before.
+const SHORT_MS: u64 = 1_000;
+
+/// An heir has so long before another one is asked.
+const HEIR_MS: u64 = 5_000;
+
+/// What a node says of its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeDisk {
+    free: u64,
+    limit: u64,
+    /// 0 if there is enough, 1 below the limit, more if a write found nothing.
+    alarm: u64,
+}
+
+impl NodeDisk {
+    pub(crate) fn of(numbers: &NodeNumbers) -> Self {
+        let NodeNumbers { disk_free, disk_free_limit, disk_free_alarm, .. } = *numbers;
+        Self { free: disk_free, limit: disk_free_limit, alarm: disk_free_alarm }
+    }
+
+    pub(crate) fn is_short(self) -> bool {
+        self.alarm > 0
+    }
+
+    /// Whether it may be given what another one has no room for: not so little above its limit that it would give that back soon.
+    fn has_plenty(self) -> bool {
+        !self.is_short() && self.free >= self.limit.saturating_add(self.limit / 10)
+    }
+
+    /// Its room, for who has this limit.
+    fn room(self, limit: u64) -> u64 {
+        match self {
+            // Nothing was told.
+            Self { free: 0, limit: 0, alarm: 0 } => u64::MAX,
+            Self { alarm: 0, free, .. } => free,
+            // Where it is blocked it is so here, too, though limits differ.
+            Self { alarm: 1, free, .. } => free.min(limit.saturating_sub(1)),
+            Self { .. } => 0,
+        }
+    }
+}
+
+/// What a majority of `count` nodes has room for at least, of which these are there. No bound if they are no majority: nothing is
+/// stored then, for another reason.
+pub(crate) fn of_majority(own: NodeDisk, others: &[NodeDisk], count: usize) -> u64 {
+    let mut rooms: Vec<u64> =
+        others.iter().chain(std::iter::once(&own)).map(|it| it.room(own.limit)).collect();
+    rooms.sort_unstable_by(|one, other| other.cmp(one));
+    rooms.get(count / 2).copied().unwrap_or(u64::MAX)
+}
+
+/// What a node watches.
+#[derive(Debug, Default)]
+pub(crate) struct Disks {
+    leads_ms: Option<u64>,
+    short_ms: Option<u64>,
+    /// Who was asked to lead, the last one last, and when.
+    asked: Vec<RaftId>,
+    asked_ms: u64,
+    /// Of which nodes it was told that they have little room.
+    short: BTreeMap<RaftId, String>,
+}
+
+impl Disks {
+    /// Who is to lead in place of this node, if that is so; `others` are there, with how much they lack of the logs.
+    pub(crate) fn heir(
+        &mut self,
+        leads: bool,
+        own: NodeDisk,
+        others: &[(RaftId, NodeDisk, u64)],
+        count: usize,
+        now_ms: u64,
+    ) -> Option<RaftId> {
+        if !leads {
+            (self.leads_ms, self.short_ms) = (None, None);
+            return None;
+        }
+        let leads_ms = *self.leads_ms.get_or_insert(now_ms);
+        if !own.is_short() {
+            self.short_ms = None;
+            self.asked.clear();
+            return None;
+        }
+        let short_ms = *self.short_ms.get_or_insert(now_ms);
+        let is_due = now_ms >= leads_ms.saturating_add(LEADS_MS)
+            && now_ms >= short_ms.saturating_add(SHORT_MS);
+        let able: Vec<_> = others.iter().filter(|(_, disk, _)| disk.has_plenty()).collect();
+        // With fewer publishers wait, whoever leads.
+        if !is_due || able.len() <= count / 2 {
+            return None;
+        }
+        let is_present = now_ms < self.asked_ms.saturating_add(HEIR_MS);
+        let present =
+            self.asked.last().filter(|id| is_present && able.iter().any(|it| it.0 == **id));
+        if let Some(present) = present {
+            return Some(*present);
+        }
+        let times = |id: RaftId| self.asked.iter().filter(|it| **it == id).count();
+        let (id, ..) = able.into_iter().min_by_key(|(id, _, lag)| (times(*id), *lag, *id))?;
+        self.asked.push(*id);
+        self.asked_ms = now_ms;
+        Some(*id)
+    }
+
+    /// What is to be told of a node that is there, for people: when it becomes short of room, and when it is not any more.
+    pub(crate) fn heard(&mut self, id: RaftId, name: &str, disk: NodeDisk) -> Option<String> {
+        if disk.is_short() == self.short.contains_key(&id) {
+            return None;
+        }
+        if !disk.is_short() {
+            self.short.remove(&id);
+            return Some(format!(
+                "{name} has room on its disk again: {} bytes are free",
+                disk.free
+            ));
+        }
+        self.short.insert(id, name.to_owned());
+        let NodeDisk { free, limit, .. } = disk;
+        Some(format!(
+            "{name} has little room on its disk: {free} bytes are free, and its disk_free_limit is {limit}. It follows as long as \
+             there is any, and goes on by itself when there is more. Publishers go on as long as a majority of the nodes has room"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 50;
+
+    fn disk(free: u64) -> NodeDisk {
+        NodeDisk { free, limit: LIMIT, alarm: u64::from(free < LIMIT) }
+    }
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn the_room_of_a_majority() {
+        #[track_caller]
+        fn check(own: u64, others: &[u64], count: usize, want: u64) {
+            let others: Vec<_> = others.iter().map(|free| disk(*free)).collect();
+            assert_eq!(of_majority(disk(own), &others, count), want);
+        }
+        check(90, &[80, 70], 3, 80);
+        check(90, &[80, 7],  3, 80);
+        check(90, &[8, 7],   3, 8);
+        check(9,  &[80, 70], 3, 70);
+        // The third is not there: both of the others are needed.
+        check(90, &[7],      3, 7);
+        check(90, &[],       3, u64::MAX);
+        check(90, &[80, 70, 6, 5], 5, 70);
+        check(90, &[80, 7, 6, 5],  5, 7);
+    }
+
+    /// A write that found nothing counts more than what is said to be free; and a node's own limit counts where it is higher.
+    #[test]
+    fn what_a_node_says_of_its_disk_counts() {
+        let full = NodeDisk { free: 70, limit: LIMIT, alarm: 2 };
+        assert_eq!(of_majority(disk(90), &[full], 3), 0);
+        let careful = NodeDisk { free: 200, limit: 300, alarm: 1 };
+        assert_eq!(of_majority(disk(90), &[careful], 3), LIMIT - 1);
+        let silent = NodeDisk { free: 0, limit: 0, alarm: 0 };
+        assert_eq!(of_majority(disk(90), &[silent], 3), 90);
+    }
+
+    #[test]
+    fn who_is_short_gives_way_where_a_majority_is_not() {
+        let mut disks = Disks::default();
+        let of = |b: u64, c: u64| [(RaftId(2), disk(b), 7), (RaftId(3), disk(c), 0)];
+        let mut heir = |own: u64, b: u64, c: u64, now_ms: u64| {
+            disks.heir(true, disk(own), &of(b, c), 3, now_ms)
+        };
+        assert_eq!(heir(90, 90, 90, 0), None);
+        assert_eq!(heir(40, 90, 90, 5_000), None, "it began to lead just now");
+        assert_eq!(heir(40, 90, 90, LEADS_MS), Some(RaftId(3)), "the one that lacks less");
+        assert_eq!(heir(40, 90, 90, LEADS_MS + HEIR_MS), Some(RaftId(2)), "the other one");
+        assert_eq!(heir(40, 40, 90, 60_000), None, "no majority has room");
+        assert_eq!(heir(40, 52, 90, 60_000), None, "one would give it back soon");
+        assert_eq!(heir(60, 90, 90, 60_000), None);
+        assert_eq!(heir(40, 90, 90, 61_000), None, "it may last a moment");
+        assert_eq!(heir(40, 90, 90, 61_000 + SHORT_MS), Some(RaftId(3)));
+        assert_eq!(disks.heir(false, disk(40), &of(90, 90), 3, 70_000), None);
+    }
+
+    #[test]
+    fn each_change_is_told_once() {
+        let mut disks = Disks::default();
+        let mut heard = |free| disks.heard(RaftId(2), "rabbit@b", disk(free)).is_some();
+        assert_eq!([90, 40, 30, 60, 70].map(&mut heard), [false, true, false, true, false]);
+    }
+}
