@@ -9,8 +9,8 @@ use leveret_link::letters::{Founding, NodeLetter, NodeStatus};
 use leveret_log::disk::{Disk, DiskError};
 use leveret_log::file::{Options, Report};
 use leveret_replica::{
-    BatchName, GroupLog, Member, MemberError, MemberId, Members, Point, Settings, Ticket, Votes,
-    Word,
+    BatchName, GroupLog, Lease, Member, MemberError, MemberId, Members, Point, Settings, Ticket,
+    Votes, Word,
 };
 
 use crate::disks::{Disks, NodeDisk, of_majority};
@@ -310,6 +310,24 @@ impl<D: Disk> Cluster<D> {
                 self.tell_room();
                 self.found();
             }
+        }
+    }
+
+    /// It is `now_ms`. To be told before what has come: all that was said before. A time that is too early has another node believe
+    /// that a lease is over which is not.
+    pub fn tell_time(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        if let Phase::Member(groups) = &mut self.phase {
+            groups.tell_time(self.now_ms);
+        }
+    }
+
+    /// From when until when this node may give out what it has, settle it, and answer for it. To be asked for after each call, and
+    /// before anything is sent.
+    pub fn lease(&self) -> Lease {
+        match &self.phase {
+            Phase::Member(groups) if !self.must_restart => groups.lease(),
+            _ => Lease::NONE,
         }
     }
 

@@ -9,10 +9,13 @@ use std::sync::Arc;
 use leveret_link::hello::RaftId;
 use leveret_link::letters::{GroupStatus, NodeLetter};
 use leveret_log::disk::Disk;
-use leveret_replica::{GroupLog, Member, MemberId, Votes};
+use leveret_replica::{GroupLog, Lease, Member, MemberId, Votes};
 
 /// Between two looks at who leads what, in ms.
 const LOOK_MS: u64 = 200;
+
+/// What happens in between is not looked for, but a letter and what a disk does, in ms.
+const TICK_MS: u64 = 20;
 
 /// A transfer has so long before another one is tried, in ms.
 const TRANSFER_MS: u64 = 1_500;
@@ -27,6 +30,9 @@ pub(crate) struct Groups<D: Disk> {
     pub(crate) members: Vec<Member<D>>,
     /// Groups with actions that were not taken.
     touched: Vec<bool>,
+    now_ms: u64,
+    /// When all had a tick.
+    ticked_ms: Option<u64>,
     is_lent: bool,
     /// Groups of which it was said that this node cannot catch up.
     behind: Vec<bool>,
@@ -71,6 +77,8 @@ impl<D: Disk> Groups<D> {
             votes,
             members,
             touched: vec![true; count],
+            now_ms: 0,
+            ticked_ms: None,
             is_lent: false,
             behind: vec![false; count],
             looked_ms: 0,
@@ -86,6 +94,7 @@ impl<D: Disk> Groups<D> {
         if let (Some(member), Some(touched)) =
             (self.members.get_mut(index), self.touched.get_mut(index))
         {
+            member.tell_time(self.now_ms);
             work(member);
             *touched = true;
         }
@@ -97,7 +106,17 @@ impl<D: Disk> Groups<D> {
         }
     }
 
+    pub(crate) fn tell_time(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+    }
+
     pub(crate) fn tick(&mut self, now_ms: u64) {
+        self.tell_time(now_ms);
+        let is_due = |ticked_ms: u64| now_ms >= ticked_ms.saturating_add(TICK_MS);
+        if !self.ticked_ms.is_none_or(is_due) {
+            return;
+        }
+        self.ticked_ms = Some(now_ms);
         for group in 0..self.members.len() as u64 {
             self.with(group, |member| member.tick(now_ms));
         }
@@ -173,6 +192,13 @@ impl<D: Disk> Groups<D> {
     /// Whether this node leads all groups.
     pub(crate) fn leads_all(&self) -> bool {
         self.leaving.is_none() && self.members.iter().all(|member| member.leads().is_some())
+    }
+
+    /// From when until when this node may give out what the groups have. Nobody else leads all groups as long as this one leads
+    /// group 0.
+    pub(crate) fn lease(&self) -> Lease {
+        let lease = self.members.first().filter(|_| self.leads_all()).map(Member::lease);
+        lease.unwrap_or(Lease::NONE)
     }
 
     /// Who leads group 0, as far as is known here.

@@ -20,8 +20,12 @@
 //! 1. [`Cluster::open`], then [`take_actions`](Cluster::take_actions): the identity is written before any other node hears of this
 //!    start, so links begin after the first [`identity_written`](Cluster::identity_written).
 //! 2. After each call, or several: [`take_actions`](Cluster::take_actions), all of it done.
-//! 3. [`tick`](Cluster::tick) every 100 ms or sooner, by a clock that does not go back and counts a suspended machine's sleep.
-//! 4. Once it leads: [`lend_logs`](Cluster::lend_logs), once. They never come back: who is deposed begins anew, as after a crash.
+//! 3. [`tell_time`](Cluster::tell_time) once what is there has been taken, and before it is handed over: of a letter that is there it
+//!    is certain that it was sent before.
+//! 4. [`tick`](Cluster::tick) every 100 ms or sooner, by a clock that does not go back and counts a suspended machine's sleep.
+//! 5. [`lease`](Cluster::lease) is asked for before letters of an action are sent. What uses a lent log gives out nothing, takes
+//!    nothing and answers nothing outside of it.
+//! 6. Once it leads: [`lend_logs`](Cluster::lend_logs), once. They never come back: who is deposed begins anew, as after a crash.
 
 mod cluster;
 mod disks;
@@ -33,4 +37,5 @@ mod status;
 pub use cluster::{Cluster, ClusterActions, DiskOwner, OpenError, Setup};
 pub use formation::KnownMembers;
 pub use identity::{Identity, IdentityError, KnownMember, Membership, NODES_MAX, SHARDS_MAX};
+pub use leveret_replica::Lease;
 pub use status::{ClusterStatus, GroupRow, NodeRow, Standing};

@@ -94,7 +94,7 @@ impl Receiver<'_> {
                 }
             }
             // A heartbeat of the past is answered, and does nothing.
-            Body::Heartbeat { agreed } => {
+            Body::Heartbeat { agreed, .. } => {
                 self.check_leader(from, term)?;
                 if term >= self.term && !self.lacks {
                     bound(*agreed, last)?;

@@ -37,6 +37,7 @@ mod desk;
 mod dice;
 mod entries;
 mod group_log;
+mod lease;
 mod member;
 mod members;
 #[cfg(test)]
@@ -53,6 +54,7 @@ pub use batches::{Batch, Batches, Point};
 pub use check::Breach;
 pub use desk::Desk;
 pub use group_log::GroupLog;
+pub use lease::Lease;
 pub use leveret_log::BatchName;
 pub use member::{Member, MemberActions, MemberError, MemberStatus};
 pub use members::{Change, MemberId, Members, Step};

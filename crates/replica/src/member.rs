@@ -26,6 +26,7 @@ use leveret_log::{BatchName, FileLog};
 use crate::batches::{Batch, Batches, NoBytes, Point};
 use crate::desk::{Desk, Hold, Reports};
 use crate::group_log::GroupLog;
+use crate::lease::Lease;
 use crate::members::{Change, MemberId, Members};
 use crate::message::{Body, Message};
 use crate::output::{Output, Role, Stored, Task, Tasks, Ticket, Word};
@@ -251,6 +252,12 @@ impl<D: Disk> Member<D> {
         }
     }
 
+    /// It is `now_ms`. To be told before anything else is: of what is stepped all was said before.
+    pub fn tell_time(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        self.replica.tell_time(now_ms);
+    }
+
     /// It is `now_ms`, by a clock that does not go back and counts a suspended machine's sleep.
     pub fn tick(&mut self, now_ms: u64) {
         if self.is_out() {
@@ -389,6 +396,11 @@ impl<D: Disk> Member<D> {
     /// The term it leads, once its first batch of it is agreed upon.
     pub fn leads(&self) -> Option<u64> {
         self.replica.leads()
+    }
+
+    /// From when until when its shard may give out what it has.
+    pub fn lease(&self) -> Lease {
+        if self.is_out() { Lease::NONE } else { self.replica.lease() }
     }
 
     /// How far it is.

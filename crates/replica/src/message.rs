@@ -30,13 +30,15 @@ pub enum Body {
     Vote {
         /// The end of the sender's log.
         last: BatchName,
-        /// The leader asked it to stand, so nobody has to be faithful to that one.
-        is_transfer: bool,
+        /// The leader asked it to stand, so nobody has to be faithful to that one: with which stamp, as of [`TimeoutNow`](Self::TimeoutNow).
+        transfer: Option<u64>,
     },
     /// The answer.
     Voted {
         /// Whether it is yes.
         granted: bool,
+        /// For so many ms from now on a leader of before may have a lease that the sender was asked for.
+        lease_ms: u64,
     },
     /// These batches follow. The bytes of each are beside the message. None: so far all agree.
     Append {
@@ -68,14 +70,24 @@ pub enum Body {
     Heartbeat {
         /// How far the log is agreed upon, but no more than is known to be here.
         agreed: u64,
+        /// What time the leader has, or had when it last began to give way to another member.
+        stamp: u64,
     },
     /// Its answer.
-    Heard,
+    Heard {
+        /// Of the heartbeat.
+        stamp: u64,
+    },
     /// What you lack is not there as batches any more: ask for a snapshot. This is the least that it has.
     Behind {
         /// What a snapshot made now ends with.
         point: Point,
     },
     /// Stand for election at once.
-    TimeoutNow,
+    TimeoutNow {
+        /// As that of a heartbeat: who has answered a later one of this term knows that the leader goes on.
+        stamp: u64,
+        /// For so many ms a leader before the sender may have a lease.
+        lease_ms: u64,
+    },
 }

@@ -12,6 +12,7 @@ use crate::batches::{Batches, Point};
 use crate::check::{Breach, Receiver};
 use crate::dice::Dice;
 use crate::entries::{self, ENTRY_BYTES, Entries};
+use crate::lease::{Lease, Leases};
 use crate::members::{Change, MemberId, Members, Step};
 use crate::message::{Body, Message};
 use crate::output::{Output, Role, Stored, Task, Ticket, Word};
@@ -23,8 +24,8 @@ use engine::NewEntries;
 pub struct Settings {
     /// Milliseconds of a tick. A leader tells each that it is there once a tick.
     pub tick_ms: u64,
-    /// Ticks without a leader after which a member stands for election; each waits for up to as many more, at random. So long
-    /// nobody votes against a leader that it hears, nor after its start.
+    /// Ticks without a leader after which a member stands for election, two at least; each waits for up to half as many more, at
+    /// random. So long nobody votes against a leader that it hears, nor after its start.
     pub election_ticks: usize,
     /// Batches in one message, at most.
     pub append_batches: u64,
@@ -39,7 +40,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             tick_ms: 100,
-            election_ticks: 10,
+            election_ticks: 8,
             append_batches: 64,
             appends: 64,
             held_bytes: 1 << 30,
@@ -51,6 +52,16 @@ impl Settings {
     /// Milliseconds without a leader after which a member stands for election, at least.
     pub(crate) fn patience_ms(&self) -> u64 {
         self.tick_ms * self.election_ticks as u64
+    }
+
+    /// Milliseconds that pass at least, by its own clock, before a member that hears nothing of its leader helps another one.
+    fn hold_ms(&self) -> u64 {
+        self.patience_ms().saturating_sub(self.tick_ms)
+    }
+
+    /// Milliseconds that a heartbeat is worth to the leader, by its clock: see [`Lease`].
+    fn lease_ms(&self) -> u64 {
+        self.hold_ms() * 4 / 5
     }
 }
 
@@ -94,6 +105,7 @@ pub struct Replica {
     agreed: BatchName,
     /// The term it leads, once it may have a shard.
     leads: Option<u64>,
+    leases: Leases,
 }
 
 /// A message that waits for the disk.
@@ -170,6 +182,7 @@ impl Replica {
             readies: VecDeque::new(),
             agreed,
             leads: None,
+            leases: Leases::default(),
         };
         let mut output = Output::default();
         if is_behind {
@@ -199,6 +212,13 @@ impl Replica {
     /// The term it leads, once its first batch of it is agreed upon.
     pub fn leads(&self) -> Option<u64> {
         self.leads
+    }
+
+    /// From when until when it may give out what the group has: it leads, and another one neither does nor will until then.
+    pub fn lease(&self) -> Lease {
+        let term = self.leads.filter(|_| !self.is_transferring());
+        let lease_ms = self.settings.lease_ms();
+        term.map_or(Lease::NONE, |term| self.leases.of(term, self.id, self.members(), lease_ms))
     }
 
     /// Who is in the group, as of what is agreed upon and stored here.
@@ -279,6 +299,7 @@ impl Replica {
             return Err(NotNow);
         }
         let mut output = Output::default();
+        self.leases.give_way();
         self.node.transfer_leader(to.0);
         self.drain(NewEntries::Engine, &mut output);
         Ok(output)
@@ -287,6 +308,12 @@ impl Replica {
     /// Whether it waits for another one to lead.
     pub fn is_transferring(&self) -> bool {
         self.node.raft.lead_transferee.is_some()
+    }
+
+    /// It is `now_ms`, as in [`tick`](Self::tick). What is stepped was said before: a leader that hears late gives out less, and a
+    /// member that knows less well when it answered lets others wait too short.
+    pub fn tell_time(&mut self, now_ms: u64) {
+        self.leases.tell_time(now_ms);
     }
 
     /// A message came. One that cannot have been said is refused, and changes nothing.
@@ -301,10 +328,12 @@ impl Replica {
         };
         receiver.check(from, &message)?;
         let mut output = Output::default();
+        let message = self.heed_transfer(message);
         if self.is_deaf_to(from, &message) {
             return Ok(output);
         }
         let Message { term, body } = message;
+        self.heed_leases(from, term, &body);
         match body {
             Body::Behind { point } if !self.is_here(&point) => {
                 output.behind = Some(point);
@@ -399,15 +428,19 @@ impl Replica {
         output
     }
 
-    /// It is `now_ms`, by a clock that does not go back and counts a suspended machine's sleep. All ticks since the last call
-    /// are made up for, so that a leader that stalled finds itself deposed.
+    /// It is `now_ms`, by a clock that does not go back and counts a suspended machine's sleep. A leader makes up for all ticks since
+    /// the last call, so that one that stalled finds itself deposed.
     pub fn tick(&mut self, now_ms: u64) -> Output {
         let before = *self.ticked_ms.get_or_insert(now_ms);
         let count = now_ms.saturating_sub(before) / self.settings.tick_ms;
         self.ticked_ms = Some(before + count * self.settings.tick_ms);
+        self.leases.tell_time(now_ms);
         let mut output = Output::default();
-        // After a few time-outs more time changes nothing.
-        for _ in 0..count.min(4 * self.settings.election_ticks as u64) {
+        // After a few time-outs more time changes nothing. Who follows and was itself away for long hears first what came meanwhile.
+        let patience = self.settings.election_ticks as u64;
+        let is_leader = self.node.raft.state == StateRole::Leader;
+        let most = if is_leader { 4 * patience } else { patience.div_ceil(2) };
+        for _ in 0..count.min(most) {
             self.quiet = self.quiet.saturating_sub(1);
             if self.may_stand() {
                 self.node.raft.set_randomized_election_timeout(self.patience.0);
@@ -433,7 +466,7 @@ impl Replica {
             let raft = &mut self.node.raft;
             raft.election_elapsed =
                 raft.election_elapsed.max(self.patience.0.saturating_sub(ticks));
-            if ticks == 0 {
+            if ticks == 0 && raft.promotable() {
                 // It stands, if its log and its word are in order: else it waits as before.
                 let _ = self.node.campaign();
             }
@@ -472,15 +505,46 @@ impl Replica {
     /// Whether a message is passed over that is in order.
     fn is_deaf_to(&self, from: MemberId, message: &Message) -> bool {
         match &message.body {
-            Body::Vote { last, is_transfer } => {
-                self.quiet > 0 && !is_transfer || self.would_lose(*last)
+            Body::Vote { last, transfer } => {
+                self.quiet > 0 && transfer.is_none() || self.would_lose(*last)
             }
             Body::PreVote { last } => self.quiet > 0 || self.would_lose(*last),
-            Body::TimeoutNow => {
+            Body::TimeoutNow { stamp, .. } => {
                 let is_leader = self.leader() == Some(from) && message.term == self.term();
-                !is_leader || !self.may_stand()
+                !is_leader || !self.may_stand() || self.leases.goes_on(message.term, *stamp)
             }
             _ => false,
+        }
+    }
+
+    /// A vote that a leader asked for which goes on all the same is one as any other.
+    fn heed_transfer(&mut self, mut message: Message) -> Message {
+        if let Body::Vote { transfer, .. } = &mut message.body {
+            let before = message.term - 1;
+            *transfer = transfer.filter(|asked| !self.leases.goes_on(before, *asked));
+            self.leases.votes_as_asked = transfer.is_some();
+        }
+        message
+    }
+
+    /// Before the engine hears of it: what a message says of leases.
+    fn heed_leases(&mut self, from: MemberId, term: u64, body: &Body) {
+        let is_own = term == self.term();
+        let now_ms = self.leases.now_ms;
+        match body {
+            Body::Heartbeat { stamp, .. } => self.leases.answers = *stamp,
+            Body::Heard { stamp } if is_own && self.node.raft.state == StateRole::Leader => {
+                self.leases.hear(term, from, *stamp);
+            }
+            Body::Voted { granted: true, lease_ms }
+                if is_own && self.node.raft.state == StateRole::Candidate =>
+            {
+                self.leases.wait_until(term, now_ms.saturating_add(*lease_ms));
+            }
+            Body::TimeoutNow { stamp, lease_ms } => {
+                self.leases.asked = Some((*stamp, now_ms.saturating_add(*lease_ms)));
+            }
+            _ => {}
         }
     }
 
@@ -537,12 +601,17 @@ impl Replica {
             self.recover(output);
         }
         let is_first = role == StateRole::Leader && self.leads.is_none();
+        if is_first {
+            // Who needs nobody's vote asked nobody.
+            self.leases.begin(term, self.settings.hold_ms());
+        }
         if is_first && self.agreed.term == term {
             self.leads = Some(term);
             output.roles.push(Role::Leads { term });
         }
         if (self.patience.1, self.patience.2) != (term, role) {
-            let share = self.dice.below(self.settings.election_ticks as u64) as usize;
+            let ticks = self.settings.election_ticks as u64;
+            let share = self.dice.below(ticks.div_ceil(2)) as usize;
             self.patience = (self.settings.election_ticks + share, term, role);
         }
         let (sure, kept) = (self.sure(), self.kept);

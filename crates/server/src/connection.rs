@@ -130,6 +130,8 @@ pub struct ConnectionState {
     read_bytes: usize,
     may_have_bytes: bool,
     is_over: bool,
+    /// The client was told to go by a node without a lease, which says nothing more.
+    is_leaving: bool,
     io: Io,
     /// What the session counted is among the node's totals of ended connections.
     is_counted: bool,
@@ -217,6 +219,7 @@ impl Connection {
             read_bytes: READ_MIN,
             may_have_bytes: false,
             is_over: false,
+            is_leaving: false,
             io: Io::default(),
             is_counted: false,
         };
@@ -516,6 +519,34 @@ impl Connection {
         } else {
             Next::Letter
         }
+    }
+
+    /// Of a node that has no lease: what is left of the letters, so that the client is told to go and nothing else. False if it is not
+    /// told now.
+    pub(crate) fn says_farewell(state: &mut ConnectionState, letters: &mut Vec<Letter>) -> bool {
+        let is_close = |it: &Letter| matches!(it, Letter::Session(ToSession::Close { .. }));
+        let is_told = letters.iter().any(is_close);
+        // Half of something that was given out is before it.
+        state.is_over |= is_told && !state.output.is_empty();
+        state.is_leaving |= is_told;
+        let is_leaving = state.is_leaving;
+        letters.retain(|it| is_close(it) || is_leaving && !matches!(it, Letter::Session(_)));
+        letters.sort_by_key(|it| !is_close(it));
+        is_leaving
+    }
+
+    /// Whether the client was told to go by a node without a lease.
+    pub(crate) fn is_leaving(state: &ConnectionState) -> bool {
+        state.is_leaving
+    }
+
+    /// Keeps what the turn has to write: it is not to be said now. The next turn writes it.
+    pub(crate) fn put_off(state: &mut ConnectionState, out: &mut OutBuf, unread: &Unread) -> Next {
+        if !out.is_empty() {
+            out.detach(LARGE, |body| unread.hold(body));
+            std::mem::swap(out, &mut state.output);
+        }
+        Next::Now
     }
 
     /// What the turn read.

@@ -20,6 +20,7 @@ mod filling;
 pub mod front;
 mod gather;
 mod handover;
+mod lease;
 pub mod listener;
 pub mod locks;
 pub mod logging;

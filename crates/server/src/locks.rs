@@ -80,6 +80,8 @@ ranks! {
     Inbox,
     /// Turns that wait for a thread.
     Handover,
+    /// Turns that wait for a lease.
+    Lease,
     /// Threads that rest.
     Rests,
     /// What the watchdog looks at.

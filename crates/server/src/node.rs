@@ -19,6 +19,7 @@ use crate::connection::Connection;
 use crate::ended::Ended;
 use crate::events::Events;
 use crate::handover::Handover;
+use crate::lease::Leading;
 use crate::locks::{Rank, Ranked, RankedRw, ReadGuard, WriteGuard};
 use crate::login::Logins;
 use crate::names::Names;
@@ -79,6 +80,8 @@ pub struct Node {
     suspended: watch::Sender<bool>,
     /// Part of the memory watermark that transient messages may take before they are written to disk.
     paging_ratio: f64,
+    /// Of a node that leads its cluster; none of one that is alone.
+    pub(crate) leading: Option<Arc<Leading>>,
     /// Turns that wait for a thread at work.
     pub(crate) handover: Handover<Due>,
     pub(crate) pressed: PressedUntil,
@@ -163,6 +166,7 @@ impl Node {
             filled: AtomicBool::new(false),
             suspended: watch::Sender::new(false),
             paging_ratio,
+            leading: None,
             handover: Handover::default(),
             pressed: PressedUntil::default(),
             watched: Watched::default(),
@@ -205,6 +209,12 @@ impl Node {
 
     pub(crate) fn each_rest(&self, f: impl FnMut(&Arc<Rest>)) {
         self.rests.lock().iter().for_each(f);
+    }
+
+    /// Whether a turn may give out, take and answer now. False: not before the lease is back.
+    #[inline]
+    pub(crate) fn has_lease(&self) -> bool {
+        self.leading.as_ref().is_none_or(|it| it.holds())
     }
 
     /// The names, to read. Held for one turn, or to copy a page of names: never while something is formatted, sorted or

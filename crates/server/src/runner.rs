@@ -442,8 +442,34 @@ impl Runner {
         self.spent.look(now_us);
     }
 
+    /// Runs what waited for a lease.
+    pub(crate) fn go_on(&mut self) {
+        let node = Arc::clone(&self.node);
+        let Some(leading) = &node.leading else { return };
+        self.due.extend(leading.take_parked());
+        loop {
+            let held = leading.take_held();
+            if held.is_empty() {
+                break;
+            }
+            for (group, letter) in held {
+                self.outbox.shard(group, letter);
+            }
+            // Held letters are not held again.
+            self.post_all(false);
+        }
+        self.work();
+    }
+
     /// Runs a turn. Returns how many turns it counts as.
     fn run(&mut self, due: Due) -> usize {
+        let due = match &self.node.leading {
+            None => due,
+            Some(leading) => match leading.park(due) {
+                Some(due) => due,
+                None => return 1,
+            },
+        };
         self.beat.begins(match &due {
             Due::Connection(connection) => Doing::Connection(connection.id().number()),
             Due::Shard(index) => Doing::Shard(*index),
@@ -473,6 +499,12 @@ impl Runner {
         // After the letters were picked up: see `Letter::Alarm`.
         let alarm = node.alarms.alarm();
         let mut state = connection.actor.state();
+        if !node.has_lease() && !Connection::says_farewell(&mut state, &mut self.connection_letters)
+        {
+            drop(state);
+            self.due.push_back(Due::Connection(connection));
+            return 1;
+        }
         {
             let topology = node.topology();
             let mut work = Workplace {
@@ -489,7 +521,10 @@ impl Runner {
         }
         // Letters first, bytes second: a client that reads an answer finds its effect done or queued.
         self.post();
-        let next = {
+        let next = if !node.has_lease() && !Connection::is_leaving(&state) {
+            // The lease was over meanwhile.
+            Connection::put_off(&mut state, &mut self.out, &node.unread)
+        } else {
             let topology = node.topology();
             let mut work = Workplace {
                 out: &mut self.out,
@@ -595,9 +630,14 @@ impl Runner {
 
     /// Puts the letters of a turn into their inboxes, and actors whose duty that brings on the list.
     fn post(&mut self) {
+        let holds_back = self.node.leading.as_ref().is_some_and(|it| it.holds_back());
+        self.post_all(holds_back);
+    }
+
+    fn post_all(&mut self, holds_back: bool) {
         let Self { node, due, outbox, .. } = self;
         let is_filled = node.is_filled();
-        leveret_node::post(outbox, &mut Inboxes { node, due, is_filled });
+        leveret_node::post(outbox, &mut Inboxes { node, due, is_filled, holds_back });
     }
 }
 
@@ -606,6 +646,8 @@ struct Inboxes<'a> {
     node: &'a Arc<Node>,
     due: &'a mut VecDeque<Due>,
     is_filled: bool,
+    /// Messages are not to be given out yet.
+    holds_back: bool,
 }
 
 impl leveret_node::Inboxes for Inboxes<'_> {
@@ -613,6 +655,13 @@ impl leveret_node::Inboxes for Inboxes<'_> {
     fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
         let Some(index) = self.node.homes.index_of(group) else { return 0 };
         let Some(shard) = self.node.shards.get(index) else { return 0 };
+        let letter = match self.node.leading.as_ref().filter(|_| self.holds_back) {
+            None => letter,
+            Some(leading) => match leading.hold(group, letter) {
+                Some(letter) => letter,
+                None => return 0,
+            },
+        };
         if !self.is_filled {
             // Its first turn counts what it has then.
             shard.held_bytes.fetch_add(waiting_bytes(&letter), Ordering::Relaxed);

@@ -32,7 +32,7 @@ use crate::logging::{Logs, PERIOD};
 use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
 use crate::places::ConnectionPlaces;
-use crate::runner::{install_runner, keep_working, rest, with_runner};
+use crate::runner::{Runner, install_runner, keep_working, rest, with_runner};
 use crate::signals::{Signals, StopSignals};
 use crate::storage::{DirectoryLock, Left, NodeLog, Orphans, Waker};
 use crate::storage::{close_to_others, forget_clean, leave_clean};
@@ -127,8 +127,9 @@ pub fn run(
         let settings = Arc::new(options.settings);
         let logins = Logins::new(options.logins, rand::random());
         let mut led = options.led;
-        let node =
+        let mut node =
             Node::new(settings, options.meta, options.topology, shards, paging_ratio, logins);
+        node.leading = led.as_ref().map(Led::leading);
         let node = Arc::new(node);
         waker.attach(&node, give_back);
         let mut sockets = Vec::new();
@@ -157,6 +158,7 @@ pub fn run(
         let (more, worked) = install_runner(Arc::clone(&node));
         tokio::spawn(keep_working(more));
         tokio::spawn(rest(Arc::clone(&node), worked, give_back));
+        tokio::spawn(go_on_with_leases(Arc::clone(&node)));
         // What was being deleted goes on to go.
         with_runner(&node, |runner| runner.run_meta(ToMeta::Continue));
         // A watermark of 0 blocks publishers from the start.
@@ -268,6 +270,10 @@ pub fn run(
         // However many wait for a slow hash: requests among them would hold up the end of the front ends.
         node.logins.close();
         close_connections(&node, farewell).await;
+        if let Some(leading) = &node.leading {
+            leading.puts_away();
+            with_runner(&node, Runner::go_on);
+        }
         step.goes_on(Doing::Stop);
         front.running.stop();
         step.goes_on(Doing::Stop);
@@ -292,6 +298,15 @@ pub fn run(
         anyhow::ensure!(!has_failed, "stopped: messages could not be written to the disk");
         Ok(())
     })
+}
+
+/// Goes on with what waits for a lease, whenever there is one.
+async fn go_on_with_leases(node: Arc<Node>) {
+    let Some(leading) = node.leading.clone() else { return };
+    loop {
+        leading.is_back().await;
+        with_runner(&node, Runner::go_on);
+    }
 }
 
 /// Tells what clients would have written to the log, but for its limits.
@@ -638,6 +653,11 @@ async fn close_connections(node: &Arc<Node>, why: Farewell) {
         Farewell::HandOver => ("shutdown", DEPOSED_PATIENCE),
         Farewell::Deposed => ("another node leads the cluster", DEPOSED_PATIENCE),
     };
+    if let Some(leading) = &node.leading {
+        leading.ends();
+        // Those whose turn waits are told, too.
+        with_runner(node, Runner::go_on);
+    }
     for connection in node.connections() {
         let close = ToSession::Close {
             code: ReplyCode::ConnectionForced,

@@ -103,6 +103,8 @@ fn leads(seed: u64, plants: Plants) {
     let before = world.confirmed();
     world.run_ms(1_000);
     let after = world.confirmed();
+    let leader = world.leader().unwrap();
+    assert!(world.nodes[leader].gives(world.now_ms), "seed {seed}");
     for group in 0..=u64::from(SHARDS) {
         assert!(before.get(&group) < after.get(&group), "seed {seed}: group {group} stands still");
     }
@@ -111,6 +113,81 @@ fn leads(seed: u64, plants: Plants) {
 #[test]
 fn one_node_leads_all_groups() {
     (0..16).for_each(|seed| leads(seed, Plants::default()));
+}
+
+/// The others lose sight of a node that leads and lives, which does not see it: just before they stood still, or one of them has not
+/// heard it for long. One of them leads at once, and gives out nothing before the old one's lease is over.
+fn loses_sight(seed: u64, plants: Plants) {
+    let mut world = World::new(3, seed);
+    assert!(world.run_until(5_000, |it| it.leader().is_some()), "seed {seed}");
+    world.run_ms(300 + 10 * (seed % 7));
+    world.nodes.iter_mut().for_each(|it| it.plants = plants);
+    let leader = world.leader().unwrap();
+    let others: Vec<_> = (0..3).filter(|at| *at != leader).collect();
+    if seed.is_multiple_of(2) {
+        for at in &others {
+            world.nodes[*at].paused_ms = world.now_ms + 130;
+        }
+        world.run_ms(150);
+    } else {
+        let blind = others[seed as usize / 2 % 2];
+        world.cut.extend([(leader, blind), (blind, leader)]);
+        world.unlink((blind, leader));
+        world.run_ms(300);
+    }
+    world.isolate(leader);
+    others.iter().for_each(|at| world.unlink((*at, leader)));
+    let leads = |world: &World| others.iter().any(|at| world.nodes[*at].has_broker());
+    let gives = |world: &World| others.iter().any(|at| world.nodes[*at].gives(world.now_ms));
+    assert!(world.run_until(400, leads), "seed {seed}");
+    assert!(world.run_until(400, gives), "seed {seed}");
+}
+
+#[test]
+fn who_is_elected_waits_for_a_lease_that_may_hold() {
+    (0..40).for_each(|seed| loses_sight(seed, Plants::default()));
+    // What a node believes of another one's lease is wrong by as long as it stood still itself.
+    let late = Plants { late_clock: true, ..Plants::default() };
+    assert_ne!(finds(late, 40, loses_sight), None, "the clock is looked at when a letter is there");
+}
+
+/// A link that is reset, and one whose other node is not gone, costs nobody a leader: the others see it.
+#[test]
+fn a_link_that_is_reset_costs_no_leader() {
+    for seed in 0..20 {
+        let mut world = World::new(3, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        world.run_ms(500);
+        let leader = world.leader().unwrap();
+        let other = (leader + 1) % 3;
+        let (given_ms, from_ms) = (world.given_ms, world.now_ms);
+        world.reset(leader, other);
+        world.run_ms(1_000);
+        assert_eq!(world.leader(), Some(leader), "seed {seed}");
+        assert_eq!(
+            world.given_ms - given_ms,
+            world.now_ms - from_ms,
+            "seed {seed}: it had no lease"
+        );
+    }
+}
+
+/// A node that is cut off gives out nothing any more when another one does; and that one, for whom everybody voted who had waited,
+/// does so at once.
+#[test]
+fn a_leader_that_is_cut_off_gives_out_nothing() {
+    for seed in 0..20 {
+        let mut world = World::new(3, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        world.run_ms(500);
+        let leader = world.leader().unwrap();
+        world.isolate(leader);
+        let is_over = |world: &World| !world.nodes[leader].gives(world.now_ms);
+        assert!(world.run_until(200, is_over), "seed {seed}");
+        let another =
+            |world: &World| (0..3).any(|at| at != leader && world.nodes[at].gives(world.now_ms));
+        assert!(world.run_until(1_000, another), "seed {seed}");
+    }
 }
 
 /// Who is told to stop has another one lead, and ends then; the others notice no more than that.

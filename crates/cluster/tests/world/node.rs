@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use leveret_cluster::{Cluster, ClusterActions, DiskOwner, OpenError, Setup, Standing};
+use leveret_cluster::{Cluster, ClusterActions, DiskOwner, Lease, OpenError, Setup, Standing};
 use leveret_link::hello::{ClusterId, RaftId};
-use leveret_link::letters::{NodeNumbers, NodeStatus};
+use leveret_link::letters::{NodeLetter, NodeNumbers, NodeStatus};
 use leveret_log::disk::SimDisk;
 use leveret_log::file::Options;
 use leveret_log::{Holder, Keep, Log as _, Offset};
@@ -52,6 +52,8 @@ pub(crate) struct Node {
     pub(crate) starts_ms: Option<u64>,
     /// It does nothing until then.
     pub(crate) paused_ms: u64,
+    /// Its clock: per cent of the world's.
+    rate: u64,
     confirmed: Confirmed,
     pub(crate) plants: Plants,
     /// What it says of itself.
@@ -66,6 +68,7 @@ pub(crate) struct Process {
     /// Its links may begin.
     pub(crate) is_known: bool,
     logs: Option<Lent>,
+    lease: Lease,
     /// Until then it has another one lead.
     pub(crate) stops_ms: Option<u64>,
 }
@@ -85,6 +88,8 @@ pub(crate) struct Plants {
     pub(crate) unsynced_identity: bool,
     /// A blank node forgets its Raft id when it ends.
     pub(crate) new_id: bool,
+    /// It looks at the clock after it has heard what came, and not before.
+    pub(crate) late_clock: bool,
 }
 
 impl Node {
@@ -99,6 +104,7 @@ impl Node {
             process: None,
             starts_ms: Some(0),
             paused_ms: 0,
+            rate: 92 + (7 * seed + 5 * index as u64) % 17,
             confirmed: confirmed.clone(),
             plants: Plants::default(),
             status: NodeStatus::default(),
@@ -148,7 +154,13 @@ impl Node {
             options: Box::new(|_, _| Options { segment_bytes: 16 << 10, ..Options::default() }),
         };
         let cluster = Cluster::open(self.identity.as_deref(), setup)?;
-        self.process = Some(Process { cluster, is_known: false, logs: None, stops_ms: None });
+        self.process = Some(Process {
+            cluster,
+            is_known: false,
+            logs: None,
+            lease: Lease::NONE,
+            stops_ms: None,
+        });
         self.starts_ms = None;
         Ok(())
     }
@@ -185,14 +197,36 @@ impl Node {
                 self.written();
             }
         }
+        let clock_ms = self.clock(now_ms);
         let owners: Vec<DiskOwner> = self.disks.lock().unwrap().keys().copied().collect();
         let Some(process) = &mut self.process else { return ClusterActions::default() };
-        process.cluster.tick(now_ms);
+        process.cluster.tick(clock_ms);
         for owner in owners {
             process.cluster.disk_woke(owner);
         }
         self.work();
         self.act(now_ms)
+    }
+
+    /// What time it is here.
+    pub(crate) fn clock(&self, now_ms: u64) -> u64 {
+        now_ms * self.rate / 100
+    }
+
+    /// A letter came.
+    pub(crate) fn hear(&mut self, from: RaftId, letter: NodeLetter, now_ms: u64) {
+        let clock_ms = self.clock(now_ms);
+        let Some(process) = &mut self.process else { return };
+        if !self.plants.late_clock {
+            process.cluster.tell_time(clock_ms);
+        }
+        process.cluster.letter(from, letter);
+    }
+
+    /// Whether the broker gives out, takes and answers.
+    pub(crate) fn gives(&self, now_ms: u64) -> bool {
+        let Some(process) = &self.process else { return false };
+        process.lease.holds(self.clock(now_ms))
     }
 
     fn written(&mut self) {
@@ -205,6 +239,7 @@ impl Node {
     pub(crate) fn act(&mut self, now_ms: u64) -> ClusterActions {
         let Some(process) = &mut self.process else { return ClusterActions::default() };
         let actions = process.cluster.take_actions();
+        process.lease = process.cluster.lease();
         assert_eq!(actions.failed, None, "{}: its disks work", self.name);
         self.room = actions.room.or(self.room);
         if let Some(bytes) = &actions.write_identity {

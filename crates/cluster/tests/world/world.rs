@@ -33,6 +33,8 @@ pub(crate) struct World {
     /// Why handshakes failed.
     pub(crate) refused: BTreeSet<String>,
     pub(crate) told: Vec<String>,
+    /// For so long somebody gave out.
+    pub(crate) given_ms: u64,
 }
 
 struct OnItsWay {
@@ -62,6 +64,7 @@ impl World {
             clusters: BTreeSet::new(),
             refused: BTreeSet::new(),
             told: Vec::new(),
+            given_ms: 0,
         }
     }
 
@@ -157,8 +160,8 @@ impl World {
             let Some(id) = id_of(&self.nodes[from]) else { continue };
             let now_ms = self.now_ms;
             let node = &mut self.nodes[to];
-            if let Some(process) = node.process.as_mut().filter(|_| node.paused_ms <= now_ms) {
-                process.cluster.letter(id, letter);
+            if node.process.is_some() && node.paused_ms <= now_ms {
+                node.hear(id, letter, now_ms);
                 let actions = self.nodes[to].act(now_ms);
                 self.act(to, actions);
             }
@@ -194,7 +197,13 @@ impl World {
         }
     }
 
-    fn unlink(&mut self, view: (usize, usize)) {
+    /// Both connections of a link end, as both sides see at once.
+    pub(crate) fn reset(&mut self, one: usize, other: usize) {
+        self.unlink((one, other));
+        self.unlink((other, one));
+    }
+
+    pub(crate) fn unlink(&mut self, view: (usize, usize)) {
         self.views.remove(&view);
         let Some(id) = id_of(&self.nodes[view.1]) else { return };
         if let Some(process) = &mut self.nodes[view.0].process {
@@ -256,6 +265,10 @@ impl World {
             self.clusters.extend(identity.membership.map(|it| it.cluster.to_string()));
         }
         assert!(self.clusters.len() < 2, "two clusters: {:?}", self.clusters);
+        let gives = |it: &&Node| it.gives(self.now_ms);
+        let giving: Vec<_> = self.nodes.iter().filter(gives).map(|it| it.name.as_str()).collect();
+        assert!(giving.len() < 2, "they give out at once: {giving:?}");
+        self.given_ms += giving.len() as u64 * STEP_MS;
     }
 
     /// Something goes wrong, or well again.

@@ -233,13 +233,14 @@ fn put_body(body: &Body, copies: &[BatchCopy], to: &mut Writer) -> u8 {
             granted.put(to);
             PRE_VOTED
         }
-        Body::Vote { last, is_transfer } => {
+        Body::Vote { last, transfer } => {
             last.put(to);
-            is_transfer.put(to);
+            transfer.put(to);
             VOTE
         }
-        Body::Voted { granted } => {
+        Body::Voted { granted, lease_ms } => {
             granted.put(to);
+            lease_ms.put(to);
             VOTED
         }
         Body::Append { before, batches, agreed } => {
@@ -266,16 +267,24 @@ fn put_body(body: &Body, copies: &[BatchCopy], to: &mut Writer) -> u8 {
             last.put(to);
             LACKS
         }
-        Body::Heartbeat { agreed } => {
+        Body::Heartbeat { agreed, stamp } => {
             agreed.put(to);
+            stamp.put(to);
             HEARTBEAT
         }
-        Body::Heard => HEARD,
+        Body::Heard { stamp } => {
+            stamp.put(to);
+            HEARD
+        }
         Body::Behind { point } => {
             point.put(to);
             BEHIND
         }
-        Body::TimeoutNow => TIMEOUT_NOW,
+        Body::TimeoutNow { stamp, lease_ms } => {
+            stamp.put(to);
+            lease_ms.put(to);
+            TIMEOUT_NOW
+        }
     }
 }
 
@@ -287,8 +296,8 @@ fn get_body(
     let body = match kind {
         PRE_VOTE => Body::PreVote { last: from.get()? },
         PRE_VOTED => Body::PreVoted { granted: from.get()? },
-        VOTE => Body::Vote { last: from.get()?, is_transfer: from.get()? },
-        VOTED => Body::Voted { granted: from.get()? },
+        VOTE => Body::Vote { last: from.get()?, transfer: from.get()? },
+        VOTED => Body::Voted { granted: from.get()?, lease_ms: from.get()? },
         APPEND => {
             let (before, agreed) = (from.get()?, from.get()?);
             let list = get_list_of::<(Batch, BatchCopy)>(<(Batch, BatchCopy)>::MIN, from)?;
@@ -298,10 +307,10 @@ fn get_body(
         APPENDED => Body::Appended { number: from.get()? },
         REFUSED => Body::Refused { number: from.get()?, hint: from.get()? },
         LACKS => Body::Lacks { last: from.get()? },
-        HEARTBEAT => Body::Heartbeat { agreed: from.get()? },
-        HEARD => Body::Heard,
+        HEARTBEAT => Body::Heartbeat { agreed: from.get()?, stamp: from.get()? },
+        HEARD => Body::Heard { stamp: from.get()? },
         BEHIND => Body::Behind { point: from.get()? },
-        TIMEOUT_NOW => Body::TimeoutNow,
+        TIMEOUT_NOW => Body::TimeoutNow { stamp: from.get()?, lease_ms: from.get()? },
         _ => return Ok(None),
     };
     Ok(Some((body, Vec::new())))

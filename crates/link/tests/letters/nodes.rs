@@ -56,16 +56,16 @@ fn any_letters(any: &mut Seeded) -> Vec<NodeLetter> {
     let bodies = [
         Body::PreVote { last: name(any) },
         Body::PreVoted { granted: any.is() },
-        Body::Vote { last: name(any), is_transfer: any.is() },
-        Body::Voted { granted: any.is() },
+        Body::Vote { last: name(any), transfer: any.maybe(Seeded::word) },
+        Body::Voted { granted: any.is(), lease_ms: any.word() },
         Body::Append { before: name(any), batches, agreed: any.word() },
         Body::Appended { number: any.word() },
         Body::Refused { number: any.word(), hint: name(any) },
         Body::Lacks { last: name(any) },
-        Body::Heartbeat { agreed: any.word() },
-        Body::Heard,
+        Body::Heartbeat { agreed: any.word(), stamp: any.word() },
+        Body::Heard { stamp: any.word() },
         Body::Behind { point },
-        Body::TimeoutNow,
+        Body::TimeoutNow { stamp: any.word(), lease_ms: any.word() },
     ];
     let group = any.next() & 0xffff;
     let of_replica = bodies.into_iter().map(|body| {
@@ -240,7 +240,7 @@ fn check(kind: u8, bytes: Vec<u8>, want: &str) {
 fn letters_of_others() {
     let error = read(Kind::new(Class::Letters, 1), Payload::default()).unwrap_err();
     assert!(error.ends_with("unknown kind of letter 65"), "{error}");
-    let message = Message { term: 1, body: Body::Heard };
+    let message = Message { term: 1, body: Body::Heard { stamp: 7 } };
     let went = write(&NodeLetter::Replica { group: 1 << 16, message, copies: Vec::new() });
     let error = NodeLetter::read(&went).unwrap_err().to_string();
     assert!(error.ends_with("group 65536, which cannot be"), "{error}");

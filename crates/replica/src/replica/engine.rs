@@ -148,6 +148,7 @@ impl Replica {
             let kind = message.get_msg_type();
             let to = MemberId(message.to);
             let mut message = of_engine(message);
+            self.say_leases(&mut message);
             if let Body::Append { batches, .. } = &mut message.body {
                 for batch in batches.iter_mut().filter(|batch| batch.change.is_some()) {
                     batch.change = self.log().change_at(batch.name.number).cloned();
@@ -164,6 +165,35 @@ impl Replica {
                 // It is said again with each beat, until the other one has what it lacks.
                 self.node.report_snapshot(to.0, SnapshotStatus::Failure);
             }
+        }
+    }
+
+    /// What a message says of leases.
+    fn say_leases(&mut self, message: &mut Message) {
+        let hold_ms = self.settings.hold_ms();
+        let gives_way = self.is_transferring();
+        match &mut message.body {
+            Body::Heartbeat { stamp, .. } => *stamp = self.leases.stamp(gives_way),
+            Body::TimeoutNow { stamp, lease_ms } => {
+                *stamp = self.leases.stamp(gives_way);
+                *lease_ms = self.leases.waits_ms(message.term);
+            }
+            Body::Heard { stamp } => {
+                self.leases.support(message.term);
+                *stamp = self.leases.answers;
+            }
+            Body::Vote { transfer, .. } => {
+                let asked = transfer.and(self.leases.asked);
+                *transfer = asked.map(|(stamp, _)| stamp);
+                let own_ms = self.leases.supports_until(hold_ms);
+                let until_ms = asked.map_or(own_ms, |(_, ms)| ms);
+                self.leases.wait_until(message.term, until_ms);
+            }
+            Body::Voted { granted: true, lease_ms } if !self.leases.votes_as_asked => {
+                let until_ms = self.leases.supports_until(hold_ms);
+                *lease_ms = until_ms.saturating_sub(self.leases.now_ms);
+            }
+            _ => {}
         }
     }
 
@@ -231,7 +261,7 @@ impl Replica {
         let last = self.last();
         let (is_missed, batches) = match body {
             Body::Append { before, batches, .. } => (before.number > last.number, batches.clone()),
-            Body::Heartbeat { agreed } => {
+            Body::Heartbeat { agreed, .. } => {
                 let is_missed = *agreed > last.number;
                 *agreed = last.number.min(*agreed);
                 (is_missed, Vec::new())
@@ -255,9 +285,9 @@ fn of_engine(message: eraftpb::Message) -> Message {
         Kind::MsgRequestPreVote => Body::PreVote { last: name },
         Kind::MsgRequestPreVoteResponse => Body::PreVoted { granted },
         Kind::MsgRequestVote => {
-            Body::Vote { last: name, is_transfer: &message.context[..] == TRANSFER }
+            Body::Vote { last: name, transfer: (&message.context[..] == TRANSFER).then_some(0) }
         }
-        Kind::MsgRequestVoteResponse => Body::Voted { granted },
+        Kind::MsgRequestVoteResponse => Body::Voted { granted, lease_ms: 0 },
         Kind::MsgAppend => {
             let batches = message.entries.iter().map(|entry| {
                 let name = BatchName { number: entry.index, term: entry.term };
@@ -271,10 +301,10 @@ fn of_engine(message: eraftpb::Message) -> Message {
             Body::Refused { number: message.index, hint }
         }
         Kind::MsgAppendResponse => Body::Appended { number: message.index },
-        Kind::MsgHeartbeat => Body::Heartbeat { agreed: message.commit },
-        Kind::MsgHeartbeatResponse => Body::Heard,
+        Kind::MsgHeartbeat => Body::Heartbeat { agreed: message.commit, stamp: 0 },
+        Kind::MsgHeartbeatResponse => Body::Heard { stamp: 0 },
         Kind::MsgSnapshot => Body::Behind { point: entries::point(message.get_snapshot()) },
-        Kind::MsgTimeoutNow => Body::TimeoutNow,
+        Kind::MsgTimeoutNow => Body::TimeoutNow { stamp: 0, lease_ms: 0 },
         kind => unreachable!("nobody asked for {kind:?}"),
     };
     Message { term: message.term, body }
@@ -297,14 +327,14 @@ pub(super) fn to_engine(from: MemberId, to: MemberId, message: Message) -> eraft
             made.reject = !granted;
             Kind::MsgRequestPreVoteResponse
         }
-        Body::Vote { last, is_transfer } => {
+        Body::Vote { last, transfer } => {
             name(&mut made, last);
-            if is_transfer {
+            if transfer.is_some() {
                 made.context = TRANSFER.into();
             }
             Kind::MsgRequestVote
         }
-        Body::Voted { granted } => {
+        Body::Voted { granted, .. } => {
             made.reject = !granted;
             Kind::MsgRequestVoteResponse
         }
@@ -323,16 +353,16 @@ pub(super) fn to_engine(from: MemberId, to: MemberId, message: Message) -> eraft
             (made.reject_hint, made.log_term) = (hint.number, hint.term);
             Kind::MsgAppendResponse
         }
-        Body::Heartbeat { agreed } => {
+        Body::Heartbeat { agreed, .. } => {
             made.commit = agreed;
             Kind::MsgHeartbeat
         }
-        Body::Heard => Kind::MsgHeartbeatResponse,
+        Body::Heard { .. } => Kind::MsgHeartbeatResponse,
         Body::Behind { point } => {
             made.set_snapshot(entries::snapshot(&point));
             Kind::MsgSnapshot
         }
-        Body::TimeoutNow => Kind::MsgTimeoutNow,
+        Body::TimeoutNow { .. } => Kind::MsgTimeoutNow,
         Body::Lacks { .. } => unreachable!("the engine does not know of it"),
     };
     made.set_msg_type(kind);

@@ -48,7 +48,7 @@ pub(super) struct Seat {
     tasks: Tasks,
     keeping: Vec<(Word, Ticket)>,
     kept: Ticket,
-    now_ms: u64,
+    pub(super) now_ms: u64,
     /// Whether it syncs at once.
     pub(super) syncs: bool,
     pub(super) roles: Vec<Role>,

@@ -2,7 +2,8 @@
 
 use super::bench::{Bench, Letter, SETTINGS, batch, founded, id, name};
 use crate::{
-    Batches, Body, Breach, Change, MemoryBatches, NotNow, Point, Role, Step, Stored, Task, Word,
+    Batches, Body, Breach, Change, Lease, MemoryBatches, NotNow, Point, Role, Step, Stored, Task,
+    Word,
 };
 
 /// Three, of which the first leads.
@@ -46,16 +47,16 @@ fn a_vote_and_a_candidacy_wait_for_the_word() {
     assert!(matches!(asked[..], [Body::Vote { .. }, Body::Vote { .. }]), "{asked:?}");
 
     bench.seat(2).syncs = false;
-    bench.say(3, 2, 2, Body::Vote { last: name(1, 1), is_transfer: false }).unwrap();
+    bench.say(3, 2, 2, Body::Vote { last: name(1, 1), transfer: None }).unwrap();
     assert_eq!(bench.said_by(2), []);
     bench.sync_word(2);
-    assert_eq!(bench.said_by(2), [Body::Voted { granted: true }]);
+    assert_eq!(bench.said_by(2), [Body::Voted { granted: true, lease_ms: 0 }]);
     assert_eq!((bench.seat(2).word.term, bench.seat(2).word.vote), (2, Some(id(3))));
     // After a start it knows.
     bench.restart(2);
     bench.pass_quiet(2);
-    bench.say(1, 2, 2, Body::Vote { last: name(1, 1), is_transfer: false }).unwrap();
-    assert_eq!(bench.said_by(2), [Body::Voted { granted: false }]);
+    bench.say(1, 2, 2, Body::Vote { last: name(1, 1), transfer: None }).unwrap();
+    assert_eq!(bench.said_by(2), [Body::Voted { granted: false, lease_ms: 0 }]);
 }
 
 #[test]
@@ -226,18 +227,24 @@ fn a_batch_that_cannot_be_is_refused() {
         let last = bench.replica(to).last();
         assert_eq!(last, bench.seat(to).log.last());
     };
-    check(0, 2, term, Body::Heard, |it| matches!(it, Breach::Sender(_)));
-    check(2, 2, term, Body::Heard, |it| matches!(it, Breach::Sender(_)));
-    check(1, 2, 0, Body::Heard, |it| matches!(it, Breach::Term(0)));
-    check(1, 2, u64::MAX, Body::Heard, |it| matches!(it, Breach::Term(_)));
+    check(0, 2, term, Body::Heard { stamp: 0 }, |it| matches!(it, Breach::Sender(_)));
+    check(2, 2, term, Body::Heard { stamp: 0 }, |it| matches!(it, Breach::Sender(_)));
+    check(1, 2, 0, Body::Heard { stamp: 0 }, |it| matches!(it, Breach::Term(0)));
+    check(1, 2, u64::MAX, Body::Heard { stamp: 0 }, |it| matches!(it, Breach::Term(_)));
     // Above the log: the engine would stop the process.
-    check(1, 2, term, Body::Heartbeat { agreed: 9 }, |it| matches!(it, Breach::Above { .. }));
-    check(1, 2, term + 1, Body::Heartbeat { agreed: 9 }, |it| matches!(it, Breach::Above { .. }));
+    check(1, 2, term, Body::Heartbeat { agreed: 9, stamp: 0 }, |it| {
+        matches!(it, Breach::Above { .. })
+    });
+    check(1, 2, term + 1, Body::Heartbeat { agreed: 9, stamp: 0 }, |it| {
+        matches!(it, Breach::Above { .. })
+    });
     check(2, 1, term, Body::Appended { number: 9 }, |it| matches!(it, Breach::Above { .. }));
     let hint = name(9, 1);
     check(2, 1, term, Body::Refused { number: 2, hint }, |it| matches!(it, Breach::Above { .. }));
     // Another leader of the term.
-    check(3, 2, term, Body::Heartbeat { agreed: 0 }, |it| matches!(it, Breach::TwoLeaders { .. }));
+    check(3, 2, term, Body::Heartbeat { agreed: 0, stamp: 0 }, |it| {
+        matches!(it, Breach::TwoLeaders { .. })
+    });
     check(2, 1, term, append(name(2, term), vec![]), |it| matches!(it, Breach::TwoLeaders { .. }));
     // Batches out of order, of the future, of another history.
     let is_order: fn(&Breach) -> bool = |it| matches!(it, Breach::Order { .. });
@@ -251,7 +258,7 @@ fn a_batch_that_cannot_be_is_refused() {
     check(1, 2, term, Body::Behind { point }, |it| matches!(it, Breach::Term(_)));
     // A candidate's log does not end in the term that it begins.
     let last = name(2, term + 1);
-    let vote = Body::Vote { last, is_transfer: false };
+    let vote = Body::Vote { last, transfer: None };
     check(3, 2, term + 1, vote, |it| matches!(it, Breach::Term(_)));
     // What an append says of the agreement may be more than there is.
     let body = Body::Append { before: name(2, term), batches: vec![], agreed: 9 };
@@ -267,10 +274,10 @@ fn what_is_late_does_nothing() {
     bench.elect(2, &[2, 3]);
     let now = bench.replica(3).term();
     assert!(now > term);
-    bench.say(1, 3, term, Body::Heartbeat { agreed: 9 }).unwrap();
+    bench.say(1, 3, term, Body::Heartbeat { agreed: 9, stamp: 0 }).unwrap();
     let other = vec![batch(2, term), batch(3, term), batch(4, term)];
     bench.say(1, 3, term, Body::Append { before: name(1, 1), batches: other, agreed: 4 }).unwrap();
-    bench.say(1, 3, term, Body::TimeoutNow).unwrap();
+    bench.say(1, 3, term, Body::TimeoutNow { stamp: 0, lease_ms: 0 }).unwrap();
     assert_eq!((bench.replica(3).term(), bench.replica(3).leader()), (now, Some(id(2))));
     assert_eq!(bench.replica(3).last(), bench.replica(2).last());
 }
@@ -279,16 +286,16 @@ fn what_is_late_does_nothing() {
 fn a_member_that_hears_a_leader_or_has_just_started_votes_for_nobody() {
     let mut bench = led();
     let term = bench.replica(1).term() + 1;
-    let vote = Body::Vote { last: name(9, term - 1), is_transfer: false };
+    let vote = Body::Vote { last: name(9, term - 1), transfer: None };
     bench.say(3, 2, term, vote.clone()).unwrap();
     assert_eq!((bench.said_by(2), bench.replica(2).term()), (vec![], term - 1));
     bench.restart(2);
     bench.say(3, 2, term, vote).unwrap();
     assert_eq!((bench.said_by(2), bench.replica(2).term()), (vec![], term - 1));
     // Its leader asked for it.
-    let wanted = Body::Vote { last: name(9, term - 1), is_transfer: true };
+    let wanted = Body::Vote { last: name(9, term - 1), transfer: Some(u64::MAX) };
     bench.say(3, 2, term, wanted).unwrap();
-    assert_eq!(bench.said_by(2), [Body::Voted { granted: true }]);
+    assert_eq!(bench.said_by(2), [Body::Voted { granted: true, lease_ms: 0 }]);
 }
 
 #[test]
@@ -343,6 +350,109 @@ fn a_transfer_waits_until_the_other_has_all() {
     let refused = bench.seat(2).replica.transfer(id(2));
     assert!(matches!(refused, Err(NotNow)), "to itself");
     assert!(matches!(bench.seat(2).replica.transfer(id(9)), Err(NotNow)), "to nobody");
+}
+
+/// Ticks of all, each heard by these.
+fn pass(bench: &mut Bench, among: &[u64], ticks: u64) {
+    for _ in 0..ticks {
+        among.iter().for_each(|number| bench.ticks(*number, 1));
+        bench.deliver(among);
+    }
+}
+
+#[test]
+fn a_lease_is_what_a_majority_answered_when_it_was_sent() {
+    let mut bench = led();
+    pass(&mut bench, &[1, 2, 3], 3);
+    let now_ms = bench.seat(1).now_ms;
+    assert_eq!(bench.replica(1).lease().until_ms, now_ms + 240, "four fifths of three ticks");
+    // One of two is enough, and what comes late counts from when it was sent.
+    bench.ticks(1, 1);
+    let late: Vec<_> = bench.letters.drain(..).filter(|it| it.to == 2).collect();
+    bench.ticks(1, 1);
+    bench.letters = late;
+    bench.deliver(&[1, 2]);
+    assert_eq!(bench.replica(1).lease().until_ms, now_ms + 100 + 240);
+    assert!(!bench.replica(2).lease().holds(now_ms), "it does not lead");
+}
+
+#[test]
+fn who_votes_for_another_one_says_what_its_leader_may_have() {
+    let mut bench = led();
+    pass(&mut bench, &[1, 2, 3], 3);
+    // Their clocks show other times.
+    let left_ms = bench.replica(1).lease().until_ms - bench.seat(1).now_ms;
+    let since_ms = bench.seat(2).now_ms;
+    // The leader's connections to both end, and it lives.
+    for number in [2, 3] {
+        let output = bench.seat(number).replica.lose_sight(id(1), usize::from(number == 3));
+        bench.handle(number, output);
+    }
+    bench.deliver(&[2, 3]);
+    pass(&mut bench, &[2, 3], 1);
+    let (lease, now_ms) = (bench.replica(2).lease(), bench.seat(2).now_ms);
+    assert!(bench.replica(2).leads().is_some());
+    let wait_ms = lease.from_ms - since_ms;
+    assert!(wait_ms >= left_ms * 5 / 4, "{wait_ms} ms, and the old one has {left_ms}");
+    assert!(!lease.holds(now_ms) && lease.holds(lease.from_ms), "{lease:?}");
+}
+
+#[test]
+fn who_stands_waits_for_what_its_voters_owe() {
+    let mut bench = led();
+    pass(&mut bench, &[1, 2, 3], 3);
+    // It has heard nothing for long, and the other one has just now.
+    bench.ticks(2, 3);
+    bench.letters.clear();
+    pass(&mut bench, &[1, 3], 1);
+    bench.letters.clear();
+    let left_ms = bench.replica(1).lease().until_ms - bench.seat(1).now_ms;
+    let since_ms = bench.seat(2).now_ms;
+    for (number, ticks) in [(3, 1), (2, 0)] {
+        let output = bench.seat(number).replica.lose_sight(id(1), ticks);
+        bench.handle(number, output);
+    }
+    bench.deliver(&[2, 3]);
+    pass(&mut bench, &[2, 3], 1);
+    let lease = bench.replica(2).lease();
+    assert!(bench.replica(2).leads().is_some());
+    assert!(lease.from_ms - since_ms >= left_ms * 5 / 4, "{lease:?}, {left_ms} ms at {since_ms}");
+}
+
+#[test]
+fn who_waited_long_enough_gives_out_at_once() {
+    let mut bench = led();
+    pass(&mut bench, &[1, 2, 3], 3);
+    let output = bench.seat(3).replica.tick(0);
+    bench.handle(3, output);
+    pass(&mut bench, &[2, 3], 2 * SETTINGS.election_ticks as u64);
+    let leader = [2, 3].into_iter().find(|it| bench.replica(*it).leads().is_some()).unwrap();
+    let now_ms = bench.seat(leader).now_ms;
+    assert!(bench.replica(leader).lease().holds(now_ms), "{:?}", bench.replica(leader).lease());
+}
+
+#[test]
+fn a_transfer_that_comes_late_finds_that_the_leader_goes_on() {
+    let mut bench = led();
+    pass(&mut bench, &[1, 2, 3], 3);
+    let output = bench.seat(1).replica.transfer(id(2)).unwrap();
+    assert_eq!(bench.replica(1).lease(), Lease::NONE, "it gives way");
+    bench.handle(1, output);
+    let late = |it: &Letter| matches!(it.message.body, Body::TimeoutNow { .. });
+    let asked: Vec<_> = bench.letters.extract_if(.., |it| late(it)).collect();
+    assert_eq!(asked.len(), 1);
+    bench.letters.clear();
+    // Nothing of it is left after a time-out.
+    pass(&mut bench, &[1, 3], SETTINGS.election_ticks as u64 + 1);
+    let (lease, now_ms) = (bench.replica(1).lease(), bench.seat(1).now_ms);
+    assert!(lease.holds(now_ms), "{lease:?}");
+    // It never heard that the leader goes on, and stands. The other one did.
+    let term = bench.replica(2).term();
+    bench.say(1, 2, term, asked[0].message.body.clone()).unwrap();
+    assert!(bench.letters.iter().any(|it| matches!(it.message.body, Body::Vote { .. })));
+    bench.deliver(&[2, 3]);
+    assert!(bench.replica(2).leads().is_none());
+    assert_eq!(bench.replica(3).term(), bench.replica(1).term());
 }
 
 #[test]
@@ -430,9 +540,9 @@ fn one_that_fetches_a_snapshot_votes_meanwhile() {
     }
     assert!(bench.seat(3).behind.is_some());
     let term = bench.replica(3).term() + 1;
-    let wanted = Body::Vote { last: bench.replica(1).last(), is_transfer: true };
+    let wanted = Body::Vote { last: bench.replica(1).last(), transfer: Some(u64::MAX) };
     bench.say(2, 3, term, wanted).unwrap();
-    assert_eq!(bench.said_by(3), [Body::Voted { granted: true }]);
+    assert!(matches!(bench.said_by(3)[..], [Body::Voted { granted: true, .. }]));
     // Without a leader it is not the time to begin with it.
     let point = bench.replica(1).snapshot().clone();
     assert!(matches!(bench.seat(3).replica.install(point), Err(NotNow)));
@@ -464,7 +574,7 @@ fn a_member_that_lost_what_it_acknowledged() {
     bench.ticks(2, 3 * SETTINGS.election_ticks as u64);
     assert_eq!(bench.said_by(2), [], "it does not stand");
     let term = last.term + 1;
-    let less = Body::Vote { last: name(last.number - 1, last.term), is_transfer: true };
+    let less = Body::Vote { last: name(last.number - 1, last.term), transfer: Some(u64::MAX) };
     bench.say(3, 2, term, less).unwrap();
     assert_eq!(bench.said_by(2), [], "it may have been agreed upon");
     // The leader reckons with what it acknowledged, and learns better.

@@ -47,4 +47,5 @@ planted! {
     a_cut_of_what_is_equal CutThoughEqual,
     a_heartbeat_above_the_log AgreedAboveLog,
     a_mark_that_is_not_asked MarkIgnored,
+    a_lease_that_counts_from_the_answer LeaseFromAnswer,
 }

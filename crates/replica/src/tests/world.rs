@@ -38,6 +38,8 @@ pub(super) enum Planted {
     AgreedAboveLog,
     /// A start does not ask how far it acknowledged.
     MarkIgnored,
+    /// A heartbeat counts from when its answer came.
+    LeaseFromAnswer,
 }
 
 /// What happens.
@@ -95,6 +97,8 @@ pub(super) struct World {
     pub(super) cuts: u64,
     pub(super) installs: u64,
     pub(super) changes: u64,
+    /// Events at which somebody had a lease.
+    pub(super) leases: u64,
 }
 
 impl World {
@@ -123,7 +127,10 @@ impl World {
             cuts: 0,
             installs: 0,
             changes: 0,
+            leases: 0,
         };
+        // Elections are over before a long lease is.
+        world.settings.election_ticks = [4, 4, 12][world.below(3) as usize];
         world.settings.append_batches = [1, 2, 64][world.below(3) as usize];
         let voters = [3, 5, 5][world.below(3) as usize];
         let ids: Vec<_> = (1..=voters).map(MemberId).collect();
@@ -187,7 +194,8 @@ impl World {
         let has = |id: &MemberId| {
             of(id).and_then(|it| it.replica.as_ref()).is_some_and(|it| it.agreed().number >= number)
         };
-        live.clone().count() > 0 && live.clone().all(has)
+        let gives = |it: &Machine| it.lease().holds(it.clock(self.now_ms));
+        live.clone().count() > 0 && live.clone().all(has) && self.machines.iter().any(gives)
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -207,6 +215,13 @@ impl World {
             self.at(paused_ms, event);
             return Ok(());
         }
+        place.into_iter().for_each(|at| self.tell_time(at));
+        let done = self.happens(event);
+        self.check_leases()?;
+        done
+    }
+
+    fn happens(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::Arrive(packet) => self.arrive(packet),
             Event::Tick { at, life } => self.tick(at, life),
@@ -292,6 +307,21 @@ impl World {
         }
         machine.checked = agreed;
         Ok(())
+    }
+
+    /// Two never give out at once, whatever they think.
+    fn check_leases(&mut self) -> Result<(), String> {
+        let gives = |it: &&Machine| it.lease().holds(it.clock(self.now_ms));
+        let mut giving = self.machines.iter().filter(gives);
+        match (giving.next(), giving.next()) {
+            (Some(one), Some(other)) => {
+                Err(format!("{} has a lease, and so has {}", one.shown(), other.shown()))
+            }
+            (one, _) => {
+                self.leases += u64::from(one.is_some());
+                Ok(())
+            }
+        }
     }
 
     pub(super) fn check_role(&mut self, at: usize, role: Role) -> Result<(), String> {

@@ -24,6 +24,7 @@ use tokio::task::JoinHandle;
 use crate::alarms::disk_limit_at_work;
 use crate::clock::{boot_ms, now};
 use crate::disk::{RealDisk, sync_dir};
+use crate::lease::Leading;
 use crate::proxy::Ends;
 use crate::startup::{Basis, choose_defaults, import_files, node_name, resolve};
 use crate::storage::{
@@ -158,6 +159,7 @@ pub(super) fn start(
     let (duty, duty_out) = watch::channel(Duty::StandBy);
     let (views, views_out) = watch::channel(Arc::new(ClusterView::of(&cluster.status())));
     let relayed = Arc::<Totals>::default();
+    let leading = Arc::new(Leading::new());
     let numbers = Numbers {
         started,
         room: Arc::clone(waker.room()),
@@ -186,6 +188,7 @@ pub(super) fn start(
         views,
         bringers,
         numbers,
+        leading: Arc::clone(&leading),
         own: status,
         leads: false,
         leaving: None,
@@ -200,7 +203,7 @@ pub(super) fn start(
             driver.run().await;
         });
     })?;
-    let handle = Handle { orders: orders_in, duty: duty_out, views: views_out, relayed };
+    let handle = Handle { orders: orders_in, duty: duty_out, views: views_out, relayed, leading };
     Ok((handle, ClusterThread(thread), links))
 }
 
@@ -265,6 +268,7 @@ struct Driver {
     views: watch::Sender<Arc<ClusterView>>,
     bringers: Bringers,
     numbers: Numbers,
+    leading: Arc<Leading>,
     /// What it says of itself, but for numbers.
     own: NodeStatus,
     /// The broker runs here, or is about to: once it was told to.
@@ -284,17 +288,10 @@ impl Driver {
         let mut tell = tokio::time::interval(TELL);
         tell.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let bell = Arc::clone(&self.bell);
+        let mut came = Vec::new();
         while !self.has_ended {
             tokio::select! {
-                Some(news) = self.news.recv() => {
-                    self.hear(news);
-                    for _ in 0..ROUND {
-                        match self.news.try_recv() {
-                            Ok(news) => self.hear(news),
-                            Err(_) => break,
-                        }
-                    }
-                }
+                Some(news) = self.news.recv() => came.push(news),
                 () = bell.heard() => self.answer_the_bell(),
                 order = self.orders.recv() => match order {
                     Some(order) => self.obey(order),
@@ -313,8 +310,17 @@ impl Driver {
             if self.numbers.has_disk_news() {
                 self.tell();
             }
-            self.cluster.tick(boot_ms());
+            // What has come is heard before a time-out is over that it puts off.
+            let more = std::iter::from_fn(|| self.news.try_recv().ok()).take(ROUND);
+            came.extend(more);
+            // The clock is looked at when all of it is there, as it was sent before.
+            let now_ms = boot_ms();
+            self.cluster.tell_time(now_ms);
+            came.drain(..).for_each(|news| self.hear(news));
+            self.cluster.tick(now_ms);
             let actions = self.cluster.take_actions();
+            // Before it is said that another one may lead.
+            self.leading.set(self.cluster.lease());
             self.act(actions);
         }
         self.links.close().await;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
+use crate::lease::Leading;
 use crate::logging::{LAST_LINES, Logs};
 use crate::storage::NodeLog;
 
@@ -46,6 +47,8 @@ pub(crate) struct Handle {
     pub(super) views: Views,
     /// What is relayed to the node that leads.
     pub(super) relayed: Arc<Totals>,
+    /// How long it may give out what it has, while it leads.
+    pub(super) leading: Arc<Leading>,
 }
 
 impl Handle {
@@ -89,6 +92,11 @@ impl Led {
     /// Waits until it leads no more: what is to be done then.
     pub(crate) async fn ends(&mut self) -> Duty {
         self.handle.is_not(&Duty::Lead).await
+    }
+
+    /// How long it may give out what it has.
+    pub(crate) fn leading(&self) -> Arc<Leading> {
+        Arc::clone(&self.handle.leading)
     }
 
     /// Whether it leads still.

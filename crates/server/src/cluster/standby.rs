@@ -47,7 +47,7 @@ struct Limits {
     farewell: Duration,
 }
 
-const LIMITS: Limits = Limits { waiting: 1024, farewell: Duration::from_millis(500) };
+const LIMITS: Limits = Limits { waiting: 1024, farewell: Duration::from_millis(100) };
 
 /// How long a client of HTTP waits for a node that leads.
 const HTTP_PATIENCE: Duration = Duration::from_secs(10);

@@ -14,7 +14,7 @@ impl World {
         let at = self.below(self.machines.len() as u64) as usize;
         let leader = self.machines.iter().position(|it| it.leader().is_some());
         let at = leader.filter(|_| self.below(2) == 0).unwrap_or(at);
-        match self.below(20) {
+        match self.below(22) {
             0..=2 => self.crash(at),
             3 => (0..self.machines.len()).for_each(|at| self.crash(at)),
             4..=7 => self.part(at),
@@ -25,6 +25,7 @@ impl World {
             12 => self.compact(at),
             13 => self.lie(at),
             14 => return self.transfer(at),
+            20 | 21 => return self.lose_sight(at),
             15 => self.lost = [0, 0, 5, 30][self.below(4) as usize],
             _ => return self.change(),
         }
@@ -143,10 +144,29 @@ impl World {
         }
     }
 
+    /// Connections to the leader end, for all or for one, whether it is gone or not.
+    fn lose_sight(&mut self, at: usize) -> Result<(), String> {
+        let leader = self.machines.iter().find(|it| it.leader().is_some()).map(|it| it.id);
+        let (Some(leader), is_alone) = (leader, self.below(2) == 0) else { return Ok(()) };
+        for one in 0..self.machines.len() {
+            let ticks = self.below(3) as usize;
+            let is_paused = self.machines[one].paused_ms > self.now_ms;
+            if is_paused || one != at && is_alone {
+                continue;
+            }
+            self.tell_time(one);
+            let Some(replica) = self.machines[one].replica.as_mut() else { continue };
+            let output = replica.lose_sight(leader, ticks);
+            self.handle(one, None, output)?;
+        }
+        Ok(())
+    }
+
     fn transfer(&mut self, at: usize) -> Result<(), String> {
         let to = self.machines[at].id;
         let leader = self.machines.iter().position(|it| it.leader().is_some());
         let Some(leader) = leader else { return Ok(()) };
+        self.tell_time(leader);
         let Some(replica) = self.machines[leader].replica.as_mut() else { return Ok(()) };
         match replica.transfer(to) {
             Ok(output) => self.handle(leader, None, output),

@@ -6,8 +6,8 @@ use leveret_log::disk::{Faults, SimDisk};
 
 use super::{Event, Packet, Planted, TICK_MS, World};
 use crate::{
-    BatchName, Batches, Body, MemberId, Members, MemoryBatches, Message, Output, Point, Replica,
-    Role, Stored, Task, Tasks, Ticket, Votes,
+    BatchName, Batches, Body, Lease, MemberId, Members, MemoryBatches, Message, Output, Point,
+    Replica, Role, Stored, Task, Tasks, Ticket, Votes,
 };
 
 /// Of the only one.
@@ -67,6 +67,16 @@ impl Machine {
 
     pub(in crate::tests) fn leader(&self) -> Option<&Replica> {
         self.replica.as_ref().filter(|it| it.leads().is_some())
+    }
+
+    /// What time it has.
+    pub(super) fn clock(&self, now_ms: u64) -> u64 {
+        now_ms * self.skew / 100
+    }
+
+    /// When it may give out.
+    pub(super) fn lease(&self) -> Lease {
+        self.replica.as_ref().map_or(Lease::NONE, Replica::lease)
     }
 
     pub(super) fn shown(&self) -> String {
@@ -131,15 +141,22 @@ impl World {
     }
 
     pub(super) fn tick(&mut self, at: usize, life: u64) -> Result<(), String> {
-        let now_ms = self.now_ms * self.machines[at].skew / 100;
+        let now_ms = self.machines[at].clock(self.now_ms);
         let Some(replica) = self.alive(at, life) else { return Ok(()) };
         let output = replica.tick(now_ms);
         self.at(TICK_MS, Event::Tick { at, life });
         self.handle(at, None, output)
     }
 
+    /// It looks at its clock.
+    pub(super) fn tell_time(&mut self, at: usize) {
+        let machine = &mut self.machines[at];
+        let now_ms = machine.clock(self.now_ms);
+        machine.replica.iter_mut().for_each(|it| it.tell_time(now_ms));
+    }
+
     pub(super) fn arrive(&mut self, packet: Packet) -> Result<(), String> {
-        let Packet { from, to: (at, id), message, bytes } = packet;
+        let Packet { from, to: (at, id), mut message, bytes } = packet;
         let machine = &mut self.machines[at];
         // A link knows whom it leads to.
         if machine.id != id {
@@ -147,6 +164,12 @@ impl World {
         }
         let Some(replica) = machine.replica.as_mut() else { return Ok(()) };
         let (term, last) = (message.term, replica.last());
+        match &mut message.body {
+            Body::Heard { stamp } if self.planted == Planted::LeaseFromAnswer => {
+                *stamp = self.now_ms * machine.skew / 100;
+            }
+            _ => {}
+        }
         if let Body::Append { before, batches, .. } = &message.body {
             let names = batches.iter().map(|it| (it.name.number, it.name.term));
             machine.bytes.extend(names.zip(bytes));
@@ -318,7 +341,7 @@ impl World {
                 let Some(all) = all else { return };
                 bytes = all;
             }
-            Body::Heartbeat { agreed } if self.planted == Planted::AgreedAboveLog => {
+            Body::Heartbeat { agreed, .. } if self.planted == Planted::AgreedAboveLog => {
                 *agreed = machine.replica.as_ref().map_or(0, |it| it.agreed().number);
             }
             _ => {}

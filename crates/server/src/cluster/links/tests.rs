@@ -176,7 +176,11 @@ fn heard(term: u64) -> NodeLetter {
 }
 
 fn heard_in(group: u64, term: u64) -> NodeLetter {
-    NodeLetter::Replica { group, message: Message { term, body: Body::Heard }, copies: vec![] }
+    NodeLetter::Replica {
+        group,
+        message: Message { term, body: Body::Heard { stamp: 1 } },
+        copies: vec![],
+    }
 }
 
 /// A batch of so many bytes.

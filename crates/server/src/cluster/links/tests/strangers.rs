@@ -140,7 +140,7 @@ fn frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
 #[tokio::test]
 async fn wrong_frames_end_a_link() {
     let (mut node, address) = node(TIMES);
-    let heard = frame(Kind::new(Class::Batches, 10), b"");
+    let heard = frame(Kind::new(Class::Batches, 10), b"\x01");
     let mut flipped = heard.clone();
     flipped[17] ^= 1;
     let rows: [(Vec<u8>, &str); 4] = [
@@ -185,7 +185,7 @@ async fn newer_connections_replace_older_ones() {
     let (_, outcome) = shake(address, ("a@x", 1), Urgency::Urgent, b"another sixteen bytes").await;
     assert!(outcome.unwrap_err().to_string().contains("wrong secret"));
     assert!(node.peer("a@x").linked_since_ms.is_some());
-    let heard = frame(Kind::new(Class::Batches, 10), b"");
+    let heard = frame(Kind::new(Class::Batches, 10), b"\x01");
     old[0].write_all(&heard).await.unwrap();
     assert_eq!(node.letter().await, (RaftId(1), heard_in(1, 1)));
     // A link may not know of its end, as its machine is gone.
@@ -285,7 +285,7 @@ async fn beats() {
     let mut both = link(address).await;
     assert_eq!(node.linked().await, RaftId(1));
     let beat = frame(leveret_link::letters::BEAT, b"").len();
-    let heard = frame(Kind::new(Class::Batches, 10), b"");
+    let heard = frame(Kind::new(Class::Batches, 10), b"\x01");
     both[0].write_all(&[frame(leveret_link::letters::BEAT, b""), heard].concat()).await.unwrap();
     assert_eq!(node.letter().await, (RaftId(1), heard_in(1, 1)));
     tokio::time::pause();
