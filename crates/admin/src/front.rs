@@ -57,7 +57,7 @@ fn open(
     interval: Duration,
     (tracing, trace_dir): (TracingOptions, PathBuf),
 ) -> anyhow::Result<FrontEnds> {
-    let Inside { node, mut about, stop, give_back, mut arrivals, views } = inside;
+    let Inside { node, mut about, stop, give_back, mut arrivals, views, members } = inside;
     let mut of = |listener| arrivals.as_mut().and_then(|all| all.take(listener));
     let control = control::bind(&socket)?;
     let mut listeners = Vec::new();
@@ -102,7 +102,7 @@ fn open(
     about.listeners.extend_from_slice(&listeners);
     let stats = Arc::new(Collector::new(Arc::clone(&node), about.clone(), interval));
     let traces = Traces::new(Arc::clone(&node), tracing, trace_dir);
-    let ops = Arc::new(Ops { node, about, stop, stats, views, traces });
+    let ops = Arc::new(Ops { node, about, stop, stats, views, members, traces });
     let (end, ended) = watch::channel(false);
     let ended = Ended(ended);
     // After all that can fail: this is a runtime's thread, where another must not be dropped.

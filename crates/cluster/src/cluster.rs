@@ -1,5 +1,7 @@
 //! A node of a cluster.
 
+mod members;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -26,7 +28,7 @@ const TELL_MS: u64 = 1_000;
 const GROUPS_TOLD: usize = 1_100;
 
 /// The batch that every group begins behind: it was never there.
-const BEGINNING: BatchName = BatchName { number: 1, term: 1 };
+pub(crate) const BEGINNING: BatchName = BatchName { number: 1, term: 1 };
 
 /// A disk of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,10 +75,8 @@ pub enum OpenError {
         /// Who this is.
         own: String,
     },
-    /// The cluster has other members than the list.
-    #[error(
-        "the cluster has the nodes {found}, and {listed} are listed: members cannot be changed yet"
-    )]
+    /// The cluster has members that are not in the list, so nobody knows where they are.
+    #[error("the cluster has the nodes {found}, and {listed} are listed: each member has to be")]
     Listed {
         /// Who is a member.
         found: String,
@@ -135,7 +135,7 @@ enum Phase<D: Disk> {
     /// It is in none.
     Blank,
     /// Its first words are being kept; then it says who it is. The number is of words that are not kept.
-    Words(Founding, Votes<D>, usize),
+    Words(Membership, Votes<D>, usize),
     /// The identity is to be on the disk before anything is said.
     Written(Votes<D>),
     /// It is a member.
@@ -161,6 +161,8 @@ pub struct Cluster<D: Disk> {
     /// What each told last.
     statuses: BTreeMap<RaftId, NodeStatus>,
     disks: Disks,
+    /// Members of group 0 whose names nobody has told.
+    nameless: Vec<RaftId>,
     now_ms: u64,
     told_ms: u64,
     standing: Standing,
@@ -192,7 +194,7 @@ impl<D: Disk> Cluster<D> {
         identity.starts = identity.starts.saturating_add(1);
         if let Some(membership) = &identity.membership {
             let names: Vec<_> = membership.members.iter().map(|it| it.name.clone()).collect();
-            if names != setup.listed {
+            if names.iter().any(|name| !setup.listed.contains(name)) {
                 let (found, listed) = (names.join(", "), setup.listed.join(", "));
                 return Err(OpenError::Listed { found, listed });
             }
@@ -207,6 +209,7 @@ impl<D: Disk> Cluster<D> {
             linked: BTreeMap::new(),
             statuses: BTreeMap::new(),
             disks: Disks::default(),
+            nameless: Vec::new(),
             now_ms: 0,
             told_ms: 0,
             standing: Standing::Waits,
@@ -239,7 +242,7 @@ impl<D: Disk> Cluster<D> {
 
     /// What handshakes go by.
     pub fn known(&self) -> KnownMembers {
-        KnownMembers::of(&self.safe, &self.setup.listed)
+        KnownMembers::of(&self.safe, &self.nameless, &self.setup.listed)
     }
 
     /// The identity that was to be written is on the disk, for good.
@@ -290,16 +293,14 @@ impl<D: Disk> Cluster<D> {
         let Some(linked) = self.linked.get_mut(&from) else { return };
         match letter {
             NodeLetter::Replica { group, .. } => {
-                let is_member = self
-                    .safe
-                    .membership
-                    .as_ref()
-                    .is_some_and(|it| it.members.iter().any(|member| member.raft_id == from));
+                let membership = self.safe.membership.as_ref();
+                let is_member = membership.is_some_and(|it| it.member(from).is_some());
                 if let (Phase::Member(groups), true) = (&mut self.phase, is_member) {
                     groups.letter(from, group, letter);
                 }
             }
-            NodeLetter::Found(founding) => self.found_by(from, founding),
+            NodeLetter::Found(founding) => self.found_by(from, Membership::of(&founding)),
+            NodeLetter::Joining(joining) => self.found_by(from, Membership::told(&joining)),
             NodeLetter::Founded { cluster } => linked.cluster = Some(cluster),
             NodeLetter::Status(status) => {
                 linked.listed = Some(status.listed.clone());
@@ -379,6 +380,10 @@ impl<D: Disk> Cluster<D> {
     #[must_use]
     pub fn take_actions(&mut self) -> ClusterActions {
         self.look_at_disks();
+        if matches!(self.phase, Phase::Member(_)) {
+            self.follow_members();
+            self.take_in();
+        }
         if let Phase::Member(groups) = &mut self.phase {
             let linked = &self.linked;
             groups.look(self.now_ms, |id| linked.contains_key(&id));
@@ -497,6 +502,7 @@ impl<D: Disk> Cluster<D> {
         let raft_id = raft_id
             .or_else(|| linked.map(|it| it.node.raft_id))
             .or_else(|| is_own.then_some(self.safe.raft_id));
+        let joins = raft_id.is_some_and(|id| !self.decides(id));
         let is_blank = self.safe.membership.is_none() && !is_own;
         let why_not = linked.filter(|_| is_blank).and_then(|it| why_not(it, &self.setup.listed));
         let status = if is_own {
@@ -507,6 +513,7 @@ impl<D: Disk> Cluster<D> {
         NodeRow {
             name: name.to_owned(),
             raft_id,
+            joins,
             is_running: is_own || linked.is_some(),
             why_not,
             status,
@@ -521,6 +528,9 @@ impl<D: Disk> Cluster<D> {
         let groups = match &self.phase {
             Phase::Member(groups) => groups,
             Phase::Blank => {
+                if let Some(cluster) = self.linked.values().find_map(|it| it.cluster) {
+                    return Standing::Joining(cluster);
+                }
                 let others = self.setup.listed.iter().filter(|name| **name != self.setup.name);
                 let missing = others
                     .filter_map(|name| missing(name, self.linked_named(name), &self.setup.listed));
@@ -540,13 +550,14 @@ impl<D: Disk> Cluster<D> {
 
     /// The disks of the other nodes that are there, as they told last.
     fn disks_of_others(&self) -> impl Iterator<Item = (RaftId, NodeDisk)> {
-        let told = self.statuses.iter().filter(|(id, _)| self.linked.contains_key(id));
+        let here = self.statuses.iter().filter(|(id, _)| self.linked.contains_key(id));
+        let told = here.filter(|(id, _)| self.decides(**id));
         told.map(|(id, status)| (*id, NodeDisk::of(&status.numbers)))
     }
 
     fn member_count(&self) -> usize {
-        let membership = self.safe.membership.as_ref();
-        membership.map_or(self.setup.listed.len(), |it| it.members.len())
+        let Some(membership) = &self.safe.membership else { return self.setup.listed.len() };
+        membership.members.iter().filter(|it| self.decides(it.raft_id)).count()
     }
 
     fn tell_room(&mut self) {
@@ -615,13 +626,16 @@ impl<D: Disk> Cluster<D> {
         let (Some(membership), Some(linked)) = (&self.safe.membership, self.linked.get(&id)) else {
             return;
         };
-        let is_member = membership.members.iter().any(|it| it.raft_id == id);
+        let is_member = membership.member(id).is_some();
         if !is_member || linked.cluster.is_some() || !matches!(self.phase, Phase::Member(_)) {
             return;
         }
         let cluster = membership.cluster;
-        let founding = membership.founding();
-        self.actions.send.push((id, NodeLetter::Found(founding)));
+        let letter = match membership.is_as_founded() {
+            true => NodeLetter::Found(membership.founding()),
+            false => NodeLetter::Joining(membership.joining()),
+        };
+        self.actions.send.push((id, letter));
         self.actions.send.push((id, NodeLetter::Founded { cluster }));
     }
 
@@ -645,20 +659,20 @@ impl<D: Disk> Cluster<D> {
             members: std::iter::once(own).chain(members).collect(),
             shards: self.setup.shards,
         };
-        self.begin(founding);
+        self.begin(Membership::of(&founding));
     }
 
     /// A member has told of the cluster.
-    fn found_by(&mut self, from: RaftId, founding: Founding) {
+    fn found_by(&mut self, from: RaftId, told: Membership) {
         let Some(linked) = self.linked.get(&from) else { return };
         let teller = linked.node.clone();
         if let Some(membership) = &self.safe.membership {
             let cluster = membership.cluster;
-            if cluster == founding.cluster {
+            if cluster == told.cluster {
                 self.actions.send.push((from, NodeLetter::Founded { cluster }));
             } else {
                 let (own, name) = (&self.safe.name, &teller.name);
-                let theirs = founding.cluster;
+                let theirs = told.cluster;
                 self.warn(format!("{name} founds cluster {theirs}, and {own} is in {cluster}"));
             }
             return;
@@ -666,12 +680,12 @@ impl<D: Disk> Cluster<D> {
         if !matches!(self.phase, Phase::Blank) || !self.is_written_once {
             return;
         }
-        match refusal(&founding, &self.safe, &self.setup.listed, &teller) {
+        match refusal(&told, &self.safe, &self.setup.listed, &teller) {
             Some(why) => {
-                let cluster = founding.cluster;
+                let cluster = told.cluster;
                 self.warn(format!("this node does not become a part of cluster {cluster}: {why}"));
             }
-            None => self.begin(founding),
+            None => self.begin(told),
         }
     }
 
@@ -683,7 +697,7 @@ impl<D: Disk> Cluster<D> {
     }
 
     /// Becomes a member: first words, then the identity, then the rest. So a member without a word has lost it.
-    fn begin(&mut self, founding: Founding) {
+    fn begin(&mut self, membership: Membership) {
         let mut votes = match self.open_words() {
             Ok(votes) => votes,
             Err(why) => {
@@ -691,13 +705,13 @@ impl<D: Disk> Cluster<D> {
                 return;
             }
         };
-        let groups = u64::from(founding.shards).saturating_add(1);
+        let groups = u64::from(membership.shards).saturating_add(1);
         for group in 0..groups {
             let word = Word { term: BEGINNING.term, vote: None, mark: BEGINNING };
             votes.keep(group, word, Ticket(0));
         }
         votes.sync();
-        self.phase = Phase::Words(founding, votes, groups as usize);
+        self.phase = Phase::Words(membership, votes, groups as usize);
         self.first_words();
     }
 
@@ -714,9 +728,9 @@ impl<D: Disk> Cluster<D> {
         if *left > 0 {
             return;
         }
-        if let Phase::Words(founding, votes, _) = std::mem::replace(&mut self.phase, Phase::Failed)
-        {
-            self.identity.membership = Some(Membership::of(&founding));
+        let words = std::mem::replace(&mut self.phase, Phase::Failed);
+        if let Phase::Words(membership, votes, _) = words {
+            self.identity.membership = Some(membership);
             self.is_changed = true;
             self.phase = Phase::Written(votes);
         }
@@ -742,9 +756,7 @@ impl<D: Disk> Cluster<D> {
     fn open_groups(&mut self, votes: Votes<D>) -> Result<(), OpenError> {
         let Some(membership) = &self.identity.membership else { return Ok(()) };
         let id = MemberId(self.identity.raft_id.0);
-        let mut voters: Vec<_> =
-            membership.members.iter().map(|it| MemberId(it.raft_id.0)).collect();
-        voters.sort_unstable();
+        let voters: Vec<_> = membership.founders.iter().map(|id| MemberId(id.0)).collect();
         let point = Point { at: BEGINNING, members: Members::of(&voters) };
         let mut members = Vec::new();
         for group in 0..=u64::from(membership.shards) {

@@ -10,29 +10,38 @@
 //! - Nobody who is cut off founds: all have to be there.
 
 use leveret_link::hello::{ClusterId, Members, NodeFacts, RaftId};
-use leveret_link::letters::Founding;
 
-use crate::identity::{Identity, KnownMember, are_members};
+use crate::identity::{Identity, KnownMember, Membership, are_members};
 
 /// What handshakes are to know of the members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownMembers {
     members: Vec<KnownMember>,
+    forgotten: Vec<KnownMember>,
+    /// Members whose names are not known here: they are as they say.
+    nameless: Vec<RaftId>,
     listed: Vec<String>,
 }
 
 impl KnownMembers {
     /// As of what is on the disk, and the names that are listed.
-    pub(crate) fn of(identity: &Identity, listed: &[String]) -> Self {
-        let membership = identity.membership.as_ref();
-        let members = membership.map_or_else(Vec::new, |it| it.members.clone());
-        Self { members, listed: listed.to_vec() }
+    pub(crate) fn of(identity: &Identity, nameless: &[RaftId], listed: &[String]) -> Self {
+        let (members, forgotten) = match &identity.membership {
+            Some(it) => (it.members.clone(), it.forgotten.clone()),
+            None => Default::default(),
+        };
+        Self { members, forgotten, nameless: nameless.to_vec(), listed: listed.to_vec() }
     }
 }
 
 impl Members for KnownMembers {
     fn start_of(&self, id: RaftId) -> Option<u64> {
-        self.members.iter().find(|it| it.raft_id == id).map(|it| it.start)
+        let known = self.members.iter().find(|it| it.raft_id == id).map(|it| it.start);
+        known.or_else(|| self.nameless.contains(&id).then_some(0))
+    }
+
+    fn is_forgotten(&self, id: RaftId) -> bool {
+        self.forgotten.iter().any(|it| it.raft_id == id)
     }
 
     fn named(&self, name: &str) -> Option<RaftId> {
@@ -75,13 +84,13 @@ pub(crate) fn missing(name: &str, linked: Option<&Linked>, listed: &[String]) ->
 
 /// Whether a blank node may become a part of this, which a member told, or why not.
 pub(crate) fn refusal(
-    founding: &Founding,
+    told: &Membership,
     own: &Identity,
     listed: &[String],
     teller: &NodeFacts,
 ) -> Option<String> {
-    let members = || founding.members.iter().map(|(id, name)| (*id, name.as_str()));
-    if let Err(why) = are_members(members(), founding.shards) {
+    let members = || told.members.iter().map(|it| (it.raft_id, it.name.as_str()));
+    if let Err(why) = are_members(members(), told.shards) {
         return Some(why.to_owned());
     }
     let has = |id: RaftId, name: &str| members().any(|it| it == (id, name));
@@ -91,9 +100,11 @@ pub(crate) fn refusal(
     if !has(own.raft_id, &own.name) {
         return Some("this data directory is no member".to_owned());
     }
-    let mut names: Vec<_> = members().map(|(_, name)| name).collect();
-    names.sort_unstable();
-    if !names.iter().eq(listed.iter()) {
+    let names: Vec<_> = members().map(|(_, name)| name).collect();
+    // Who founds it is all that is listed. Later there may be fewer.
+    let is_missing = |name: &&str| !listed.iter().any(|it| it == name);
+    let is_other = told.is_as_founded() && names.len() != listed.len();
+    if is_other || names.iter().any(is_missing) {
         return Some(format!(
             "its nodes are {}, and those that are listed here are {}",
             names.join(", "),

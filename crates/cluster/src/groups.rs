@@ -9,7 +9,9 @@ use std::sync::Arc;
 use leveret_link::hello::RaftId;
 use leveret_link::letters::{GroupStatus, NodeLetter};
 use leveret_log::disk::Disk;
-use leveret_replica::{GroupLog, Lease, Member, MemberId, Votes};
+use leveret_replica::{Change, GroupLog, Lease, Member, MemberId, Members, Step, Votes};
+
+use crate::changes::next_step;
 
 /// Between two looks at who leads what, in ms.
 const LOOK_MS: u64 = 200;
@@ -39,6 +41,10 @@ pub(crate) struct Groups<D: Disk> {
     looked_ms: u64,
     /// When each was last transferred.
     transferred_ms: Vec<Option<u64>>,
+    /// The last batch of each at the look before.
+    last: Vec<u64>,
+    /// What group 0's members are to become, while this node leads all groups.
+    wish: Option<Change>,
     /// Since when group 0 is led here and not all are.
     partly_ms: Option<u64>,
     leaving: Option<Leaving>,
@@ -83,6 +89,8 @@ impl<D: Disk> Groups<D> {
             behind: vec![false; count],
             looked_ms: 0,
             transferred_ms: vec![None; count],
+            last: vec![u64::MAX; count],
+            wish: None,
             partly_ms: None,
             leaving: None,
             heir: None,
@@ -266,6 +274,7 @@ impl<D: Disk> Groups<D> {
             (0..self.members.len()).for_each(|group| self.transfer(group, heir, now_ms));
             return;
         }
+        self.change_members(&is_linked);
         let leads_first = self.members.first().is_some_and(|it| it.leads().is_some());
         if !leads_first {
             self.partly_ms = None;
@@ -287,6 +296,92 @@ impl<D: Disk> Groups<D> {
                 self.transfer(0, to, now_ms);
             }
         }
+    }
+
+    /// The next step of each group that is led here, if its members are not what they are to be.
+    fn change_members(&mut self, is_linked: impl Fn(RaftId) -> bool) {
+        let before: Vec<_> = self.members.iter().map(|it| it.status().last.number).collect();
+        let before = std::mem::replace(&mut self.last, before);
+        // Of what there was a moment ago.
+        let has_all = |member: &Member<D>, last: u64, id: MemberId| {
+            let matched = member.status().matched;
+            matched.iter().any(|it| it.0 == id && it.1 >= last) && is_linked(RaftId(id.0))
+        };
+        let Some(first) = self.members.first().map(|it| it.members().0.clone()) else { return };
+        let leads_all = self.leads_all();
+        if !leads_all {
+            self.wish = None;
+        }
+        let is_over = |step: &Step| {
+            let (is_here, is_member) = (is_linked(RaftId(step.of().0)), first.has(step.of()));
+            match step {
+                Step::Remove(_) => is_here || !is_member,
+                Step::Learner(_) | Step::Voter(_) => !is_here || is_member,
+            }
+        };
+        self.wish.take_if(|wish| wish.steps.iter().all(is_over));
+        let mut changes = Vec::new();
+        let free = self.members.iter().enumerate().filter(|(_, member)| member.can_change());
+        for (index, member) in free {
+            let last = before.get(index).copied().unwrap_or(u64::MAX);
+            let change = if index > 0 {
+                next_step(&first, member.members().0, |id| has_all(member, last, id))
+                    .map(|step| Change::of(vec![step]))
+            } else if self.wish.is_some() {
+                self.wish.clone()
+            } else {
+                let is_ready = |id: &&MemberId| {
+                    let mut all = self.members.iter().zip(&before);
+                    all.all(|(it, last)| it.members().0.has(**id) && has_all(it, *last, **id))
+                };
+                let ready = first.learners.iter().filter(|_| leads_all).find(is_ready);
+                ready.map(|id| Change::of(vec![Step::Voter(*id)]))
+            };
+            changes.extend(change.map(|change| (index as u64, change)));
+        }
+        for (group, change) in changes {
+            // What came to nothing is seen at the next look.
+            self.with(group, |member| _ = member.change(change));
+        }
+    }
+
+    /// Group 0's members are to become this, if nothing else is under way. It is forgotten where this node leads no more.
+    pub(crate) fn wish(&mut self, change: Change) {
+        self.wish = Some(change);
+        self.looked_ms = 0;
+    }
+
+    /// Whether a change of members is wished for, under way, or not done in all groups.
+    pub(crate) fn is_changing(&self) -> bool {
+        let Some(first) = self.members.first().map(|it| it.members().0) else { return false };
+        let is_done = |it: &Member<D>| it.can_change() && it.members().0 == first;
+        self.wish.is_some() || !first.learners.is_empty() || !self.members.iter().all(is_done)
+    }
+
+    /// Whether group 0's members are to become those without this one.
+    pub(crate) fn wishes_away(&self, id: RaftId) -> bool {
+        let away = Step::Remove(MemberId(id.0));
+        self.wish.as_ref().is_some_and(|it| it.steps.contains(&away))
+    }
+
+    /// Whether any group has this member.
+    pub(crate) fn have(&self, id: RaftId) -> bool {
+        self.members.iter().any(|it| it.members().0.has(MemberId(id.0)))
+    }
+
+    /// Whether this member votes in all groups, as far as is known here.
+    pub(crate) fn is_voter(&self, id: RaftId) -> bool {
+        self.members.iter().all(|it| it.members().0.voters.contains(&MemberId(id.0)))
+    }
+
+    /// The members of group 0, and the number of the batch as of which they are.
+    pub(crate) fn cluster_members(&self) -> Option<(&Members, u64)> {
+        self.members.first().map(Member::members)
+    }
+
+    /// What the log of group 0 calls a member.
+    pub(crate) fn named(&self, id: RaftId) -> Option<&str> {
+        self.members.first()?.named(MemberId(id.0))
     }
 
     /// Asks for an heir, the one that lacks least first, and then others.

@@ -27,6 +27,7 @@
 //!    nothing and answers nothing outside of it.
 //! 6. Once it leads: [`lend_logs`](Cluster::lend_logs), once. They never come back: who is deposed begins anew, as after a crash.
 
+mod changes;
 mod cluster;
 mod disks;
 mod formation;
@@ -34,6 +35,7 @@ mod groups;
 mod identity;
 mod status;
 
+pub use changes::ForgetError;
 pub use cluster::{Cluster, ClusterActions, DiskOwner, OpenError, Setup};
 pub use formation::KnownMembers;
 pub use identity::{Identity, IdentityError, KnownMember, Membership, NODES_MAX, SHARDS_MAX};

@@ -11,6 +11,8 @@ pub enum Standing {
         /// Who is missing, some with why: `rabbit@b (lists other nodes: rabbit@a)`.
         missing: Vec<String>,
     },
+    /// It is in none, and others are: it waits to be taken into that one.
+    Joining(ClusterId),
     /// Nobody leads all groups, as far as it knows.
     Waits,
     /// This one does, and has said so.
@@ -24,6 +26,7 @@ impl Standing {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Forming { .. } => "forming",
+            Self::Joining(_) => "joining",
             Self::Waits => "waits",
             Self::Follows(_) => "follows",
             Self::Leads => "leads",
@@ -55,6 +58,8 @@ pub struct NodeRow {
     pub name: String,
     /// Its data directory, as far as it is known.
     pub raft_id: Option<RaftId>,
+    /// It has not all of all groups yet, or does not vote in all: no majority has it.
+    pub joins: bool,
     /// There is a link to it, or it is this node.
     pub is_running: bool,
     /// Why it is not a part of the cluster, if that is known here.

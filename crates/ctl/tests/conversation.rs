@@ -26,7 +26,8 @@ const CLUSTER: &[(&str, u16, &str)] = &[
         r#"{"cluster_id":"c","standing":"leads","leader":"a@b","reason":null,"nodes":[
             {"name":"a@b","running":true,"leads":true,"why_not":null,"version":"0.2.0","figures":{"processors":9}},
             {"name":"b@b","running":true,"leads":false,"why_not":null,"version":"0.2.1","figures":{"processors":4,"mem_alarm":true}},
-            {"name":"c@b","running":false,"leads":false,"why_not":"its clock differs","version":"0.2.1","figures":{"mem_alarm":true}}],
+            {"name":"c@b","running":false,"leads":false,"why_not":"its clock differs","version":"0.2.1","figures":{"mem_alarm":true}},
+            {"name":"d@b","running":true,"joins":true}],
           "groups":[{"group":0,"term":3,"leader":"a@b","last":9,"agreed":9,"matched":[["b@b",9],["c@b",3]]},
                     {"group":1,"term":4,"leader":null,"last":2,"agreed":2,"matched":[]}]}"#,
     ),
@@ -88,7 +89,7 @@ fn lists() {
          Maintenance status\n\nNode: a@b, status: not under maintenance\nNode: b@b, status: unknown\n\n\
          Alarms\n\nMemory alarm on node b@b\n\nNetwork Partitions\n\n(none)\n\nListeners\n\n(none)\n\n\
          Feature flags\n\nFlag: f, state: enabled\n\n\
-         Leader\n\nNode: a@b, leads all groups and serves all clients\nNode: c@b, not there: its clock differs\n\n\
+         Leader\n\nNode: a@b, leads all groups and serves all clients\nNode: c@b, not there: its clock differs\nNode: d@b, joins: no member until it has all\n\n\
          Groups\n\nGroup: names, leader: a@b, term: 3, batches agreed upon: 9, b@b lacks 0, c@b lacks 6\n\
          Group: shard 0, leader: none, term: 4, batches agreed upon: 2\n");
     // One that follows, while nobody leads, has what it knows itself.
@@ -107,7 +108,7 @@ fn lists() {
          Leader\n\nno node leads the cluster now: 1 of 2 nodes is there\nNode: b@b, not there\n\nGroups\n\n(none)\n");
     check("-q cluster_status --formatter json", waits,
         "{\"alarms\":[],\"cluster_id\":null,\"cluster_name\":null,\"cluster_tags\":{},\"cpu_cores\":{\"a@b\":2},\
-         \"disk_nodes\":[\"a@b\",\"b@b\"],\"feature_flags\":[],\"groups\":[],\"leader\":null,\"listeners\":{\"a@b\":null},\
+         \"disk_nodes\":[\"a@b\",\"b@b\"],\"feature_flags\":[],\"groups\":[],\"joining_nodes\":[],\"leader\":null,\"listeners\":{\"a@b\":null},\
          \"maintenance_status\":{\"a@b\":\"not under maintenance\"},\"partitions\":{},\"ram_nodes\":[],\
          \"reason\":\"no node leads the cluster now: 1 of 2 nodes is there\",\"running_nodes\":[\"a@b\"],\"standing\":\"waits\",\
          \"versions\":{\"a@b\":{\"rabbitmq_version\":\"3.13.7\"}}}\n");
@@ -347,7 +348,13 @@ fn refusals() {
         Code::Unavailable, "this node stands alone");
     refused("grow rabbit@there all", &[("GET /api/nodes?columns=name,leads", 200, r#"[{"name": "rabbit@here"}]"#)],
         Code::Usage, "not a member of the cluster");
-    refused("join_cluster rabbit@there", &[], Code::Unavailable, "cannot be changed yet");
+    refused("join_cluster rabbit@there", &[], Code::Unavailable, "in the lists of all nodes");
+    refused("forget_cluster_node --offline rabbit@there", &[], Code::Unavailable, "which has to run");
+    let gone = "DELETE /api/leveret/cluster/nodes/rabbit%40there";
+    refused("forget_cluster_node rabbit@there", &[(gone, 404, r#"{"error":"not_found","reason":"The node selected is not in the cluster."}"#)],
+        Code::Unavailable, "The node selected is not in the cluster.");
+    refused("forget_cluster_node rabbit@there", &[(gone, 412, r#"{"error":"precondition_failed","reason":"node rabbit@there is running: it has to be stopped"}"#)],
+        Code::Unavailable, "is running");
     refused("eval 1+1.", &[], Code::Unavailable, "not written in Erlang");
     refused("export_definitions --for rabbitmq-5 -", &[], Code::Usage, "--for knows rabbitmq and rabbitmq-4");
     refused("log_tail -N many", &[], Code::Usage, "number must be a whole number");

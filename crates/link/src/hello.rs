@@ -98,6 +98,9 @@ pub trait Members {
     /// The member that has a name.
     fn named(&self, name: &str) -> Option<RaftId>;
 
+    /// Whether that was a member, and was forgotten.
+    fn is_forgotten(&self, id: RaftId) -> bool;
+
     /// Whether this node's configuration lists a node of that name: no other has a link, and two that are in no cluster found one
     /// together only if each lists the other.
     fn is_listed(&self, name: &str) -> bool;
@@ -421,6 +424,9 @@ impl Handshake {
         {
             return Err(Refusal::Cluster { ours, theirs });
         }
+        if members.is_forgotten(*raft_id) {
+            return Err(Refusal::Forgotten(*raft_id));
+        }
         if let Some(member) = members.named(name).filter(|member| member != raft_id) {
             return Err(Refusal::Name { member, said: *raft_id });
         }
@@ -434,8 +440,8 @@ impl Handshake {
             // A founder's member may not have heard of its cluster yet.
             (Some(_), ..) => {}
             (None, Some(_), Some(_)) => return Err(Refusal::NotAMember(*raft_id)),
-            (None, Some(cluster), None) => return Err(Refusal::NewMember(cluster)),
-            (None, None, _) => {}
+            // Its name is listed, and nobody has it: it may become a member. Or a member hears of its cluster.
+            (None, Some(_), None) | (None, None, _) => {}
         }
         if peer.joins && peer.urgency == Urgency::Relay {
             return Err(Refusal::Relay);

@@ -163,6 +163,12 @@ impl Entries {
         self.changes.keys().next().copied()
     }
 
+    /// What the last change that names a member calls it.
+    pub(crate) fn named(&self, id: MemberId) -> Option<&str> {
+        let names = self.changes.values().rev().flat_map(|change| &change.names);
+        names.into_iter().find(|(of, _)| *of == id).map(|(_, name)| name.as_str())
+    }
+
     pub(crate) fn change_at(&self, number: u64) -> Option<&Change> {
         self.changes.get(&number)
     }

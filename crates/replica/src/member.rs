@@ -226,12 +226,12 @@ impl<D: Disk> Member<D> {
 
     /// A message came, with the bytes of its batches. One that cannot have been said is told of, and dropped. The caller sees to
     /// it that the sender is one of the cluster: whether it is a member of the group only a newer log may tell.
-    pub fn step(&mut self, from: MemberId, message: Message, copies: Vec<BatchCopy>) {
+    pub fn step(&mut self, from: MemberId, mut message: Message, copies: Vec<BatchCopy>) {
         if self.is_out() {
             return;
         }
         self.heard.insert(from, self.now_ms);
-        if let Err(what) = check(&message, &copies) {
+        if let Err(what) = check(&mut message, &copies) {
             return self.breach(from, &what);
         }
         match self.replica.step(from, message) {
@@ -419,6 +419,22 @@ impl<D: Disk> Member<D> {
             matched: others.into_iter().filter_map(matched).collect(),
             members,
         }
+    }
+
+    /// Who is in the group, as of what is agreed upon and stored here, and the number of the batch as of which that is.
+    pub fn members(&self) -> (&Members, u64) {
+        (self.replica.members(), self.replica.snapshot().at.number)
+    }
+
+    /// What a change of members calls a new one, as long as the log has it.
+    pub fn named(&self, id: MemberId) -> Option<&str> {
+        self.replica.named(id)
+    }
+
+    /// Whether members may be changed now by this one, which leads.
+    pub fn can_change(&self) -> bool {
+        let is_free = self.change.is_none() && !self.replica.change_is_open();
+        is_free && self.replica.leads().is_some() && !self.is_out()
     }
 
     /// Messages that cannot have been said.
@@ -762,14 +778,15 @@ fn open<D: Disk>(
     }
 }
 
-/// Whether the bytes that came with a message are those of its batches, one behind the other, and say the same of members.
-fn check(message: &Message, copies: &[BatchCopy]) -> Result<(), String> {
-    let Body::Append { before, batches, .. } = &message.body else { return Ok(()) };
+/// Whether the bytes that came with a message are those of its batches, one behind the other, and say the same of members. What else
+/// they say of those is taken from there.
+fn check(message: &mut Message, copies: &[BatchCopy]) -> Result<(), String> {
+    let Body::Append { before, batches, .. } = &mut message.body else { return Ok(()) };
     if batches.len() != copies.len() {
         return Err(format!("{} batches came with the bytes of {}", batches.len(), copies.len()));
     }
     let mut last = *before;
-    for (Batch { name, change }, copy) in batches.iter().zip(copies) {
+    for (Batch { name, change }, copy) in batches.iter_mut().zip(copies) {
         if copy.name() != Some(*name) || copy.before() != Some(last) {
             return Err(format!("{name} came with the bytes of another batch"));
         }
@@ -779,9 +796,11 @@ fn check(message: &Message, copies: &[BatchCopy]) -> Result<(), String> {
             ),
             None => None,
         };
-        if told != *change {
+        let steps = |of: &Option<Change>| of.as_ref().map(|it| it.steps.clone());
+        if steps(&told) != steps(change) {
             return Err(format!("{name} is another change of members than was said"));
         }
+        *change = told;
         last = *name;
     }
     Ok(())

@@ -50,6 +50,16 @@ impl Members {
 pub struct Change {
     /// What becomes of whom.
     pub steps: Vec<Step>,
+    /// What new members are called by whoever made this; nothing here goes by it. They are in the bytes of the batch alone, and
+    /// messages do not say them. Of 255 bytes each at most.
+    pub names: Vec<(MemberId, String)>,
+}
+
+impl Change {
+    /// One without names.
+    pub fn of(steps: Vec<Step>) -> Self {
+        Self { steps, names: Vec::new() }
+    }
 }
 
 /// What becomes of a member.

@@ -490,10 +490,13 @@ impl Replica {
         point.at.number <= self.agreed.number || self.log().has(point.at)
     }
 
-    /// Whether a time-out may make it stand. One that has lost something may not, nor one whose snapshot is not stored; and the
-    /// engine makes a single voter leader at once, so that has to have stored all before.
+    /// Whether a time-out may make it stand. One that has lost something may not, nor one whose snapshot is not stored, nor one that
+    /// does not vote; and the engine makes a single voter leader at once, so that has to have stored all before.
     fn may_stand(&self) -> bool {
         let is_leader = self.node.raft.state == StateRole::Leader;
+        if !is_leader && !self.members().has_voter(self.id) {
+            return false;
+        }
         if self.node.raft.raft_log.applied < self.log().point().at.number {
             return false;
         }

@@ -210,7 +210,7 @@ fn a_member_with_a_new_disk_gets_the_leaders_files() {
         let has_all = new.installed.is_some() && new.replica.agreed() == status.agreed;
         if next == 0 || next == 1 && has_all {
             // It is refused while the one before is under way.
-            let change = Change { steps: vec![steps[next]] };
+            let change = Change::of(vec![steps[next]]);
             next += usize::from(leader.member.change(change).is_ok());
         }
         if next == 2 && status.members.has_voter(NEW) && has_all {

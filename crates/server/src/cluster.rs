@@ -26,5 +26,8 @@ pub mod view;
 
 pub(crate) use bell::{Bell, Rung};
 pub(crate) use driver::refuse_of_a_member;
+pub use leveret_cluster::ForgetError;
+
+pub use handle::{ChangeError, MemberChanges};
 pub(crate) use handle::{Duty, Led};
 pub(crate) use life::serve;

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 
+use crate::cluster::MemberChanges;
 use crate::cluster::arrivals::Arrivals;
 use crate::cluster::standby::{Relay, Totals};
 use crate::cluster::view::Views;
@@ -34,6 +35,8 @@ pub struct Inside<'a> {
     pub arrivals: Option<&'a mut Arrivals>,
     /// What this node knows of its cluster; none if it is alone.
     pub views: Option<Views>,
+    /// How the members of its cluster are changed; none if it is alone.
+    pub members: Option<MemberChanges>,
 }
 
 /// What opens front ends of a node, whatever it is in its cluster.

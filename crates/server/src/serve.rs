@@ -21,7 +21,7 @@ use crate::alarms::{Resource, say_flaps, watch_disk, watch_memory};
 use crate::clock::now;
 use crate::cluster::arrivals::{Arrivals, RelayedListener};
 use crate::cluster::view::Views;
-use crate::cluster::{Duty, Led};
+use crate::cluster::{Duty, Led, MemberChanges};
 use crate::connection::Letter;
 use crate::descriptors;
 use crate::disk::IoTotals;
@@ -81,6 +81,8 @@ pub struct Options {
     pub arrivals: Option<Arrivals>,
     /// What this node knows of its cluster; none if it is alone.
     pub views: Option<Views>,
+    /// How its members are changed; none if it is alone.
+    pub members: Option<MemberChanges>,
     /// The cluster that this node leads; none if it is alone.
     pub(crate) led: Option<Led>,
 }
@@ -191,6 +193,7 @@ pub fn run(
             give_back,
             arrivals: arrivals.as_mut(),
             views: options.views,
+            members: options.members,
         };
         let front = open(inside)?;
         listeners.extend(front.listeners);

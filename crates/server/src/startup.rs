@@ -212,6 +212,7 @@ impl Basis {
             about,
             arrivals: None,
             views: None,
+            members: None,
         })
     }
 }

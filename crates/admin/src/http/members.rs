@@ -1,6 +1,7 @@
 //! The nodes of a cluster, as the one that is asked knows them. It asks nobody.
 
 use leveret_server::cluster::view::{ClusterView, NodeTold, NodeView};
+use leveret_server::cluster::{ChangeError, ForgetError};
 use leveret_server::front::About;
 use serde_json::{Map, Value, json};
 
@@ -13,6 +14,22 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     let mut row = cluster_of(&call.app.ops.about, call.view().as_deref());
     row["cluster_name"] = json!(super::cluster::name(&call));
     Ok(Answer::Json(row))
+}
+
+/// `DELETE /api/leveret/cluster/nodes/{node}`: has the cluster forget a node that has stopped.
+pub(super) async fn forget(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let Some(members) = &call.app.ops.members else {
+        return Err(Fault::bad("this node stands alone: it was told of no others"));
+    };
+    match members.forget(call.param("node")).await {
+        Ok(()) => Ok(Answer::Done),
+        Err(ChangeError::Refused(why @ ForgetError::NoMember)) => {
+            Err(Fault::missing(why.to_string()))
+        }
+        Err(ChangeError::Refused(why)) => Err(Fault::precondition(why.to_string())),
+        Err(why) => Err(Fault::unavailable(why.to_string())),
+    }
 }
 
 /// The cluster as a node knows it; a node alone is all there is. Its name is known to who has the names.
@@ -46,6 +63,7 @@ fn row(node: &NodeView) -> Value {
         "name": node.name,
         "running": node.running,
         "leads": node.leads,
+        "joins": node.joins,
         "why_not": node.why_not,
         "version": node.told.as_ref().map(|told| &told.version),
         "figures": node.told,

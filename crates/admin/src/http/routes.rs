@@ -219,6 +219,7 @@ routes! {
     "/api/config/effective" => GET cluster::environment;
     "/api/leveret/status" => GET operate::status;
     "/api/leveret/cluster" => GET members::get;
+    "/api/leveret/cluster/nodes/{node}" => DELETE members::forget;
     "/api/leveret/stop" => POST operate::stop;
     "/api/leveret/certificates/reload" => POST operate::reload_certificates;
     "/api/leveret/watermarks/memory" => PUT operate::put_memory_watermark, DELETE operate::delete_memory_watermark;

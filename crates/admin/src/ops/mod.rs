@@ -10,6 +10,7 @@ pub mod system;
 
 use std::sync::Arc;
 
+use leveret_server::cluster::MemberChanges;
 use leveret_server::cluster::view::Views;
 use leveret_server::front::{About, Stop};
 use leveret_server::node::Node;
@@ -30,6 +31,8 @@ pub struct Ops {
     pub stats: Arc<Collector>,
     /// What it knows of its cluster; none if it is alone.
     pub views: Option<Views>,
+    /// How the members of that are changed.
+    pub(crate) members: Option<MemberChanges>,
     /// Its traces.
     pub(crate) traces: Arc<Traces>,
 }

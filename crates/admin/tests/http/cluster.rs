@@ -36,6 +36,7 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
         name: name.to_owned(),
         running,
         leads: Some(name) == leader,
+        joins: false,
         why_not: (!running).then(|| "nobody answers".to_owned()),
         told: Some(NodeTold {
             version: "0.9".to_owned(),
@@ -204,6 +205,7 @@ fn a_node_that_is_alone_tells_nothing_of_clusters() {
         (&cluster["standing"], &cluster["nodes"][0]["name"]),
         (&json!("alone"), &json!("rabbit@test"))
     );
+    node.must("DELETE", "/api/leveret/cluster/nodes/rabbit@b", "", 400);
 }
 
 #[test]

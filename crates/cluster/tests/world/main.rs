@@ -307,3 +307,128 @@ fn nobody_gives_way_for_nothing() {
     world.run_ms(5_000);
     assert_eq!(world.nodes[leader].room, Some(10), "both are needed");
 }
+
+/// Nodes are lost, forgotten and come back with empty disks, whatever else goes wrong: there is one cluster, nothing that was
+/// confirmed is lost, and in the end all are members that vote in all groups.
+fn replaces(seed: u64, plants: Plants) -> usize {
+    let count = if seed.is_multiple_of(4) { 5 } else { 3 };
+    let mut world = World::new(count, seed);
+    assert!(world.run_until(5_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
+    world.is_rough = true;
+    world.nodes.iter_mut().for_each(|it| it.plants = plants);
+    for _ in 0..1_500 {
+        world.trouble();
+        world.replace();
+        world.step();
+    }
+    world.calm();
+    let until = world.now_ms + 10_000;
+    while (world.lost.is_some() || world.has_a_ghost()) && world.now_ms < until {
+        world.replace();
+        world.step();
+    }
+    assert!(world.lost.is_none(), "seed {seed}: it is not forgotten: {}", world.picture());
+    let is_well = |world: &World| world.leader().is_some() && world.all_are_members();
+    let is_well = world.run_until(20_000, is_well);
+    // Files without records go, and what was in them nobody can have yet: such a new one stays behind, and is no member.
+    if world.told.iter().any(|it| it.contains("away for too long")) {
+        return world.replaced;
+    }
+    assert!(is_well, "seed {seed}: {}", world.picture());
+    assert_eq!(world.clusters.len(), 1, "seed {seed}");
+    let before = world.confirmed();
+    world.run_ms(1_000);
+    let after = world.confirmed();
+    for group in 0..=u64::from(SHARDS) {
+        assert!(before.get(&group) < after.get(&group), "seed {seed}: group {group} stands still");
+    }
+    world.replaced
+}
+
+#[test]
+fn lost_nodes_are_replaced() {
+    let replaced: usize = (0..16).map(|seed| replaces(seed, Plants::default())).sum();
+    assert!(replaced > 20, "{replaced}");
+}
+
+/// A cluster of three whose third node is lost.
+fn with_a_lost_one() -> (World, usize) {
+    let mut world = World::new(3, 1);
+    assert!(world.run_until(5_000, |it| it.leader().is_some()));
+    world.run_ms(500);
+    let lost = (world.leader().unwrap() + 1) % 3;
+    world.lose(lost);
+    let is_alone = |world: &World| !world.is_linked(lost);
+    assert!(world.run_until(5_000, is_alone));
+    (world, lost)
+}
+
+/// What `forget` of a node by its name says at the one that leads.
+fn forget(world: &mut World, at: usize) -> Result<(), String> {
+    let name = world.nodes[at].name.clone();
+    let mut leads = world.nodes.iter_mut().filter(|it| it.has_broker());
+    let process = leads.next().and_then(|it| it.process.as_mut()).expect("one leads");
+    process.cluster.forget(&name).map(drop).map_err(|why| why.to_string())
+}
+
+#[test]
+fn who_runs_is_not_forgotten() {
+    let mut world = World::new(3, 1);
+    assert!(world.run_until(5_000, |it| it.leader().is_some()));
+    let leader = world.leader().unwrap();
+    for at in 0..3 {
+        let why = forget(&mut world, at).unwrap_err();
+        assert!(why.starts_with(&format!("node {} is running", world.nodes[at].name)), "{why}");
+    }
+    world.run_ms(1_000);
+    assert!(world.all_are_members() && world.leader() == Some(leader));
+    let cluster = &mut world.nodes[(leader + 1) % 3].process.as_mut().unwrap().cluster;
+    let why = cluster.forget("rabbit@a").unwrap_err().to_string();
+    assert_eq!(
+        why,
+        "this node does not lead the cluster: members are changed by the one that does"
+    );
+}
+
+/// Others take the name of one that was forgotten, and not before; and its data directory does not come back.
+#[test]
+fn a_forgotten_node_comes_back_empty() {
+    let (mut world, lost) = with_a_lost_one();
+    let old = world.nodes[lost].take_all();
+    world.lost = None;
+    world.nodes[lost].starts_ms = Some(world.now_ms);
+    world.run_ms(1_000);
+    let is_said = |world: &World, text: &str| world.refused.iter().any(|it| it.contains(text));
+    assert!(is_said(&world, "if the old directory is lost, forget_cluster_node first"));
+    assert!(!world.all_are_members());
+    // It runs, but not as the member of that name.
+    forget(&mut world, lost).unwrap();
+    assert!(world.run_until(5_000, World::all_are_members), "{:?}", world.told);
+    assert!(world.run_until(2_000, |it| it.leader().is_some()));
+    // The old directory is whole, and of no use.
+    world.refused.clear();
+    world.end(lost, true, 10);
+    let new = world.nodes[lost].take_all();
+    world.nodes[lost].put_all(old);
+    world.run_ms(1_000);
+    assert!(is_said(&world, "was forgotten (forget_cluster_node)"), "{:?}", world.refused);
+    assert_eq!(world.standing(lost), Some(&Standing::Waits));
+    world.end(lost, true, 10);
+    world.nodes[lost].put_all(new);
+    assert!(world.run_until(2_000, |it| it.leader().is_some()));
+}
+
+/// With one of three gone and another one that is away there is no leader to ask; with the third of four gone, and a second one away,
+/// what is left would have no majority.
+#[test]
+fn what_is_left_has_a_majority() {
+    let (mut world, lost) = with_a_lost_one();
+    forget(&mut world, lost).unwrap();
+    world.run_ms(1_000);
+    assert_eq!(forget(&mut world, lost).unwrap_err(), "The node selected is not in the cluster.");
+    let other = (0..3).find(|at| *at != lost && !world.nodes[*at].has_broker()).unwrap();
+    world.nodes[other].starts_ms = None;
+    world.end(other, true, 100_000);
+    world.run_ms(100);
+    assert_eq!(forget(&mut world, other).unwrap_err(), "a cluster has two nodes at least");
+}

@@ -26,7 +26,8 @@ const SETTINGS: Settings = Settings {
     election_ticks: 10,
     append_batches: 64,
     appends: 64,
-    held_bytes: 1 << 20,
+    // All of it: who is new gets it as batches.
+    held_bytes: 1 << 30,
 };
 
 /// Who is there at most.
@@ -34,6 +35,9 @@ const HOLDER: Holder = Holder::new(1);
 
 /// What was confirmed, by group: the record at an offset.
 pub(crate) type Confirmed = Rc<RefCell<BTreeMap<(u64, Offset), u64>>>;
+
+/// A data directory.
+type OnDisk = (Option<Vec<u8>>, BTreeMap<DiskOwner, SimDisk>);
 
 type Disks = Arc<Mutex<BTreeMap<DiskOwner, SimDisk>>>;
 
@@ -50,6 +54,8 @@ pub(crate) struct Node {
     pub(crate) process: Option<Process>,
     /// When it is started again.
     pub(crate) starts_ms: Option<u64>,
+    /// When its disk is emptied.
+    pub(crate) wiped_ms: Option<u64>,
     /// It does nothing until then.
     pub(crate) paused_ms: u64,
     /// Its clock: per cent of the world's.
@@ -103,6 +109,7 @@ impl Node {
             writing: None,
             process: None,
             starts_ms: Some(0),
+            wiped_ms: None,
             paused_ms: 0,
             rate: 92 + (7 * seed + 5 * index as u64) % 17,
             confirmed: confirmed.clone(),
@@ -129,7 +136,22 @@ impl Node {
     /// A wiped machine.
     pub(crate) fn wipe(&mut self) {
         self.identity = None;
+        self.writing = None;
+        self.wiped_ms = None;
         self.disks.lock().unwrap().clear();
+    }
+
+    /// All that is on its disks; they are empty then.
+    pub(crate) fn take_all(&mut self) -> OnDisk {
+        let identity = self.identity.clone();
+        let disks = self.disks.lock().unwrap().clone();
+        self.wipe();
+        (identity, disks)
+    }
+
+    pub(crate) fn put_all(&mut self, (identity, disks): OnDisk) {
+        self.identity = identity;
+        *self.disks.lock().unwrap() = disks;
     }
 
     pub(crate) fn start(&mut self) -> Result<(), OpenError> {

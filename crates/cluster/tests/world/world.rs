@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leveret_cluster::{ClusterActions, Identity, Standing};
-use leveret_link::hello::{Handshake, Peer, RaftId, Secret, Urgency};
+use leveret_cluster::{ClusterActions, Identity, NodeRow, Standing};
+use leveret_link::hello::{Handshake, Members as _, Peer, RaftId, Secret, Urgency};
 use leveret_link::letters::NodeLetter;
 use leveret_log::disk::Faults;
 
@@ -22,6 +22,8 @@ pub(crate) struct World {
     count: u64,
     /// What one has of another, as it sees it: which connection.
     views: BTreeMap<(usize, usize), u64>,
+    /// And under which Raft id.
+    linked_as: BTreeMap<(usize, usize), RaftId>,
     epoch: u64,
     /// Nothing comes from one to another.
     pub(crate) cut: BTreeSet<(usize, usize)>,
@@ -30,11 +32,24 @@ pub(crate) struct World {
     pub(crate) confirmed: Confirmed,
     /// Every cluster that a disk ever named.
     pub(crate) clusters: BTreeSet<String>,
+    /// A node that is lost for good, with the Raft id that it had.
+    pub(crate) lost: Option<Lost>,
+    /// The node that was lost last, and came back with an empty disk.
+    new: Option<usize>,
+    /// How often one was lost, and came back.
+    pub(crate) replaced: usize,
     /// Why handshakes failed.
     pub(crate) refused: BTreeSet<String>,
     pub(crate) told: Vec<String>,
     /// For so long somebody gave out.
     pub(crate) given_ms: u64,
+}
+
+/// A node that is lost for good.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lost {
+    pub(crate) at: usize,
+    id: RaftId,
 }
 
 struct OnItsWay {
@@ -57,11 +72,15 @@ impl World {
             letters: BTreeMap::new(),
             count: 0,
             views: BTreeMap::new(),
+            linked_as: BTreeMap::new(),
             epoch: 0,
             cut: BTreeSet::new(),
             is_rough: false,
             confirmed,
             clusters: BTreeSet::new(),
+            lost: None,
+            new: None,
+            replaced: 0,
             refused: BTreeSet::new(),
             told: Vec::new(),
             given_ms: 0,
@@ -98,8 +117,13 @@ impl World {
 
     fn starts(&mut self) {
         for at in 0..self.nodes.len() {
-            if self.nodes[at].starts_ms.is_some_and(|ms| ms <= self.now_ms) {
+            let is_lost = self.lost.is_some_and(|it| it.at == at);
+            if !is_lost && self.nodes[at].starts_ms.is_some_and(|ms| ms <= self.now_ms) {
                 self.nodes[at].start().unwrap_or_else(|why| panic!("node {at}: {why}"));
+            }
+            if self.nodes[at].wiped_ms.is_some_and(|ms| ms <= self.now_ms) {
+                self.end(at, false, 10);
+                self.nodes[at].wipe();
             }
             let process = self.nodes[at].process.as_ref();
             if process.and_then(|it| it.stops_ms).is_some_and(|ms| ms <= self.now_ms) {
@@ -126,8 +150,16 @@ impl World {
 
     fn act(&mut self, at: usize, actions: ClusterActions) {
         self.told.extend(actions.told);
+        if let Some((_, members)) = actions.links {
+            let is_gone = |id: &RaftId| members.is_forgotten(*id);
+            let linked = self.linked_as.iter().filter(|(view, id)| view.0 == at && is_gone(id));
+            for view in linked.map(|(view, _)| *view).collect::<Vec<_>>() {
+                self.unlink(view);
+            }
+        }
         for (id, letter) in actions.send {
-            let Some(to) = self.nodes.iter().position(|it| id_of(it) == Some(id)) else { continue };
+            let is_to = |to: &usize| self.linked_as.get(&(at, *to)) == Some(&id);
+            let Some(to) = (0..self.nodes.len()).find(is_to) else { continue };
             let Some(epoch) = self.views.get(&(at, to)) else { continue };
             if self.is_rough && self.dice.one_in(20) {
                 continue;
@@ -157,7 +189,7 @@ impl World {
             if !is_up || self.cut.contains(&(from, to)) {
                 continue;
             }
-            let Some(id) = id_of(&self.nodes[from]) else { continue };
+            let Some(id) = self.linked_as.get(&(to, from)).copied() else { continue };
             let now_ms = self.now_ms;
             let node = &mut self.nodes[to];
             if node.process.is_some() && node.paused_ms <= now_ms {
@@ -205,7 +237,7 @@ impl World {
 
     pub(crate) fn unlink(&mut self, view: (usize, usize)) {
         self.views.remove(&view);
-        let Some(id) = id_of(&self.nodes[view.1]) else { return };
+        let Some(id) = self.linked_as.remove(&view) else { return };
         if let Some(process) = &mut self.nodes[view.0].process {
             process.cluster.unlinked(id);
         }
@@ -245,6 +277,7 @@ impl World {
         self.epoch += 1;
         for (at, view, peer) in [(one, (one, other), &peers[0]), (other, (other, one), &peers[1])] {
             self.views.insert(view, self.epoch);
+            self.linked_as.insert(view, peer.node.raft_id);
             self.linked(at, peer);
         }
     }
@@ -319,6 +352,90 @@ impl World {
         }
     }
 
+    /// A node is lost for good, is forgotten while all else goes wrong, and comes back: some time with what it had, and then with an
+    /// empty disk. One that is new may be lost again at any moment, another one once the new one votes.
+    pub(crate) fn replace(&mut self) {
+        if self.has_a_ghost() && self.dice.one_in(20) {
+            for at in 0..self.nodes.len() {
+                let name = self.nodes[at].name.clone();
+                let all = self.nodes.iter_mut().filter_map(|it| it.process.as_mut());
+                all.for_each(|it| _ = it.cluster.forget(&name));
+            }
+        }
+        let Some(Lost { at, id }) = self.lost else {
+            let any = self.dice.below(self.nodes.len() as u64) as usize;
+            let at = if self.all_are_members() { any } else { self.new.unwrap_or(any) };
+            let is_safe = self.all_are_members() || self.new.is_some();
+            if is_safe && self.dice.one_in(150) {
+                self.lose(at);
+            }
+            return;
+        };
+        let name = self.nodes[at].name.clone();
+        let mut is_forgotten = false;
+        for node in &mut self.nodes {
+            let Some(process) = node.process.as_mut().filter(|_| node.paused_ms <= self.now_ms)
+            else {
+                continue;
+            };
+            if self.dice.one_in(20) {
+                let _ = process.cluster.forget(&name);
+            }
+            is_forgotten |= process.cluster.has_forgotten(id) == Ok(true);
+        }
+        if is_forgotten {
+            let late = self.dice.below(300);
+            self.lost = None;
+            self.new = Some(at);
+            self.replaced += 1;
+            self.nodes[at].starts_ms = Some(self.now_ms + late);
+            if self.dice.one_in(3) {
+                // It does not know yet.
+                self.nodes[at].wiped_ms = Some(self.now_ms + late + self.dice.below(1_000));
+            } else {
+                self.nodes[at].wipe();
+            }
+        }
+    }
+
+    /// It does not come back with what it has, unless it is forgotten.
+    pub(crate) fn lose(&mut self, at: usize) {
+        let Some(id) = id_of(&self.nodes[at]) else { return };
+        self.end(at, false, 0);
+        self.nodes[at].wiped_ms = None;
+        self.lost = Some(Lost { at, id });
+    }
+
+    /// Whether a name belongs to a data directory that is there no more, though nobody is lost: it was about to become a member when
+    /// that was forgotten, and did so then.
+    pub(crate) fn has_a_ghost(&self) -> bool {
+        let leads = self.nodes.iter().filter(|it| it.has_broker());
+        let rows =
+            leads.filter_map(|it| it.process.as_ref()).flat_map(|it| it.cluster.status().nodes);
+        let is_ghost = |row: &NodeRow| {
+            let node = self.nodes.iter().find(|it| it.name == row.name);
+            self.lost.is_none() && node.and_then(id_of) != row.raft_id
+        };
+        rows.into_iter().any(|row| is_ghost(&row))
+    }
+
+    /// All nodes vote in all groups, as one knows that leads.
+    pub(crate) fn all_are_members(&self) -> bool {
+        if self.nodes.iter().any(|it| it.wiped_ms.is_some()) {
+            return false;
+        }
+        let ids: Vec<_> = self.nodes.iter().map(id_of).collect();
+        let knows = |node: &Node| {
+            let Some(process) = node.process.as_ref().filter(|_| node.has_broker()) else {
+                return false;
+            };
+            let rows = process.cluster.status().nodes;
+            let known: Vec<_> = rows.iter().filter(|it| !it.joins).map(|it| it.raft_id).collect();
+            ids.iter().all(|id| known.contains(id)) && known.len() == ids.len()
+        };
+        self.nodes.iter().any(knows)
+    }
+
     pub(crate) fn isolate(&mut self, at: usize) {
         for other in 0..self.nodes.len() {
             self.cut.insert((at, other));
@@ -340,6 +457,32 @@ impl World {
 
     pub(crate) fn standing(&self, at: usize) -> Option<&Standing> {
         self.nodes[at].process.as_ref().map(|it| it.cluster.standing())
+    }
+
+    /// What each node knows, for whoever has to find out what went wrong.
+    pub(crate) fn picture(&self) -> String {
+        let mut text = format!("{:?}", self.told);
+        for node in &self.nodes {
+            text += &format!("\n{}", node.name);
+            let Some(process) = &node.process else { continue };
+            let status = process.cluster.status();
+            text += &format!(" {:?}, wiped {:?}", status.standing, node.wiped_ms);
+            for row in status.nodes {
+                text += &format!(
+                    "\n    {} {:?} {} joins {}",
+                    row.name, row.raft_id, row.is_running, row.joins
+                );
+            }
+            for group in status.groups {
+                text += &format!("\n    {group:?}");
+            }
+        }
+        text
+    }
+
+    /// Whether anybody has a link to it.
+    pub(crate) fn is_linked(&self, at: usize) -> bool {
+        self.views.keys().any(|(_, of)| *of == at)
     }
 
     /// The node that leads, if all others follow it.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Command, Tools, Word, answers, ignored, ignored_value, many, maybe, one};
+use super::{Command, Tools, Word, answers, flag, ignored, ignored_value, many, maybe, one};
 use crate::call::{Answer, Call};
 use crate::fault::{Code, Fault};
 
@@ -19,9 +19,24 @@ fn alone(it: &mut Call<'_>) -> Result<Answer, Fault> {
 fn members(it: &mut Call<'_>) -> Result<Answer, Fault> {
     it.say()?;
     Err(Fault::unavailable(
-        "the members of a cluster cannot be changed yet: nodes form one when all that are listed \
-         (cluster_formation.classic_config.nodes) are there for the first time, with empty data directories",
+        "not there: a node joins by its name in the lists of all nodes (cluster_formation.classic_config.nodes) \
+         and an empty data directory, and leaves by 'forget_cluster_node'",
     ))
+}
+
+/// Any node is asked: the one that leads does it, and it is done when all groups agree.
+fn forget(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    if it.flag("offline") {
+        it.say()?;
+        return Err(Fault::unavailable(
+            "--offline is not there: members are changed by a majority of them, which has to run",
+        ));
+    }
+    match it.delete("/api/leveret/cluster/nodes/{member}") {
+        // What stands against it is an error of the node for RabbitMQ's tools.
+        Err(Fault { code: Code::Software, text }) => Err(Fault::unavailable(text)),
+        answer => answer.map(|_| Answer::Done),
+    }
 }
 
 /// How often a command that waits looks.
@@ -94,16 +109,17 @@ pub(super) const COMMANDS: &[Command] = &[
     })
     .takes(&[one("count", "How many")])
     .says("Will wait for at least {count} nodes to join the cluster of {node}."),
-    Command::new("join_cluster", Tools::CTL, "Not there yet: members cannot be changed", members)
+    Command::new("join_cluster", Tools::CTL, "Not there: says how a node joins", members)
         .takes(&[ignored("disc"), ignored("ram"), NODE])
         .says("Clustering node {node} with {member}"),
-    Command::new("forget_cluster_node", Tools::CTL, "Not there yet: members cannot be changed", members)
-        .takes(&[ignored("offline"), NODE])
-        .says("Removing node {member} from the cluster"),
-    Command::new("rename_cluster_node", Tools::CTL, "Not there yet: members cannot be changed", members)
+    Command::new("forget_cluster_node", Tools::CTL, "Have the cluster forget a node that has stopped", forget)
+        .takes(&[flag("offline", "Not there: a majority has to run"), NODE])
+        .says("Removing node {member} from the cluster")
+        .or_missing(Code::Unavailable, "The node selected is not in the cluster."),
+    Command::new("rename_cluster_node", Tools::CTL, "Not there: nodes keep their names", members)
         .takes(&[many("members", "Nodes")])
         .says("Renaming cluster nodes: {members}"),
-    Command::new("update_cluster_nodes", Tools::CTL, "Not there yet: members cannot be changed", members)
+    Command::new("update_cluster_nodes", Tools::CTL, "Not there: nodes are listed", members)
         .takes(&[NODE])
         .says("Will seed {node} from {member} on next start"),
     Command::new("discover_peers", Tools::DIAGNOSTICS, "Show the nodes of the cluster", |it| {

@@ -44,10 +44,14 @@ fn cluster_status(it: &mut Call<'_>) -> Result<Answer, Fault> {
     };
     let is_alone = cluster.is_null() || cluster["standing"] == "alone";
     let mut shared = Shared::ask(it, is_alone)?;
+    let mut joining: Vec<String> = Vec::new();
     let (nodes, alarms) = match is_alone {
         true => (vec![Member::alone(&shared.status)], bullets(&shared.status["alarms"])),
         false => {
-            let all: Vec<_> = list(&cluster["nodes"]).map(|row| Member::of(row, &shared)).collect();
+            let rows = list(&cluster["nodes"]).map(|row| Member::of(row, &shared));
+            // Who joins is no member yet.
+            let (new, all): (Vec<_>, Vec<_>) = rows.partition(|node| node.joins);
+            joining = new.into_iter().map(|node| node.name).collect();
             let alarms = all.iter().flat_map(|node| node.alarms.iter().cloned()).collect();
             (all, alarms)
         }
@@ -106,9 +110,10 @@ fn cluster_status(it: &mut Call<'_>) -> Result<Answer, Fault> {
         "feature_flags": shared.flags.take(),
     });
     if !is_alone {
-        sections.push(("Leader", leader(&cluster, &nodes)));
+        sections.push(("Leader", leader(&cluster, &nodes, &joining)));
         sections.push(("Groups", list(&cluster["groups"]).map(group).collect()));
         document["alarms"] = nodes.iter().flat_map(|node| node.alarms.iter()).cloned().collect();
+        document["joining_nodes"] = json!(joining);
         for key in ["cluster_id", "standing", "leader", "reason", "groups"] {
             document[key] = cluster[key].clone();
         }
@@ -124,6 +129,8 @@ fn list(all: &Value) -> impl Iterator<Item = &Value> {
 struct Member {
     name: String,
     is_running: bool,
+    /// It has not all yet, or does not vote: no member yet.
+    joins: bool,
     why_not: Option<String>,
     version: String,
     rabbitmq: Value,
@@ -138,6 +145,7 @@ impl Member {
         Self {
             name: cell(&status["node"]),
             is_running: true,
+            joins: false,
             why_not: None,
             version: version(status, &status["leveret_version"]),
             rabbitmq: status["rabbitmq_version"].clone(),
@@ -161,6 +169,7 @@ impl Member {
         Self {
             alarms: raised.map(|(_, kind)| format!("{kind} alarm on node {name}")).collect(),
             is_running,
+            joins: row["joins"] == true,
             why_not: row["why_not"].as_str().map(str::to_owned),
             version: version(&shared.status, &row["version"]),
             cores: match is_own {
@@ -182,7 +191,7 @@ fn version(status: &Value, leveret: &Value) -> String {
 }
 
 /// Which node serves clients, or why none does, and which nodes are not there.
-fn leader(cluster: &Value, nodes: &[Member]) -> Vec<String> {
+fn leader(cluster: &Value, nodes: &[Member], joining: &[String]) -> Vec<String> {
     let leads = match cluster["leader"].as_str() {
         Some(leader) => format!("Node: {leader}, leads all groups and serves all clients"),
         None => cluster["reason"].as_str().unwrap_or("no node leads").to_owned(),
@@ -192,7 +201,8 @@ fn leader(cluster: &Value, nodes: &[Member]) -> Vec<String> {
         Some(why) => format!("Node: {}, not there: {why}", node.name),
         None => format!("Node: {}, not there", node.name),
     });
-    std::iter::once(leads).chain(absent).collect()
+    let new = joining.iter().map(|name| format!("Node: {name}, joins: no member until it has all"));
+    std::iter::once(leads).chain(absent).chain(new).collect()
 }
 
 /// A group, and how many batches its other members lack, if this node leads it.

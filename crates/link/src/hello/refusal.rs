@@ -80,6 +80,11 @@ pub enum Refusal {
     /// Its number is no member's.
     #[error("its Raft id {0} is not a member's: it was forgotten, or never was one")]
     NotAMember(RaftId),
+    /// It was a member.
+    #[error(
+        "its data directory, with Raft id {0}, was forgotten (forget_cluster_node): with an empty one it becomes a new member"
+    )]
+    Forgotten(RaftId),
     /// A member has its name, and another data directory.
     #[error(
         "its name belongs to the data directory with Raft id {member}, and it says {said}: \
@@ -119,9 +124,6 @@ pub enum Refusal {
     /// Nobody here expects it.
     #[error("its name is not in cluster_formation.classic_config.nodes here")]
     NotListed,
-    /// It is in no cluster, and the cluster of this node was founded without it.
-    #[error("it is in no cluster, and cluster {0} takes no new members yet")]
-    NewMember(ClusterId),
     /// It relays a client, and is in no cluster, or this node is not.
     #[error("clients are relayed between members of a cluster only")]
     Relay,

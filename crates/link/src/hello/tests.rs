@@ -21,6 +21,8 @@ struct Node {
     now_ms: u64,
     /// Name, Raft id and last start of the members that it knows.
     members: Vec<(&'static str, u64, u64)>,
+    /// Raft ids of those that were members.
+    forgotten: Vec<u64>,
     /// Names in its configuration.
     listed: Vec<&'static str>,
     /// Whom it calls.
@@ -34,6 +36,10 @@ impl Members for Node {
 
     fn named(&self, name: &str) -> Option<RaftId> {
         self.members.iter().find(|(own, ..)| *own == name).map(|(_, id, _)| RaftId(*id))
+    }
+
+    fn is_forgotten(&self, id: RaftId) -> bool {
+        self.forgotten.contains(&id.0)
     }
 
     fn is_listed(&self, name: &str) -> bool {
@@ -59,6 +65,7 @@ fn node(name: &'static str, raft_id: u64) -> Node {
         urgency: Urgency::Bulk,
         now_ms: NOW_MS,
         members: vec![("a@x", 1, 3), ("b@x", 2, 3)],
+        forgotten: vec![],
         listed: vec!["a@x", "b@x"],
         meant: "b@x",
     }
@@ -142,8 +149,13 @@ fn members_come_in() {
 #[test]
 fn who_founds_a_cluster_links() {
     let (member, founded) = (node("a@x", 1), blank("b@x", 2));
-    for (caller, called) in [(blank("a@x", 1), blank("b@x", 2)), (member.clone(), founded.clone())]
-    {
+    // A new node, and a cluster that was founded without it.
+    let others = Node { members: vec![("a@x", 1, 3)], ..member.clone() };
+    for (caller, called) in [
+        (blank("a@x", 1), blank("b@x", 2)),
+        (member.clone(), founded.clone()),
+        (others, founded.clone()),
+    ] {
         let (call, answer) = talk((&caller, &called), |_, _| {});
         for side in [call, answer] {
             assert!(side.outcome().unwrap().as_ref().unwrap().joins);
@@ -235,11 +247,10 @@ fn refusals() {
         "the other side says: b@x refuses a@x: its name is not in cluster_formation.classic_config.nodes here",
         "b@x refuses a@x: its name is not in cluster_formation.classic_config.nodes here",
     );
-    // A new node, and a cluster that was founded without it.
     check(
-        |a, b| (*a, b.members) = (blank("a@x", 1), vec![("b@x", 2, 3)]),
-        "the other side says: b@x refuses a@x: it is in no cluster, and cluster 00000000000000000000000000000001 takes no new members yet",
-        "b@x refuses a@x: it is in no cluster, and cluster 00000000000000000000000000000001 takes no new members yet",
+        |_, b| (b.members, b.forgotten) = (vec![("b@x", 2, 3)], vec![1]),
+        "the other side says: b@x refuses a@x: its data directory, with Raft id 0000000000000001, was forgotten (forget_cluster_node): with an empty one it becomes a new member",
+        "b@x refuses a@x: its data directory, with Raft id 0000000000000001, was forgotten (forget_cluster_node): with an empty one it becomes a new member",
     );
     check(
         |a, b| (a.facts.name, a.meant, b.facts.raft_id) = ("b@x".into(), "b@x", RaftId(3)),

@@ -39,6 +39,8 @@ pub enum NodeLetter {
     },
     /// The founder to each node: the cluster is this.
     Found(Founding),
+    /// A member to a node that has none of it yet: it is a member of a cluster that was founded without it.
+    Joining(Joining),
     /// A node has written that down.
     Founded {
         /// The cluster that it is a member of.
@@ -57,6 +59,23 @@ pub struct Founding {
     pub members: Vec<(RaftId, String)>,
     /// How many groups of queues there are.
     pub shards: u32,
+}
+
+/// A cluster as one that joins it has to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joining {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// How many groups of queues there are.
+    pub shards: u32,
+    /// Who founded it: the members behind the batch that all groups begin behind.
+    pub founders: Vec<RaftId>,
+    /// The number of the batch of group 0 as of which the rest is so.
+    pub as_of: u64,
+    /// All members, with the names of their nodes.
+    pub members: Vec<(RaftId, String)>,
+    /// Some that are members no more.
+    pub forgotten: Vec<(RaftId, String)>,
 }
 
 /// What a node tells of itself to the others, now and then.
@@ -155,13 +174,14 @@ const TIMEOUT_NOW: u8 = 12;
 const FOUND: u8 = 32;
 const FOUNDED: u8 = 33;
 const STATUS: u8 = 34;
+const JOINING: u8 = 40;
 
 impl NodeLetter {
     /// The connection that it goes over: what has batches is not to delay the rest.
     pub fn urgency(&self) -> Urgency {
         match self {
             Self::Replica { copies, .. } if !copies.is_empty() => Urgency::Bulk,
-            Self::Found(_) => Urgency::Bulk,
+            Self::Found(_) | Self::Joining(_) => Urgency::Bulk,
             Self::Replica { .. } | Self::Founded { .. } | Self::Status(_) => Urgency::Urgent,
         }
     }
@@ -175,6 +195,10 @@ impl NodeLetter {
             Self::Found(founding) => {
                 founding.put(to);
                 (FOUND, 0, 0)
+            }
+            Self::Joining(joining) => {
+                joining.put(to);
+                (JOINING, 0, 0)
             }
             Self::Founded { cluster } => {
                 cluster.put(to);
@@ -212,6 +236,7 @@ fn read_kind(envelope: &Envelope, from: &mut Reader<'_>) -> Result<NodeLetter, L
     }
     Ok(match kind.number() {
         FOUND => NodeLetter::Found(from.get()?),
+        JOINING => NodeLetter::Joining(from.get()?),
         FOUNDED => NodeLetter::Founded { cluster: from.get()? },
         STATUS => NodeLetter::Status(from.get()?),
         of_replica => {
@@ -320,6 +345,7 @@ structures! {
     Point { at, members }
     Members { voters, learners, outgoing, learners_next }
     Founding { cluster, members, shards }
+    Joining { cluster, shards, founders, as_of, members, forgotten }
     NodeStatus { name, version, started_ms, leads, groups, numbers, listed }
     GroupStatus { group, term, leader, last, stored, agreed, matched }
 }
@@ -363,7 +389,7 @@ impl Field for Change {
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, LetterError> {
-        Ok(Self { steps: get_list_of(Step::MIN, from)? })
+        Ok(Self::of(get_list_of(Step::MIN, from)?))
     }
 }
 
@@ -445,6 +471,7 @@ drawn!(MemberId RaftId);
 
 lists_of! {
     MemberId: 8
+    RaftId: 8
     String: 1
     (RaftId, String): 9
     (RaftId, u64): 9

@@ -8,7 +8,7 @@ use leveret_counting as counting;
 use leveret_link::frame::{Class, Envelope, Kind, Letter};
 use leveret_link::hello::{ClusterId, RaftId, Urgency};
 use leveret_link::letters::{
-    Founding, GroupStatus, NodeLetter, NodeNumbers, NodeStatus, WrongLetter,
+    Founding, GroupStatus, Joining, NodeLetter, NodeNumbers, NodeStatus, WrongLetter,
 };
 use leveret_link::payload::{Payload, Writer};
 use leveret_log::BatchName;
@@ -32,7 +32,7 @@ fn change(any: &mut Seeded) -> Change {
         let of = MemberId(any.next());
         [Step::Voter(of), Step::Learner(of), Step::Remove(of)][any.below(3)]
     });
-    Change { steps }
+    Change::of(steps)
 }
 
 fn members(any: &mut Seeded) -> Members {
@@ -92,6 +92,14 @@ fn any_letters(any: &mut Seeded) -> Vec<NodeLetter> {
     let listed = any.some(4, |any| any.text());
     let status = NodeStatus { name, version, started_ms, leads, groups, numbers, listed };
     all.push(NodeLetter::Status(Box::new(status)));
+    all.push(NodeLetter::Joining(Joining {
+        cluster,
+        shards: any.half(),
+        founders: any.some(5, |any| RaftId(any.next())),
+        as_of: any.word(),
+        members: any.some(5, |any| (RaftId(any.next()), any.text())),
+        forgotten: any.some(5, |any| (RaftId(any.next()), any.text())),
+    }));
     all
 }
 
@@ -135,7 +143,7 @@ fn batches_are_shared() {
 #[test]
 fn connections() {
     for letter in any_letters(&mut Seeded::brief(1)) {
-        let is_bulk = matches!(letter, NodeLetter::Found(_))
+        let is_bulk = matches!(letter, NodeLetter::Found(_) | NodeLetter::Joining(_))
             || matches!(&letter, NodeLetter::Replica { copies, .. } if !copies.is_empty());
         let want = if is_bulk { Urgency::Bulk } else { Urgency::Urgent };
         assert_eq!(letter.urgency(), want, "{letter:?}");
@@ -159,7 +167,12 @@ fn golden() {
     for (found, golden) in found.lines().zip(GOLDEN.lines()) {
         assert_eq!(found, golden, "today's bytes are others");
     }
-    assert_eq!(found.len(), GOLDEN.len(), "each letter has a line");
+    assert_eq!(
+        found.len(),
+        GOLDEN.len(),
+        "each letter has a line {}",
+        found.lines().last().unwrap()
+    );
     for line in golden_lines() {
         assert!(write(&NodeLetter::read(&line).unwrap()) == line);
     }

@@ -8,7 +8,13 @@ use crate::members::{Change, MemberId, Members, Step};
 /// Bytes of a step: what becomes of whom.
 const STEP: usize = 9;
 
-/// The bytes: for each step its kind and the member. The end of an exchange has none.
+/// Bytes of a name at most.
+const NAME_MAX: usize = u8::MAX as usize;
+
+/// The kind of a name, which follows the steps: the member, the length of the name in one byte, and the name.
+const NAME: u8 = 3;
+
+/// The bytes: for each step its kind and the member, then the names. The end of an exchange has none.
 pub(crate) fn encode(change: &Change) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(change.steps.len() * STEP);
     for step in &change.steps {
@@ -19,23 +25,41 @@ pub(crate) fn encode(change: &Change) -> Vec<u8> {
         });
         bytes.extend(step.of().0.to_le_bytes());
     }
+    for (id, name) in &change.names {
+        let name = &name[..name.floor_char_boundary(NAME_MAX)];
+        bytes.push(NAME);
+        bytes.extend(id.0.to_le_bytes());
+        bytes.push(name.len() as u8);
+        bytes.extend(name.as_bytes());
+    }
     bytes
 }
 
 /// The change that these bytes are, if they are one.
-pub(crate) fn decode(bytes: &[u8]) -> Option<Change> {
-    let (steps, rest) = bytes.as_chunks::<STEP>();
-    let step = |[kind, id @ ..]: &[u8; STEP]| {
+pub(crate) fn decode(mut bytes: &[u8]) -> Option<Change> {
+    let mut change = Change::default();
+    while let Some(([kind, id @ ..], rest)) = bytes.split_first_chunk::<STEP>() {
         let id = MemberId(u64::from_le_bytes(*id));
-        match kind {
-            0 => Some(Step::Voter(id)),
-            1 => Some(Step::Learner(id)),
-            2 => Some(Step::Remove(id)),
-            _ => None,
+        bytes = rest;
+        let step = match *kind {
+            0 => Step::Voter(id),
+            1 => Step::Learner(id),
+            2 => Step::Remove(id),
+            NAME => {
+                let (len, rest) = rest.split_first()?;
+                let (name, rest) = rest.split_at_checked(usize::from(*len))?;
+                change.names.push((id, std::str::from_utf8(name).ok()?.to_owned()));
+                bytes = rest;
+                continue;
+            }
+            _ => return None,
+        };
+        if !change.names.is_empty() {
+            return None;
         }
-    };
-    let steps = steps.iter().map(step).collect::<Option<_>>()?;
-    rest.is_empty().then_some(Change { steps })
+        change.steps.push(step);
+    }
+    bytes.is_empty().then_some(change)
 }
 
 /// A point in words of the log: of each kind of member, how many there are, and who.
@@ -77,14 +101,29 @@ mod tests {
         let ids = [1, 7, u64::MAX].map(MemberId);
         let steps = [Step::Voter(ids[0]), Step::Learner(ids[1]), Step::Remove(ids[2])];
         for count in 0..=steps.len() {
-            let change = Change { steps: steps[..count].to_vec() };
+            let change = Change::of(steps[..count].to_vec());
             let bytes = encode(&change);
             assert_eq!(decode(&bytes), Some(change));
             for len in (0..bytes.len()).filter(|len| len % STEP > 0) {
                 assert_eq!(decode(&bytes[..len]), None, "{len} bytes");
             }
         }
-        assert_eq!(decode(&[3; STEP]), None, "no such kind");
+        assert_eq!(decode(&[4; STEP]), None, "no such kind");
+    }
+
+    #[test]
+    fn names_come_back() {
+        let names = [(MemberId(7), "rabbit@a".to_owned()), (MemberId(9), "é".repeat(120))];
+        let change = Change { steps: vec![Step::Learner(MemberId(7))], names: names.to_vec() };
+        let bytes = encode(&change);
+        assert_eq!(decode(&bytes), Some(change.clone()));
+        for len in 0..bytes.len() {
+            assert_ne!(decode(&bytes[..len]), Some(change.clone()), "{len} bytes");
+        }
+        let step_behind = [&bytes[STEP..], &bytes[..STEP]].concat();
+        assert_eq!(decode(&step_behind), None, "one change has one text");
+        let long = Change { names: vec![(MemberId(7), "é".repeat(200))], ..change };
+        assert_eq!(decode(&encode(&long)).unwrap().names[0].1, "é".repeat(127));
     }
 
     #[test]

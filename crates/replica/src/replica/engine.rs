@@ -66,6 +66,11 @@ impl Replica {
         self.finish(tail, output);
     }
 
+    /// What a change of members calls a new one, as long as the log has it.
+    pub(crate) fn named(&self, id: MemberId) -> Option<&str> {
+        self.log().named(id)
+    }
+
     /// Takes new entries into the log.
     fn take(&mut self, entries: Vec<Entry>, source: NewEntries, output: &mut Output) {
         let first = entries[0].index;

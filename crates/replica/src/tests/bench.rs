@@ -185,7 +185,7 @@ impl Bench {
     }
 
     pub(super) fn change(&mut self, number: u64, steps: &[Step]) {
-        let change = Change { steps: steps.to_vec() };
+        let change = Change::of(steps.to_vec());
         let output = self.seat(number).replica.change(change).expect("it leads");
         self.handle(number, output);
     }

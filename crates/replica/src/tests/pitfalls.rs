@@ -470,7 +470,7 @@ fn members_change_one_by_one_and_by_exchange() {
     bench.change(1, &[Step::Voter(id(4))]);
     bench.deliver(&[1, 2, 3, 4, 5]);
     bench.change(1, &[Step::Voter(id(5)), Step::Remove(id(3))]);
-    let busy = bench.seat(1).replica.change(Change { steps: vec![Step::Remove(id(2))] });
+    let busy = bench.seat(1).replica.change(Change::of(vec![Step::Remove(id(2))]));
     assert!(matches!(busy, Err(NotNow)), "one at a time");
     bench.deliver(&[1, 2, 3, 4, 5]);
     // What the exchange ends with is made once, by the leader itself.
@@ -483,7 +483,7 @@ fn members_change_one_by_one_and_by_exchange() {
         assert_eq!(bench.replica(number).agreed(), bench.replica(1).last());
         assert_eq!(bench.replica(number).members().voters, [1, 2, 4, 5].map(id));
     }
-    let own = bench.seat(1).replica.change(Change { steps: vec![Step::Remove(id(1))] });
+    let own = bench.seat(1).replica.change(Change::of(vec![Step::Remove(id(1))]));
     assert!(matches!(own, Err(NotNow)), "the leader itself");
     let none = bench.seat(1).replica.change(Change::default());
     assert!(matches!(none, Err(NotNow)));
@@ -519,6 +519,35 @@ fn a_new_member_begins_with_a_snapshot() {
     assert_eq!(bench.replica(4).last(), name(0, 0));
     catch_up(&mut bench, 4, &[1, 2, 3, 4]);
     assert_eq!(bench.replica(4).members().voters, [1, 2, 3].map(id));
+}
+
+/// A new member may begin where its group began, with those who were members then: it takes all batches from there on. It stands for
+/// nothing before it votes, though the engine would have it.
+#[test]
+fn a_new_member_begins_where_its_group_began() {
+    let mut bench = led();
+    bench.open(4, MemoryBatches::new(founded(3)), Word::default());
+    bench.pass_quiet(4);
+    bench.change(1, &[Step::Learner(id(4))]);
+    let all = [1, 2, 3, 4];
+    for _ in 0..6 {
+        bench.deliver(&all);
+        bench.ticks(1, 1);
+    }
+    bench.deliver(&all);
+    assert_eq!(bench.replica(4).last(), bench.replica(1).last());
+    assert_eq!(bench.replica(4).members().learners, [id(4)]);
+    let stood = bench.seat(4).replica.lose_sight(id(1), 0);
+    assert_eq!(stood.messages, []);
+    bench.ticks(1, 1);
+    bench.deliver(&all);
+    bench.change(1, &[Step::Voter(id(4))]);
+    bench.deliver(&all);
+    bench.ticks(1, 1);
+    bench.deliver(&all);
+    assert_eq!(bench.replica(4).members().voters, all.map(id));
+    let stood = bench.seat(4).replica.lose_sight(id(1), 0);
+    assert_eq!(stood.messages.len(), 3, "{stood:?}");
 }
 
 #[test]

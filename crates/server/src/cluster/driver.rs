@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use leveret_cluster::{Cluster, ClusterActions, DiskOwner as Owner, Identity, Setup, Standing};
+use leveret_cluster::{
+    Cluster, ClusterActions, DiskOwner as Owner, ForgetError, Identity, Setup, Standing,
+};
 use leveret_config::Config;
 use leveret_config::cluster::Formation;
 use leveret_link::hello::{ClusterId, RaftId, Secret};
@@ -88,6 +90,9 @@ pub(crate) fn refuse_of_a_member(dir: &Path) -> anyhow::Result<()> {
         nodes.join(", "),
     )
 }
+
+/// A node, its name, and who waits until it is forgotten.
+type Forgetting = (RaftId, String, oneshot::Sender<Result<(), ForgetError>>);
 
 /// What became of a write of the identity, with its bytes if it failed.
 type IdentityWritten = Result<(), (anyhow::Error, Vec<u8>)>;
@@ -192,6 +197,7 @@ pub(super) fn start(
         own: status,
         leads: false,
         leaving: None,
+        forgetting: Vec::new(),
         writing: None,
         to_write: None,
         has_ended: false,
@@ -274,6 +280,8 @@ struct Driver {
     /// The broker runs here, or is about to: once it was told to.
     leads: bool,
     leaving: Option<oneshot::Sender<()>>,
+    /// Nodes that are to be forgotten, and who waits for that.
+    forgetting: Vec<Forgetting>,
     /// The identity on its way to the disk.
     writing: Option<JoinHandle<IdentityWritten>>,
     /// The one that could not be written.
@@ -322,6 +330,7 @@ impl Driver {
             // Before it is said that another one may lead.
             self.leading.set(self.cluster.lease());
             self.act(actions);
+            self.answer_who_forgets();
         }
         self.links.close().await;
     }
@@ -368,6 +377,39 @@ impl Driver {
                 self.cluster.stop();
                 self.leaving = Some(reply);
             }
+            Order::Forget(name, reply) => match self.cluster.forget(&name) {
+                Ok(id) => {
+                    tracing::info!(node = name, %id, "the cluster is to forget a node");
+                    self.forgetting.push((id, name, reply));
+                }
+                Err(why) => _ = reply.send(Err(why)),
+            },
+        }
+    }
+
+    /// Those who asked for a node to be forgotten, once it is, or is not to be.
+    fn answer_who_forgets(&mut self) {
+        let Self { cluster, forgetting, .. } = self;
+        let mut is_told = false;
+        for (id, name, reply) in std::mem::take(forgetting) {
+            let done = match cluster.has_forgotten(id) {
+                // Who asked may be gone: it is done all the same.
+                Ok(false) if !reply.is_closed() => {
+                    forgetting.push((id, name, reply));
+                    continue;
+                }
+                Ok(false) => continue,
+                Ok(true) => {
+                    tracing::info!(node = name, %id, "the cluster has forgotten a node");
+                    Ok(())
+                }
+                Err(why) => Err(why),
+            };
+            _ = reply.send(done);
+            is_told = true;
+        }
+        if is_told {
+            self.tell();
         }
     }
 

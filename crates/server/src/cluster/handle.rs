@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use leveret_cluster::ForgetError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
@@ -24,6 +25,44 @@ pub(super) enum Order {
     Lend(oneshot::Sender<Vec<NodeLog>>),
     /// To end: another member is to lead, if that can be.
     Leave(oneshot::Sender<()>),
+    /// To have the cluster forget a node: answered when that is agreed upon, or why it is not.
+    Forget(String, oneshot::Sender<Result<(), ForgetError>>),
+}
+
+/// How front ends have members changed.
+#[derive(Clone, Debug)]
+pub struct MemberChanges(mpsc::UnboundedSender<Order>);
+
+/// Why a change of members was not agreed upon.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// It is not to be.
+    #[error(transparent)]
+    Refused(#[from] ForgetError),
+    /// It may be agreed upon later.
+    #[error(
+        "it is not agreed upon yet, and is tried as long as this node leads: see 'leveret ctl cluster_status'"
+    )]
+    Late,
+    /// This node leads no more.
+    #[error("this node leads no more: ask again")]
+    Over,
+}
+
+/// So long a change of members is waited for.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(10);
+
+impl MemberChanges {
+    /// Has the cluster forget a node, and waits until that is agreed upon in all groups.
+    pub async fn forget(&self, name: &str) -> Result<(), ChangeError> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(Order::Forget(name.to_owned(), reply)).map_err(|_| ChangeError::Over)?;
+        match tokio::time::timeout(CHANGE_PATIENCE, answer).await {
+            Ok(Ok(answer)) => Ok(answer?),
+            Ok(Err(_)) => Err(ChangeError::Over),
+            Err(_) => Err(ChangeError::Late),
+        }
+    }
 }
 
 /// What the process has to do.
@@ -64,6 +103,11 @@ impl Handle {
         let (reply, answer) = oneshot::channel();
         self.orders.send(order(reply)).ok()?;
         answer.await.ok()
+    }
+
+    /// For front ends.
+    pub(super) fn changes(&self) -> MemberChanges {
+        MemberChanges(self.orders.clone())
     }
 
     /// The logs of all groups, by number. None if this node leads no more.

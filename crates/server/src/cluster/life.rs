@@ -148,6 +148,7 @@ pub(crate) fn serve(
     let mut options = read.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
     options.about.config_files.clone_from(&loaded.files);
     options.about.logs = logs.clone();
+    options.members = Some(handle.changes());
     (options.led, options.views, options.arrivals) = (Some(led), Some(views), Some(arrivals));
     run(options, signals, fronts.broker, give_back)
 }

@@ -187,6 +187,10 @@ impl Members for State {
         self.members.named(name)
     }
 
+    fn is_forgotten(&self, id: RaftId) -> bool {
+        self.members.is_forgotten(id)
+    }
+
     fn is_listed(&self, name: &str) -> bool {
         self.names.iter().any(|listed| listed == name)
     }
@@ -202,6 +206,10 @@ impl Members for NoMembers {
 
     fn named(&self, _: &str) -> Option<RaftId> {
         None
+    }
+
+    fn is_forgotten(&self, _: RaftId) -> bool {
+        false
     }
 
     fn is_listed(&self, _: &str) -> bool {
@@ -288,11 +296,16 @@ impl Links {
         Ok(Self(inner))
     }
 
-    /// What this node is by now, and who is a member. Links that are there stay.
+    /// What this node is by now, and who is a member. Links that are there stay, but to those who were forgotten.
     pub fn set_members(&self, facts: NodeFacts, members: impl Members + Send + Sync + 'static) {
         let mut state = self.0.state.lock();
         state.own = facts;
         state.members = Box::new(members);
+        let State { members, links, .. } = &mut *state;
+        // A connection whose line has ended ends once it has written what was there.
+        let gone: Vec<_> = links.extract_if(|id, _| members.is_forgotten(*id)).collect();
+        drop(state);
+        drop(gone);
     }
 
     /// Sends a letter. It is dropped if there is no link, or too much waits for that node.

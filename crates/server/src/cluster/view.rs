@@ -38,6 +38,8 @@ pub enum Standing {
     /// There is no cluster yet: not all nodes are there.
     #[default]
     Forming,
+    /// It is in no cluster, and waits to be taken into that of the others.
+    Joining,
     /// No node is known to lead.
     Waits,
     /// Another node leads.
@@ -55,6 +57,8 @@ pub struct NodeView {
     pub running: bool,
     /// It leads all groups.
     pub leads: bool,
+    /// It is about to become a member: it has not all of all groups yet.
+    pub joins: bool,
     /// Why it is not linked, in words.
     pub why_not: Option<String>,
     /// What it told last; none of one that was never heard of.
@@ -119,14 +123,19 @@ impl GroupView {
 }
 
 impl ClusterView {
-    /// Nodes that are running, this one among them.
+    /// Members that decide, whether they run or not.
+    fn deciding(&self) -> impl Iterator<Item = &NodeView> {
+        self.nodes.iter().filter(|it| !it.joins)
+    }
+
+    /// Members that are running, this one among them, without those that join.
     pub fn running(&self) -> usize {
-        self.nodes.iter().filter(|it| it.running).count()
+        self.deciding().filter(|it| it.running).count()
     }
 
     /// Fewer running nodes than this decide nothing.
     pub fn majority(&self) -> usize {
-        self.nodes.len() / 2 + 1
+        self.deciding().count() / 2 + 1
     }
 
     /// Whether nothing would be decided any more without the node that has this view.
@@ -146,12 +155,19 @@ impl ClusterView {
         }
         let what = match self.standing {
             Standing::Forming => "the cluster is not founded yet",
+            Standing::Joining => {
+                let cluster = self.cluster_id.as_deref().unwrap_or_default();
+                return Some(format!(
+                    "this node waits to be taken into cluster {cluster}: the node that leads that one does so if it lists this one's \
+                     name, and this one lists all members"
+                ));
+            }
             _ => "no node leads the cluster now",
         };
-        let (here, all) = (self.running(), self.nodes.len());
+        let (here, all) = (self.running(), self.deciding().count());
         let are = if here == 1 { "is" } else { "are" };
         let missing: Vec<&str> =
-            self.nodes.iter().filter(|it| !it.running).map(|it| &*it.name).collect();
+            self.deciding().filter(|it| !it.running).map(|it| &*it.name).collect();
         let missing = match missing.is_empty() {
             true => String::new(),
             false => format!(", missing {}", missing.join(", ")),
@@ -190,6 +206,20 @@ mod tests {
             ..view(Standing::Follows, [true, true, false])
         };
         assert_eq!(led.why_not_served(), None);
+    }
+
+    /// A node that is about to become a member is in no majority.
+    #[test]
+    fn who_joins_does_not_count() {
+        let mut view = view(Standing::Waits, [true, false, true]);
+        view.nodes[2].joins = true;
+        assert_eq!((view.running(), view.majority()), (1, 2));
+        let want = "no node leads the cluster now: 1 of 2 nodes is here, missing rabbit@b";
+        assert_eq!(view.why_not_served().as_deref(), Some(want));
+        view.standing = Standing::Joining;
+        view.cluster_id = Some("c0ffee".to_owned());
+        let why = view.why_not_served().unwrap();
+        assert!(why.starts_with("this node waits to be taken into cluster c0ffee"), "{why}");
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl World {
             (1, _, Some(spare)) if members.voters.len() > 2 => vec![Step::Learner(spare)],
             _ => return Ok(()),
         };
-        self.done.changes += u64::from(member.change(Change { steps }).is_ok());
+        self.done.changes += u64::from(member.change(Change::of(steps)).is_ok());
         self.after(leader)
     }
 }

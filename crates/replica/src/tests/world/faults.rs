@@ -206,7 +206,7 @@ impl World {
             }
             _ => return Ok(()),
         };
-        match replica.change(Change { steps }) {
+        match replica.change(Change::of(steps)) {
             Ok(output) => {
                 self.changes += 1;
                 self.handle(leader, None, output)

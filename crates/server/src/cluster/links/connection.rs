@@ -121,6 +121,10 @@ fn len(letter: &NodeLetter) -> usize {
         NodeLetter::Found(founding) => {
             founding.members.iter().map(|(_, name)| 16 + name.len()).sum()
         }
+        NodeLetter::Joining(joining) => {
+            let named = joining.members.iter().chain(&joining.forgotten);
+            8 * joining.founders.len() + named.map(|(_, name)| 16 + name.len()).sum::<usize>()
+        }
         NodeLetter::Founded { .. } => 16,
         NodeLetter::Status(status) => {
             256 + status.groups.iter().map(|group| 64 + 16 * group.matched.len()).sum::<usize>()

@@ -114,10 +114,17 @@ impl Members for Known {
         self.0.iter().find(|(member, _)| *member == name).map(|(_, id)| RaftId(*id))
     }
 
+    fn is_forgotten(&self, id: RaftId) -> bool {
+        self.0.contains(&(FORGOTTEN, id.0))
+    }
+
     fn is_listed(&self, _: &str) -> bool {
         true
     }
 }
+
+/// What a node is called in [`Known`] that was a member.
+const FORGOTTEN: &str = "forgotten";
 
 impl NodePlace {
     /// The same as a member.
@@ -315,10 +322,10 @@ async fn refusals_are_said_once() {
     )
     .await;
     refuse(
-        |[_, b]| b.cluster = Some((CLUSTER, Known(vec![("b@x", 2), ("c@x", 3)]))),
+        |[_, b]| b.cluster = Some((CLUSTER, Known(vec![("b@x", 2), ("a@x", 9)]))),
         [
-            "the other side says: b@x refuses a@x: it is in no cluster, and cluster 00000000000000000000000000000001 takes no new members yet",
-            "b@x refuses a@x: it is in no cluster, and cluster 00000000000000000000000000000001 takes no new members yet",
+            "the other side says: b@x refuses a@x: its name belongs to the data directory with Raft id 0000000000000009, and it says 0000000000000001: if the old directory is lost, forget_cluster_node first",
+            "b@x refuses a@x: its name belongs to the data directory with Raft id 0000000000000009, and it says 0000000000000001: if the old directory is lost, forget_cluster_node first",
         ],
     )
     .await;
@@ -384,4 +391,16 @@ async fn a_member_that_does_not_know_it() {
     let [mut a, mut b] = start_all(&places);
     a.links.set_members(places[0].member(), Known(vec![("a@x", 1), ("b@x", 2)]));
     assert_eq!((a.linked().await, b.linked().await), (b.id, a.id));
+}
+
+/// The link to a member ends that is forgotten, and it is not let in again.
+#[tokio::test]
+async fn who_is_forgotten_is_let_go() {
+    let places = [NodePlace::new("a@x", 1), NodePlace::new("b@x", 2)];
+    let [mut a, mut b] = start_all(&places);
+    a.links.set_members(places[0].member(), Known(vec![("a@x", 1), ("b@x", 2)]));
+    assert_eq!((a.linked().await, b.linked().await), (b.id, a.id));
+    a.links.set_members(places[0].member(), Known(vec![("a@x", 1), (FORGOTTEN, 2)]));
+    assert_eq!((a.unlinked().await, b.unlinked().await), (b.id, a.id));
+    until(|| a.why_not("b@x").is_some_and(|it| it.contains("was forgotten"))).await;
 }

@@ -10,15 +10,20 @@ impl ClusterView {
     pub(crate) fn of(status: &ClusterStatus) -> Self {
         let named = |id| status.nodes.iter().find(|it| it.raft_id == Some(id));
         let own = || status.nodes.iter().find(|it| it.name == status.own);
+        let cluster = match &status.standing {
+            Known::Joining(cluster) => Some(*cluster),
+            _ => status.cluster,
+        };
         let (standing, leader) = match &status.standing {
             Known::Forming { .. } => (Standing::Forming, None),
+            Known::Joining(_) => (Standing::Joining, None),
             Known::Waits => (Standing::Waits, None),
             Known::Follows(id) => (Standing::Follows, named(*id)),
             Known::Leads => (Standing::Leads, own()),
         };
         let leads = |node: &NodeRow| leader.is_some_and(|it| it.name == node.name);
         Self {
-            cluster_id: status.cluster.map(|it| it.to_string()),
+            cluster_id: cluster.map(|it| it.to_string()),
             node: status.own.clone(),
             standing,
             leader: leader.map(|it| it.name.clone()),
@@ -33,6 +38,7 @@ fn node(row: &NodeRow, leads: bool) -> NodeView {
     NodeView {
         name: row.name.clone(),
         running: row.is_running,
+        joins: row.joins,
         leads,
         why_not: row.why_not.clone(),
         told: row.status.as_ref().map(told),
