@@ -609,6 +609,11 @@ impl Connection {
         self.wake.notify_one();
     }
 
+    /// Ends the socket, whatever the client was to hear.
+    pub(crate) fn cut(&self) {
+        let _ = self.socket.get_ref().shutdown(std::net::Shutdown::Both);
+    }
+
     /// Whether the connection is over and to be forgotten.
     pub(crate) fn is_done(&self) -> bool {
         self.is_done.load(Ordering::Acquire)

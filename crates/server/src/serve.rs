@@ -246,7 +246,15 @@ pub fn run(
         let asks = (&mut stops, &mut asked);
         let mut end = serve_until_the_end(&node, &mut filling, asks, &mut led, is_ready).await;
         if let (Ends::Deposed, Some(led)) = (&end, led.as_ref()) {
+            // The process is replaced when all its threads have ended, and one whose disk stands still does not. Meanwhile clients are
+            // to find another node: nobody listens here, and no connection stays.
+            for task in accepting {
+                task.abort();
+                // It has let go of its socket then.
+                let _ = task.await;
+            }
             close_connections(&node, Farewell::Deposed).await;
+            node.connections().iter().for_each(|it| it.cut());
             if !is_asked(&mut stops, &mut asked).await {
                 return led.begin_anew(&logs);
             }

@@ -34,7 +34,7 @@ pub(crate) struct Lines(Arc<(Mutex<Written>, Condvar)>, Arc<Mutex<()>>);
 type Written = (Vec<String>, bool);
 
 impl Lines {
-    fn follow(source: impl Read + Send + 'static) -> Self {
+    pub(crate) fn follow(source: impl Read + Send + 'static) -> Self {
         let lines = Self::default();
         let ours = lines.clone();
         std::thread::spawn(move || {

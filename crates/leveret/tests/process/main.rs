@@ -7,6 +7,7 @@ mod auth;
 mod bodies;
 mod broker;
 mod budget;
+mod cluster;
 mod control;
 mod damage;
 mod disk;

@@ -1,0 +1,114 @@
+//! Three nodes that are one broker.
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Stdio};
+use std::time::Instant;
+
+use leveret_client::{Connection, Options, QueueDeclare, Uri};
+use rustix::process::{Pid, Signal};
+
+use crate::broker::{Lines, PATIENCE, leveret};
+
+/// The properties of a message: its delivery mode alone.
+const PERSISTENT: [u8; 3] = [0x10, 0, 2];
+
+/// A node of a cluster. Killed when dropped.
+struct Member {
+    child: Child,
+    log: Lines,
+    _dir: tempfile::TempDir,
+}
+
+impl Member {
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Where clients of the node that leads come in, if this one led last.
+    fn led(&self) -> Option<SocketAddr> {
+        let ready = self.log.with(" is ready").pop()?;
+        let (_, rest) = ready.split_once("amqp=\"")?;
+        rest.split_once('"')?.0.parse().ok()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn three() -> Vec<Member> {
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap();
+    // All at once, or two may be the same.
+    let ports: Vec<_> = [free(), free(), free()].map(|it| it.local_addr().unwrap().port()).into();
+    let start = |own: usize| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = leveret(&["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
+        command.arg(dir.path());
+        let mut settings = vec![
+            format!("node_name=rabbit@{own}"),
+            format!("cluster.port={}", ports[own]),
+            "cluster.listen=127.0.0.1".to_owned(),
+            "cluster.secret=a secret of all three nodes".to_owned(),
+        ];
+        for (at, port) in ports.iter().enumerate() {
+            let key = "cluster_formation.classic_config";
+            settings.push(format!("{key}.nodes.{}=rabbit@{at}", at + 1));
+            settings.push(format!("{key}.addresses.{}=127.0.0.1:{port}", at + 1));
+        }
+        settings.iter().for_each(|it| _ = command.args(["--set", it]));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let log = Lines::follow(child.stdout.take().unwrap());
+        Member { child, log, _dir: dir }
+    };
+    (0..3).map(start).collect()
+}
+
+/// The node that leads, of these.
+#[track_caller]
+fn leader(members: &[Member], among: &[usize]) -> (usize, SocketAddr) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let found = among.iter().find_map(|at| Some((*at, members[*at].led()?)));
+        if let Some(found) = found {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "nobody leads");
+        std::thread::yield_now();
+    }
+}
+
+fn connect(address: SocketAddr) -> (Connection, u16) {
+    let uri = Uri { host: address.ip().to_string(), port: address.port(), ..Uri::default() };
+    let options = Options { heartbeat_s: Some(0), ..Options::default() };
+    let mut client = Connection::open(&uri, &options).unwrap();
+    let channel = client.open_channel().unwrap();
+    (client, channel)
+}
+
+/// What it was asked meanwhile it does not answer when it goes on, though its client is there and it does not know of another leader.
+#[test]
+fn a_node_that_stood_still_gives_out_nothing() {
+    let members = three();
+    let (old, address) = leader(&members, &[0, 1, 2]);
+    let (mut client, channel) = connect(address);
+    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, "orders", &durable).unwrap();
+    client.tx_select(channel).unwrap();
+    client.publish(channel, "", "orders", &PERSISTENT, b"one");
+    client.tx_commit(channel).unwrap();
+    members[old].signal(Signal::STOP);
+    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
+    let (_, address) = leader(&members, &others);
+    let asks =
+        std::thread::spawn(move || client.get(channel, "orders", false).map(|it| it.is_some()));
+    let (mut another, channel) = connect(address);
+    let got = another.get(channel, "orders", false).unwrap().expect("it was confirmed");
+    assert!(got.redelivered, "the other node may have delivered it");
+    members[old].signal(Signal::CONT);
+    let answer = asks.join().unwrap();
+    assert!(answer.is_err(), "{answer:?}");
+}
