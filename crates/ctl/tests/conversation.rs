@@ -260,6 +260,9 @@ fn looks() {
         "Node rabbit@here seems to be the only one in a single node cluster, the check does not apply\n");
     check("-q await_online_quorum_plus_one", &[(critical, 503, r#"{"status": "failed"}"#), (critical, 200, r#"{"status": "ok"}"#)], "");
     let (cluster, two) = ("GET /api/leveret/cluster", r#"{"nodes": [{"running": true}, {"running": true}, {"running": false}]}"#);
+    let follows = r#"{"node": "rabbit@here", "standing": "follows", "nodes": [{"name": "rabbit@here", "joins": false}, {"name": "rabbit@there"}]}"#;
+    check("-q join_cluster rabbit@there", &[("GET /api/leveret/cluster", 200, follows)],
+        "The node is already a member of this cluster\n");
     check("-q await_online_nodes 2", &[(cluster, 200, r#"{"nodes": [{"running": true}]}"#), (cluster, 200, two)], "");
     // As RabbitMQ's `encode` made it.
     check("decode {encrypted,<<\"37gYgVR5f3by1n8K0688LLJ6n7CDDKHIf9CKRq++vN4FZctkCWUA9LPlS937qK6V\">>} pass", &[],
@@ -348,7 +351,11 @@ fn refusals() {
         Code::Unavailable, "this node stands alone");
     refused("grow rabbit@there all", &[("GET /api/nodes?columns=name,leads", 200, r#"[{"name": "rabbit@here"}]"#)],
         Code::Usage, "not a member of the cluster");
-    refused("join_cluster rabbit@there", &[], Code::Unavailable, "in the lists of all nodes");
+    let alone = ("GET /api/leveret/cluster", 200, r#"{"node": "rabbit@here", "standing": "alone", "nodes": [{"name": "rabbit@here"}]}"#);
+    refused("join_cluster rabbit@there", &[alone], Code::Unavailable, "in the lists of all nodes");
+    refused("join_cluster rabbit@here", &[alone], Code::Software, "cannot cluster node with itself: rabbit@here");
+    let joining = r#"{"node": "rabbit@here", "standing": "follows", "nodes": [{"name": "rabbit@here", "joins": true}, {"name": "rabbit@there"}]}"#;
+    refused("join_cluster rabbit@there", &[("GET /api/leveret/cluster", 200, joining)], Code::Unavailable, "in the lists of all nodes");
     refused("forget_cluster_node --offline rabbit@there", &[], Code::Unavailable, "which has to run");
     let gone = "DELETE /api/leveret/cluster/nodes/rabbit%40there";
     refused("forget_cluster_node rabbit@there", &[(gone, 404, r#"{"error":"not_found","reason":"The node selected is not in the cluster."}"#)],

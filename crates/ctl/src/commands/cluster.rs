@@ -24,6 +24,27 @@ fn members(it: &mut Call<'_>) -> Result<Answer, Fault> {
     ))
 }
 
+/// Nodes join by their lists: what scripts ask for is there, or is not.
+fn join(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let cluster = it.get("/api/leveret/cluster")?;
+    let (own, other) = (cluster["node"].as_str().unwrap_or_default(), it.word("member"));
+    if own == other {
+        let text = format!("cannot cluster node with itself: {own}");
+        it.say()?;
+        return Err(Fault::software(text));
+    }
+    let nodes = cluster["nodes"].as_array().into_iter().flatten();
+    let is_member = |name: &str| {
+        let row = nodes.clone().find(|row| row["name"] == name);
+        row.is_some_and(|row| row["joins"] != true)
+    };
+    let is_founded = !matches!(cluster["standing"].as_str(), Some("alone" | "forming" | "joining"));
+    if is_founded && is_member(own) && is_member(other) {
+        return Ok(Answer::Message("The node is already a member of this cluster".to_owned()));
+    }
+    members(it)
+}
+
 /// Any node is asked: the one that leads does it, and it is done when all groups agree.
 fn forget(it: &mut Call<'_>) -> Result<Answer, Fault> {
     if it.flag("offline") {
@@ -109,7 +130,7 @@ pub(super) const COMMANDS: &[Command] = &[
     })
     .takes(&[one("count", "How many")])
     .says("Will wait for at least {count} nodes to join the cluster of {node}."),
-    Command::new("join_cluster", Tools::CTL, "Not there: says how a node joins", members)
+    Command::new("join_cluster", Tools::CTL, "Done if the node is a member; else says how a node joins", join)
         .takes(&[ignored("disc"), ignored("ram"), NODE])
         .says("Clustering node {node} with {member}"),
     Command::new("forget_cluster_node", Tools::CTL, "Have the cluster forget a node that has stopped", forget)
