@@ -28,6 +28,7 @@ mod traffic;
 
 use broker::Broker;
 use chance::Chance;
+use disk::Disk;
 use member::{Member, Site};
 use net::Net;
 use report::Played;
@@ -38,6 +39,8 @@ use traffic::{Load, Traffic};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long nothing happens before the first fault: the pauses of that time are what those of faults stand beside.
 const UNDISTURBED: Duration = Duration::from_secs(2);
+/// Rounds of the tests that need small disks, or little that is kept.
+const SMALL: [&str; 1] = ["leader-disk-full"];
 /// MiB of a log that are let go of soon: what a node lacks that was away for `follower-away` is more.
 const LITTLE_KEPT: u64 = 4;
 
@@ -147,9 +150,15 @@ impl ClusterArgs {
     }
 }
 
-/// The rounds of every run of the tests.
+/// The rounds of every run of the tests; those of small disks have nodes of their own, as the others are to wait for a real disk.
 pub(crate) fn counted() -> anyhow::Result<Count> {
-    run(&ClusterArgs::short())
+    let mut count = run(&ClusterArgs::short())?;
+    if count.failed == 0 && Disk::is_possible() {
+        let only = SMALL.map(str::to_owned).to_vec();
+        count +=
+            run(&ClusterArgs { disk: Some(256), kept: Some(1), only, ..ClusterArgs::short() })?;
+    }
+    Ok(count)
 }
 
 /// Runs rounds; each, and each account, is one thing that passes or fails. Those on another broker do not count.

@@ -20,6 +20,12 @@ pub(super) struct Disk {
 }
 
 impl Disk {
+    /// Whether this user of this machine can make one.
+    pub(super) fn is_possible() -> bool {
+        let dir = crate::root().join("target/cluster/disk");
+        fs::create_dir_all(&dir).is_ok() && Self::make(&dir, 1).is_ok()
+    }
+
     /// One of so many MiB at this place.
     pub(super) fn make(dir: &Path, mib: u64) -> anyhow::Result<Self> {
         let size = format!("size={mib}m,mode=755");

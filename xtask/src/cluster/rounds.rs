@@ -126,14 +126,14 @@ pub(super) static ALL: [Round; 23] = [
     Round { name: "leader-unheard",     what: "the others do not hear the node that leads",                                 nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByAll,   promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, Net::cut_speech) },
     Round { name: "leader-deaf",        what: "the node that leads does not hear the others",                               nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByAll,   promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, Net::cut_hearing) },
     Round { name: "leader-vanished",    what: "nobody hears the node that leads, nor its clients",                          nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByAll,   promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, processes::vanish) },
-    Round { name: "leader-disk-full",   what: "the disk of the node that leads is full for a while",                        nodes: Cluster, needs: &[SmallDisks], played: IfNamed, felt: ByAll,   promise_ms: None,     run: stored::leader_disk_full },
+    Round { name: "leader-disk-full",   what: "the disk of the node that leads is full for a while",                        nodes: Cluster, needs: &[SmallDisks], played: Here,    felt: ByAll,   promise_ms: None,     run: stored::leader_disk_full },
     Round { name: "leader-replaced",    what: "the node that leads is lost with its data, forgotten, and a new one comes",  nodes: Cluster, needs: &[Ours],       played: IfNamed, felt: ByAll,   promise_ms: KILLED,   run: stored::leader_replaced },
     Round { name: "follower-killed",    what: "a node that does not lead is killed and started again",                      nodes: Cluster, needs: &[],           played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: processes::follower_killed },
     Round { name: "follower-stopped",   what: "a node that does not lead stands still for 10 seconds",                      nodes: Cluster, needs: &[],           played: Here,    felt: Nowhere, promise_ms: FOLLOWER, run: processes::follower_stopped },
     Round { name: "follower-cut-off",   what: "a node that does not lead is cut off from the others",                       nodes: Cluster, needs: &[Cuts],       played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: processes::follower_cut },
     Round { name: "follower-away",      what: "a node is away until the others keep no more what it lacks",                 nodes: Cluster, needs: &[LittleKept], played: IfNamed, felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_away },
     Round { name: "follower-lost-files", what: "a node that does not lead loses the log of the names, or those of shards",  nodes: Cluster, needs: &[Ours],       played: IfNamed, felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_lost_files },
-    Round { name: "follower-disk-full", what: "the disk of a node that does not lead is full for a while",                  nodes: Cluster, needs: &[SmallDisks], played: IfNamed, felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_disk_full },
+    Round { name: "follower-disk-full", what: "the disk of a node that does not lead is full for a while",                  nodes: Cluster, needs: &[SmallDisks], played: Here,    felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_disk_full },
     Round { name: "follower-wiped",     what: "a node with an empty disk under an old name is refused",                     nodes: Cluster, needs: &[Ours],       played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_wiped },
     Round { name: "follower-replaced",  what: "a node that does not lead loses its data, is forgotten, and a new one comes", nodes: Cluster, needs: &[Ours],      played: IfNamed, felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_replaced },
     Round { name: "two-killed",         what: "two nodes, one leads, are killed and started again",                         nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,   promise_ms: None,     run: processes::two_killed },
@@ -198,14 +198,17 @@ impl Bed<'_> {
         self.members[number].await_ready()
     }
 
-    /// Waits until the node has all that was agreed upon when this was called.
+    /// Waits until the node is a member, and has all that was agreed upon when this was called.
     fn await_complete(&self, number: usize, patience: Duration) -> anyhow::Result<()> {
         let (name, deadline) = (self.members[number].name(), Instant::now() + patience);
         let leader = leader(self.members)?;
         let mut wanted = None;
         loop {
-            let groups = self.members[leader].status().map(|mut it| it["groups"].take());
-            let groups = groups.as_ref().and_then(|it| it.as_array()).cloned().unwrap_or_default();
+            let status = self.members[leader].status().unwrap_or_default();
+            let list = |key: &str| status[key].as_array().cloned().unwrap_or_default();
+            // Who joins has no vote yet.
+            let is_member = list("disk_nodes").iter().any(|it| *it == *name);
+            let groups = list("groups");
             let agreed = |it: &serde_json::Value| it["agreed"].as_u64().unwrap_or_default();
             if !groups.is_empty() && wanted.is_none() {
                 wanted = Some(groups.iter().map(agreed).collect::<Vec<_>>());
@@ -220,12 +223,12 @@ impl Bed<'_> {
                 .filter(|(group, wanted)| has(group).is_none_or(|it| it < **wanted))
                 .map(|(group, _)| group.to_string())
                 .collect();
-            if !groups.is_empty() && lacking.is_empty() {
+            if is_member && !groups.is_empty() && lacking.is_empty() {
                 return Ok(());
             }
             ensure!(
                 Instant::now() < deadline,
-                "node {number} still lacks batches after {patience:?}: {}",
+                "node {number} (a member: {is_member}) still lacks batches after {patience:?}: {}",
                 lacking.join(", ")
             );
             sleep(Duration::from_millis(200));

@@ -58,8 +58,12 @@ fn replace(bed: &mut Bed<'_>, number: usize) -> anyhow::Result<()> {
     bed.members[number].kill()?;
     bed.members[number].lose_data()?;
     bed.settle_without(&[number])?;
-    let leader = bed.leader()?;
-    bed.members[leader].ask(&["-q", "forget_cluster_node", &bed.members[number].name()])?;
+    let (name, deadline) = (bed.members[number].name(), Instant::now() + ELECTION);
+    // It is refused while the links with the node that died are still there.
+    while let Err(error) = bed.members[bed.leader()?].ask(&["-q", "forget_cluster_node", &name]) {
+        ensure!(Instant::now() < deadline, "{error:#}");
+        sleep(Duration::from_millis(500));
+    }
     bed.members[number].forget_data()?;
     come_back(bed, number)
 }
