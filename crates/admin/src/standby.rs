@@ -1,5 +1,6 @@
 //! The control socket of a node while another one leads. What is asked of the node itself it answers; everything else it asks the
-//! node that leads, over a relay, and gives that answer.
+//! node that leads, over a relay, and gives that answer. While no node leads it answers from its copy of the names what needs nothing
+//! else, and says so.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ use tokio::time::timeout;
 use crate::control;
 use crate::conversation::converse;
 use crate::front::{Doors, Ended};
-use crate::http::{self, Answer, Fault, Peer, logs};
+use crate::http::{self, Answer, Copied, Fault, Peer, logs, needs_only_names};
 use crate::ops::system;
 
 /// How long the way to the node that leads may take.
@@ -50,7 +51,7 @@ fn open(inside: Standby, socket: PathBuf) -> anyhow::Result<Box<dyn Running>> {
     let thread = std::thread::Builder::new().name("management".to_owned()).spawn(move || {
         runtime.block_on(async move {
             match control::Door::new(control, None) {
-                Ok(door) => serve(door, Arc::new(inside), ended).await,
+                Ok(door) => serve(door, Arc::new(Inside::of(inside)), ended).await,
                 Err(error) => tracing::error!(%error, "the control socket cannot be served"),
             }
         });
@@ -60,7 +61,7 @@ fn open(inside: Standby, socket: PathBuf) -> anyhow::Result<Box<dyn Running>> {
     Ok(Box::new(Doors { socket, end, thread }))
 }
 
-async fn serve(mut door: control::Door, inside: Arc<Standby>, mut ended: Ended) {
+async fn serve(mut door: control::Door, inside: Arc<Inside>, mut ended: Ended) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -79,7 +80,29 @@ async fn serve(mut door: control::Door, inside: Arc<Standby>, mut ended: Ended) 
     let _ = timeout(STOP_PATIENCE, all).await;
 }
 
-async fn answer(inside: Arc<Standby>, peer: Peer, request: Request<Body>) -> Response<Body> {
+/// What answers need.
+struct Inside {
+    standby: Standby,
+    copied: Copied,
+}
+
+impl Inside {
+    fn of(standby: Standby) -> Self {
+        let (node, about) = (Arc::clone(standby.names.node()), standby.about.clone());
+        let copied = Copied::new(node, about, standby.stop.clone(), standby.views.clone());
+        Self { standby, copied }
+    }
+}
+
+impl std::ops::Deref for Inside {
+    type Target = Standby;
+
+    fn deref(&self) -> &Standby {
+        &self.standby
+    }
+}
+
+async fn answer(inside: Arc<Inside>, peer: Peer, request: Request<Body>) -> Response<Body> {
     let path = request.uri().path().trim_end_matches('/').to_owned();
     let about = &inside.about;
     let answer = match (request.method(), &*path) {
@@ -103,7 +126,7 @@ async fn answer(inside: Arc<Standby>, peer: Peer, request: Request<Body>) -> Res
         (&Method::POST, "/api/leveret/log/rotate") => logs::rotate_of(about).await,
         (&Method::PUT, "/api/leveret/log/level") => put_log_level(about, request.into_body()).await,
         (method, path) if is_of_one_node(method, path) => Err(refusal(&inside)),
-        _ => return forward(&inside, request).await,
+        _ => return forward(&inside, peer, request).await,
     };
     answer.into_response()
 }
@@ -187,7 +210,7 @@ fn status(inside: &Standby) -> Value {
 }
 
 /// Asks the node that leads.
-async fn forward(inside: &Standby, request: Request<Body>) -> Response<Body> {
+async fn forward(inside: &Inside, peer: Peer, request: Request<Body>) -> Response<Body> {
     let leader = {
         let view = inside.views.borrow();
         let nobody = || view.why_not_served().unwrap_or_else(|| "no node leads".to_owned());
@@ -195,7 +218,13 @@ async fn forward(inside: &Standby, request: Request<Body>) -> Response<Body> {
     };
     let leader = match leader {
         Ok(leader) => leader,
-        Err(why) => return Fault::unavailable(why).into_response(),
+        Err(why) => {
+            let age = inside.names.age().filter(|_| needs_only_names(&request));
+            return match age {
+                Some(age) => inside.copied.answer(peer, request, age, &why).await,
+                None => Fault::unavailable(why).into_response(),
+            };
+        }
     };
     match asked(inside, leader, request).await {
         Ok(response) => response,

@@ -15,6 +15,7 @@
 //! is room again.
 
 mod admin;
+mod copy;
 mod decisions;
 mod long;
 mod recover;
@@ -37,6 +38,7 @@ use crate::message::{
 
 use crate::held::{Bookmark, Held, Span, take_out};
 use crate::work::Work;
+pub use copy::{NamesCopy, NamesFollower};
 use decisions::{Decisions, ShardVote};
 use long::{Job, Lines, Long, Then, What};
 pub use recover::RecoverError;

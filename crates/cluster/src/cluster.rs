@@ -11,8 +11,8 @@ use leveret_link::letters::{Founding, NodeLetter, NodeStatus};
 use leveret_log::disk::{Disk, DiskError};
 use leveret_log::file::{Options, Report};
 use leveret_replica::{
-    BatchName, GroupLog, Lease, Member, MemberError, MemberId, Members, Point, Settings, Ticket,
-    Votes, Word,
+    BatchName, Content, GroupLog, Lease, Member, MemberError, MemberId, Members, Point, Settings,
+    Ticket, Votes, Word,
 };
 
 use crate::disks::{Disks, NodeDisk, of_majority};
@@ -109,6 +109,8 @@ pub enum OpenError {
 pub struct ClusterActions {
     /// For other nodes, in this order.
     pub send: Vec<(RaftId, NodeLetter)>,
+    /// What the log of names is about, as far as all agree, in order.
+    pub names: Vec<Content>,
     /// Logs that are lent: the shard of the group is to have a turn.
     pub wakes: Vec<u64>,
     /// The file `cluster`: to be written whole under another name, synced, renamed, and its directory synced. Then
@@ -395,6 +397,7 @@ impl<D: Disk> Cluster<D> {
             self.actions.send.extend(done.send);
             self.actions.wakes.extend(done.wakes);
             self.actions.told.extend(done.told);
+            self.actions.names.extend(done.names);
             self.actions.left = left;
             self.must_restart |= done.must_restart;
             if let Some(why) = done.failed {
@@ -438,6 +441,11 @@ impl<D: Disk> Cluster<D> {
         if let Phase::Member(groups) = &mut self.phase {
             groups.leave();
         }
+    }
+
+    /// How many groups of queues the cluster has; none while this node is in none.
+    pub fn shards(&self) -> Option<u32> {
+        self.safe.membership.as_ref().map(|it| it.shards)
     }
 
     /// What this node is to the others.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use leveret_link::hello::RaftId;
 use leveret_link::letters::{GroupStatus, NodeLetter};
 use leveret_log::disk::Disk;
-use leveret_replica::{Change, GroupLog, Lease, Member, MemberId, Members, Step, Votes};
+use leveret_replica::{Change, Content, GroupLog, Lease, Member, MemberId, Members, Step, Votes};
 
 use crate::changes::next_step;
 
@@ -73,11 +73,14 @@ pub(crate) struct GroupActions {
     pub(crate) must_restart: bool,
     pub(crate) failed: Option<String>,
     pub(crate) told: Vec<String>,
+    pub(crate) names: Vec<Content>,
 }
 
 impl<D: Disk> Groups<D> {
-    pub(crate) fn new(id: MemberId, votes: Votes<D>, members: Vec<Member<D>>) -> Self {
+    pub(crate) fn new(id: MemberId, votes: Votes<D>, mut members: Vec<Member<D>>) -> Self {
         let count = members.len();
+        // What the others are about nobody follows.
+        members.iter_mut().take(1).for_each(Member::tell_contents);
         Self {
             id,
             votes,
@@ -177,6 +180,7 @@ impl<D: Disk> Groups<D> {
                 if actions.wakes_log {
                     to.wakes.push(group);
                 }
+                to.names.extend(actions.contents);
                 to.told.extend(actions.told.into_iter().map(|it| format!("group {group}: {it}")));
                 if let (Some(point), Some(said)) = (actions.behind, self.behind.get_mut(index))
                     && !std::mem::replace(said, true)

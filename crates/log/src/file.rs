@@ -22,12 +22,14 @@
 //! | names of batches among all who have the log | [`terms`] |
 //! | which batches others cannot have as such | [`point`] |
 //! | batches for others to copy, and copies of others' | [`give`], [`follow`] |
+//! | what a batch adds and takes away, for who follows the contents | [`contents`] |
 //! | files for others, and files of others | [`manifest`], [`incoming`] |
 //!
 //! Batches are numbered. A batch with durable records or with notes is synced before the next one is
 //! begun, so there is at most one whose fate is open, and spilled records that came after the last sync.
 
 mod cold;
+mod contents;
 mod digest;
 mod elsewhere;
 mod fetch;
@@ -74,6 +76,7 @@ use segments::Segments;
 use sets::{SetId, Sets};
 use write::Writer;
 
+pub use contents::BatchContents;
 pub use digest::{Digester, ReadAt, Undigested};
 pub use follow::{CopyError, CutError, OtherBatch, There};
 pub(crate) use format::heading;

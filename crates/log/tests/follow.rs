@@ -898,3 +898,57 @@ fn each_gives_back_space_on_its_own() {
     }
     assert!(merged > 20, "{merged}");
 }
+
+/// Whoever adds and takes away what each batch has comes to what a follower holds, batch by batch, and has its bytes.
+#[test]
+fn contents_come_to_what_is_held() {
+    for seed in 0..20 {
+        let mut below = numbers(seed);
+        let mut leader = Leader::new(seed);
+        let mut held = Vec::new();
+        for _ in 0..300 {
+            let any = below(held.len().max(1) as u64) as usize;
+            match below(8) {
+                0..=3 => {
+                    let keep = if below(3) == 0 { Keep::Volatile } else { Keep::Durable };
+                    let body = vec![below(256) as u8; below(200) as usize];
+                    let at = leader.log.append(b"head", &[&body], &batches::ONE, keep);
+                    held.push(at.unwrap());
+                }
+                4 | 5 if !held.is_empty() => {
+                    leader.log.release(held.swap_remove(any), batches::ONE[0]).unwrap();
+                }
+                6 if !held.is_empty() => drop(leader.log.persist(held[any]).unwrap()),
+                _ => leader.log.sync().unwrap(),
+            }
+        }
+        leader.settle();
+        let disk = SimDisk::new(seed + 1000);
+        let mut follower = open(&disk, following(BatchName::NONE));
+        let (mut there, mut volatile) = (BTreeMap::new(), BTreeMap::new());
+        for number in 1..=leader.log.last().number {
+            let batch = leader.batch(number);
+            let contents = batch.contents().unwrap();
+            assert_eq!(Some(contents.name), batch.name());
+            volatile.extend(contents.volatile);
+            there.extend(contents.persisted.iter().filter_map(|at| volatile.remove_entry(at)));
+            there.extend(contents.records);
+            for (at, holder) in contents.released {
+                assert_eq!(holder, batches::ONE[0]);
+                let was = there.remove(&at).or_else(|| volatile.remove(&at));
+                assert!(was.is_some(), "{at} was never there");
+            }
+            follower.copy(&batch).unwrap();
+            settle(&mut follower);
+            commit(&mut follower, number);
+            let mut cold = Vec::new();
+            follower.each_cold(|at| cold.push(at));
+            let want: Vec<_> = there.keys().copied().collect();
+            assert_eq!(cold, want, "seed {seed}, batch {number}");
+        }
+        assert!(!there.is_empty());
+        for (at, bytes) in there {
+            assert_eq!(batches::read(&mut follower, at).unwrap(), bytes, "seed {seed}, {at}");
+        }
+    }
+}

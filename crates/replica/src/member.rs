@@ -13,6 +13,7 @@
 //! the files as a follower's. So a member whose log is lent only adds to it.
 
 mod changes;
+mod contents;
 mod lent;
 mod sending;
 
@@ -31,6 +32,8 @@ use crate::members::{Change, MemberId, Members};
 use crate::message::{Body, Message};
 use crate::output::{Output, Role, Stored, Task, Tasks, Ticket, Word};
 use crate::replica::{NotNow, Replica, Settings};
+pub use contents::Content;
+use contents::Telling;
 use lent::LentLog;
 use sending::Sending;
 
@@ -77,6 +80,8 @@ pub struct MemberActions {
     pub wakes_log: bool,
     /// What it has become, one after the other.
     pub roles: Vec<Role>,
+    /// What its log is about, in order, once that is to be [told](Member::tell_contents).
+    pub contents: Vec<Content>,
     /// What it lacks no other member has as batches any more, but in a snapshot of this or a later one.
     pub behind: Option<Point>,
     /// Its log was lent, and others decide now: what it did that is not agreed upon is to be forgotten. The process starts anew.
@@ -157,6 +162,7 @@ pub struct Member<D: Disk> {
     is_restarting: bool,
     has_failed: bool,
     breaches: u64,
+    telling: Option<Telling>,
     actions: MemberActions,
 }
 
@@ -216,6 +222,7 @@ impl<D: Disk> Member<D> {
             is_restarting: false,
             has_failed: false,
             breaches: 0,
+            telling: None,
             actions: MemberActions::default(),
         };
         member.hold();
@@ -323,6 +330,12 @@ impl<D: Disk> Member<D> {
         }
     }
 
+    /// From now on it is told what the log is about, until it is lent.
+    pub fn tell_contents(&mut self) {
+        self.telling.get_or_insert_with(Telling::new);
+        self.go_on();
+    }
+
     /// The word with this ticket is kept, in place of all before.
     pub fn kept(&mut self, ticket: Ticket) {
         if self.is_out() {
@@ -373,8 +386,14 @@ impl<D: Disk> Member<D> {
     /// None if this member does not lead, or lent it already.
     pub fn lend_log(&mut self, wake: Arc<dyn Fn() + Send + Sync>) -> Option<GroupLog<D>> {
         let can = self.replica.leads().is_some() && self.has_led && !self.is_out();
-        let log = self.log.take_if(|log| can && log.applied().is_none())?;
+        let mut log = self.log.take_if(|log| can && log.applied().is_none())?;
         let agreed = self.replica.agreed();
+        if let Some(mut telling) = self.telling.take() {
+            let broken = telling.go_on(&mut log, agreed, &mut self.actions.contents);
+            self.actions.told.extend(broken);
+            let is_whole = telling.is_whole(&log);
+            self.actions.contents.push(Content::Lent { is_whole });
+        }
         let desk = Arc::new(Desk::new(agreed, wake));
         let (cuts, bytes) = (self.replica.cuts(), self.options.copies_bytes);
         self.lent = Some(LentLog::new(desk.clone(), (agreed, log.last().number), cuts, bytes));
@@ -499,8 +518,16 @@ impl<D: Disk> Member<D> {
             return;
         }
         self.tell_agreed();
+        self.tell_more();
         self.pause();
         self.send();
+    }
+
+    /// Tells more of what the log is about.
+    fn tell_more(&mut self) {
+        let (Some(telling), Some(log)) = (&mut self.telling, &mut self.log) else { return };
+        let broken = telling.go_on(log, self.told, &mut self.actions.contents);
+        self.actions.told.extend(broken);
     }
 
     /// Hands its log's disk what waits, and takes in what that did. True if something was stored.
@@ -635,12 +662,14 @@ impl<D: Disk> Member<D> {
             Task::Cut(number) => {
                 log.cut_from(number).map_err(|error| error.to_string())?;
                 self.waiting.retain(|it| it.name.number < number);
+                self.telling.iter_mut().for_each(|it| it.cut_from(number));
             }
             Task::Copy(batches) => {
                 for Batch { name, .. } in batches {
                     let copy =
                         self.copies.remove(&name).ok_or_else(|| format!("{name} did not come"))?;
                     log.copy(&copy).map_err(|error| error.to_string())?;
+                    self.telling.iter_mut().for_each(|it| it.keep(name.number, &copy));
                     self.waiting.push_back(Stored { name, cuts });
                 }
             }

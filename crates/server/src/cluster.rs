@@ -9,6 +9,7 @@
 //! - [`links`]: sockets between nodes.
 //! - [`arrivals`]: clients of other nodes, on the node that leads.
 //! - [`standby`]: clients of this node, while another one leads. [`relay`]: their bytes, there and back.
+//! - [`names`]: a copy of the names, on a node that follows.
 //! - [`view`]: what this node knows of the cluster, for those who ask.
 //!
 //! A node that is alone has nothing of this: no thread, no socket. See `docs/decisions/0062-one-node-leads-all-groups.md`.
@@ -19,6 +20,7 @@ mod driver;
 mod handle;
 mod life;
 pub mod links;
+pub mod names;
 mod numbers;
 pub(crate) mod relay;
 pub mod standby;

@@ -69,7 +69,7 @@ impl Filling {
     pub(crate) fn finish(self, node: &Arc<Node>, filled: Filled) -> u64 {
         self.orphans.tell(&filled.restored);
         node.shards.iter().for_each(|shard| shard.actor.state().log_mut().reclaim());
-        let all = filled.end(&mut node.meta.state());
+        let all = filled.end(&mut node.meta().state());
         if all != Restored::default() {
             tracing::info!(
                 messages = all.messages,

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::cluster::MemberChanges;
 use crate::cluster::arrivals::Arrivals;
+use crate::cluster::names::CopiedNames;
 use crate::cluster::standby::{Relay, Totals};
 use crate::cluster::view::Views;
 use crate::logging::Logs;
@@ -69,6 +70,8 @@ pub struct Standby {
     pub relay: Arc<dyn Relay>,
     /// What it relays.
     pub totals: Arc<Totals>,
+    /// What it has of the names.
+    pub names: Arc<CopiedNames>,
 }
 
 /// Front ends that are open.

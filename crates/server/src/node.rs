@@ -21,7 +21,7 @@ use crate::events::Events;
 use crate::handover::Handover;
 use crate::lease::Leading;
 use crate::locks::{Rank, Ranked, RankedRw, ReadGuard, WriteGuard};
-use crate::login::Logins;
+use crate::login::{self, Logins};
 use crate::names::Names;
 use crate::paths::Paths;
 use crate::pressure::PressedUntil;
@@ -45,8 +45,8 @@ pub struct Node {
     pub shards: Vec<ShardActor>,
     /// Which group each of them is.
     pub homes: Homes,
-    /// The topology's owner.
-    pub meta: Actor<Meta<NodeLog>, ToMeta>,
+    /// The topology's owner; none of a node that only has a copy of the names.
+    meta: Option<Actor<Meta<NodeLog>, ToMeta>>,
     names: Names<Topology>,
     recipients: RankedRw<Recipients>,
     /// AMQP connections among them.
@@ -132,6 +132,24 @@ impl Node {
         paging_ratio: f64,
         logins: Logins,
     ) -> Self {
+        let meta = Some(Actor::new(Rank::Meta, meta));
+        Self::with(settings, meta, topology, shards, paging_ratio, logins)
+    }
+
+    /// A node without actors, for a copy of names whose owner is elsewhere. None of its turns is ever run.
+    pub fn standing_by() -> Self {
+        let logins = Logins::new(login::Options::default(), [0; 32]);
+        Self::with(Arc::default(), None, Topology::new(), Vec::new(), 1.0, logins)
+    }
+
+    fn with(
+        settings: Arc<Settings>,
+        meta: Option<Actor<Meta<NodeLog>, ToMeta>>,
+        topology: Topology,
+        shards: Vec<Shard<NodeLog>>,
+        paging_ratio: f64,
+        logins: Logins,
+    ) -> Self {
         let shards = shards.into_iter().map(|shard| {
             let shard = ShardActor {
                 due_ms: AtomicU64::new(u64::MAX),
@@ -147,7 +165,7 @@ impl Node {
         Self {
             shards: shards.collect(),
             homes: topology.homes(),
-            meta: Actor::new(Rank::Meta, meta),
+            meta,
             names: Names::new(topology),
             recipients: RankedRw::new(Rank::Recipients, HashMap::default()),
             connection_count: AtomicUsize::new(0),
@@ -175,6 +193,15 @@ impl Node {
             failed: Notify::new(),
             settings,
         }
+    }
+
+    /// The topology's owner.
+    ///
+    /// # Panics
+    ///
+    /// Of a node on standby, which runs no turn.
+    pub fn meta(&self) -> &Actor<Meta<NodeLog>, ToMeta> {
+        self.meta.as_ref().expect("a node on standby runs no turn")
     }
 
     /// Whether all queues are filled. Until then no shard answers, and their locks are held.

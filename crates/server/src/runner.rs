@@ -611,12 +611,12 @@ impl Runner {
     /// Whether there is more to do.
     fn meta_turn(&mut self) -> bool {
         let node = Arc::clone(&self.node);
-        if !node.meta.pick_up(&mut self.meta_letters) {
+        if !node.meta().pick_up(&mut self.meta_letters) {
             return false;
         }
         self.about = About::of(&self.meta_letters, ToMeta::kind);
         let has_more = {
-            let mut state = node.meta.state();
+            let mut state = node.meta().state();
             let mut topology = node.topology_mut();
             state.turn(&mut self.meta_letters, &mut topology, &mut self.outbox);
             node.count_names(&topology);
@@ -675,7 +675,7 @@ impl leveret_node::Inboxes for Inboxes<'_> {
 
     #[inline]
     fn to_meta(&mut self, letters: Drain<'_, ToMeta>) {
-        if self.node.meta.post(letters) {
+        if self.node.meta().post(letters) {
             self.due.push_back(Due::Meta);
         }
     }

@@ -146,7 +146,7 @@ pub fn run(
         }
         close_to_others(&options.about.data_dir);
         forget_clean(&options.about.data_dir)?;
-        node.meta.state().log_mut().reclaim();
+        node.meta().state().log_mut().reclaim();
         // Port 0 means that the system chose one; from here on it is the one that counts.
         options.about.listeners.clear();
         for (socket, preface) in &sockets {
@@ -466,7 +466,7 @@ impl Stopping for StoppingNode<'_> {
     }
 
     fn meta<T>(&mut self, look: impl FnOnce(&mut Meta<NodeLog>) -> T) -> T {
-        look(&mut self.0.meta.state())
+        look(&mut self.0.meta().state())
     }
 
     fn run_shard(&mut self, index: usize, letter: ToShard) {
@@ -548,7 +548,7 @@ fn put_away(node: &Arc<Node>, waker: &Waker, data_dir: &Path, led: Option<&Led>,
     }
     let shards = node.shards.iter().map(|shard| shard.actor.state().log_mut().left().collect());
     let shards = shards.collect();
-    let names = node.meta.state().log_mut().left().collect();
+    let names = node.meta().state().log_mut().left().collect();
     let seen_below = node.shards.iter().map(|shard| shard.actor.state().seen_below()).collect();
     let next_batch =
         node.shards.iter().map(|shard| shard.actor.state().log_mut().next_batch()).collect();

@@ -483,7 +483,7 @@ fn ask_all(node: &Node, beat: &Beat) {
     for (index, shard) in shards.into_iter().flatten().enumerate() {
         wait(Doing::ShardLock(index), &|| drop(shard.actor.state()));
     }
-    wait(Doing::MetaLock, &|| drop(node.meta.state()));
+    wait(Doing::MetaLock, &|| drop(node.meta().state()));
     wait(Doing::Names, &|| drop(node.topology()));
     let threads = node.watched.threads.lock().clone();
     for (index, thread) in threads.iter().enumerate() {

@@ -19,6 +19,7 @@ use crate::journal::{Change, EntityKey};
 use crate::policy_change::PolicyChange;
 use crate::stored::{Restored, StoredError, Upsert};
 use crate::topology::Topology;
+use crate::vhost::Vhost;
 
 /// What is left to do after changes were applied, and what could not be done.
 #[derive(Debug, Default)]
@@ -154,6 +155,39 @@ impl Topology {
         Ok(())
     }
 
+    /// Takes away a thing of which the log of names has no record any more, with all that is not without it: afterwards it is as if
+    /// the thing had not been [restored](Self::restore). One that is not there is gone already.
+    ///
+    /// # Errors
+    ///
+    /// The thing has an id that none can have.
+    pub fn unrestore(&mut self, key: &EntityKey) -> Result<(), StoredError> {
+        self.journal.is_closed = true;
+        let mut applied = Applied::default();
+        let result = match key {
+            EntityKey::Exchange(id) => {
+                self.drop_whole(Target::Exchange(*id));
+                Ok(())
+            }
+            EntityKey::Queue(id) => {
+                self.drop_whole(Target::Queue(*id));
+                Ok(())
+            }
+            key => self.apply_gone(key, &mut applied),
+        };
+        applied.policies.into_iter().for_each(|change| drop(self.whole(change)));
+        self.journal.is_closed = false;
+        result
+    }
+
+    /// Ends a batch of what was [restored](Self::restore) and [taken away](Self::unrestore): who remembers routes and permissions
+    /// looks anew.
+    pub fn has_restored(&mut self) {
+        self.generation += 1;
+        self.access_generation += 1;
+        self.take_matching();
+    }
+
     fn drop_user(&mut self, name: &str) {
         let Some(user) = self.users.remove(name) else { return };
         self.hash_kinds.remove(&user.password);
@@ -204,6 +238,36 @@ impl Topology {
             user.topics.remove(&id);
         }
         self.tell_vhost_gone(&vhost.name);
+    }
+
+    /// Whether a thing is there.
+    pub fn has(&self, key: &EntityKey) -> bool {
+        let in_vhost =
+            |id, has: &dyn Fn(&Vhost) -> bool| self.vhosts.get(&id).is_some_and(|it| has(it));
+        match key {
+            EntityKey::Ids => true,
+            EntityKey::Vhost(id) => self.vhosts.contains_key(id),
+            EntityKey::User(name) => self.users.contains_key(name),
+            EntityKey::Permission(vhost, user) => {
+                self.users.get(user).is_some_and(|it| it.permissions.contains_key(vhost))
+            }
+            EntityKey::TopicPermission(vhost, names) => {
+                let topics = self.users.get(&names.0).and_then(|it| it.topics.get(vhost));
+                topics.is_some_and(|it| it.contains_key(&names.1))
+            }
+            EntityKey::GlobalParameter(name) => self.global_parameters.contains_key(name),
+            EntityKey::Parameter(id, names) => {
+                in_vhost(*id, &|it| it.parameters.contains_key(&**names))
+            }
+            EntityKey::Policy(id, name) => in_vhost(*id, &|it| it.policies.contains_key(name)),
+            EntityKey::OperatorPolicy(id, name) => {
+                in_vhost(*id, &|it| it.operator_policies.contains_key(name))
+            }
+            EntityKey::Exchange(id) => self.exchanges.contains_key(id),
+            EntityKey::Queue(id) => self.queues.contains_key(id),
+            EntityKey::Binding(id) => self.bindings.find_id(*id).is_some(),
+            EntityKey::Tracing(id) => in_vhost(*id, &|it| it.is_traced),
+        }
     }
 
     fn is_known(&self, target: Target) -> bool {

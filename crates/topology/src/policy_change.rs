@@ -151,9 +151,9 @@ impl Topology {
         Some((old, is_trying && self.match_anew(id)))
     }
 
-    /// Queues and exchanges of a vhost, oldest first.
+    /// Queues and exchanges of a vhost, oldest first; of one that is going, too, as its log of names has policies for them.
     fn names_of(&self, vhost: VhostId) -> (IntoIter<QueueId>, IntoIter<ExchangeId>) {
-        let place = self.vhost_by_id(vhost);
+        let place = self.vhost_even_going(vhost);
         let queues = place.into_iter().flat_map(|it| it.queues.values().copied());
         let exchanges = place.into_iter().flat_map(|it| it.exchanges.values().copied());
         let (mut queues, mut exchanges): (Vec<_>, Vec<_>) = (queues.collect(), exchanges.collect());

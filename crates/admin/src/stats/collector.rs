@@ -282,7 +282,7 @@ impl Collector {
         let SumsSoFar { now, mut vhosts, queues, connections } = sums;
         let mut all = Sums::default();
         vhosts.values().for_each(|(_, sums)| all.add(&sums.session, sums.io));
-        let meta = self.node.meta.state().counters();
+        let meta = self.node.meta().state().counters();
         let mut published = std::mem::take(&mut all.session.exchanges);
         {
             let topology = self.node.topology();

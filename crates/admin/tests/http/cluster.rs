@@ -6,18 +6,25 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
+use leveret_amqp::table::Table;
 use leveret_client::{Connection, Options, Uri};
 use leveret_config::{Config, FlagSetting, Inputs};
 use leveret_server::cluster::arrivals::{Arrival, Bringers, RelayedListener, arrivals};
+use leveret_server::cluster::names::{
+    BatchContents, BatchName, Content, CopiedNames, Holder, Offset,
+};
 use leveret_server::cluster::standby::{Relay, Relaying, Totals};
 use leveret_server::cluster::view::{ClusterView, GroupView, NodeTold, NodeView, Standing, Views};
 use leveret_server::front::{About, Running, Standby, Stop};
 use leveret_server::proxy::Ends;
+use leveret_topology::{Destination, EntityKey, Homes, Noted, PasswordHash, QueueSpec, Topology};
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 
-use crate::node::{Got, Node, PATIENCE};
+use crate::node::{Got, Node, PATIENCE, wait_until};
 
 const FAR: &str = "192.0.2.7:4711";
 const NEAR: &str = "127.0.0.1:4711";
@@ -244,6 +251,15 @@ struct Following {
 }
 
 fn following(views: Views, bringers: &Bringers, about: About) -> Following {
+    with_names(CopiedNames::start().unwrap(), views, bringers, about)
+}
+
+fn with_names(
+    names: Arc<CopiedNames>,
+    views: Views,
+    bringers: &Bringers,
+    about: About,
+) -> Following {
     let dir = tempfile::tempdir().unwrap();
     let flag = FlagSetting {
         flag: "--data-dir".to_owned(),
@@ -253,7 +269,8 @@ fn following(views: Views, bringers: &Bringers, about: About) -> Following {
     let config = Config::load(&Inputs { flags: vec![flag], ..Inputs::default() }).unwrap().config;
     let (stop, asked) = Stop::new();
     let (relay, totals) = (Arc::new(ToLeading(bringers.clone())), Arc::<Totals>::default());
-    let running = leveret_admin::standby(&config)(Standby { about, stop, views, relay, totals });
+    let inside = Standby { about, stop, views, relay, totals, names };
+    let running = leveret_admin::standby(&config)(inside);
     let socket = leveret_config::files::ctl_socket(&config);
     Following { socket, running: Some(running.unwrap()), asked, _dir: dir }
 }
@@ -329,4 +346,89 @@ fn a_node_that_follows_answers_for_itself_and_asks_the_leader_for_the_rest() {
     let error = UnixStream::connect(&follows.socket).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::NotFound, "the broker opens it next");
     assert_eq!(leading.node.get("/api/vhosts?columns=name")[0]["name"], "/", "nobody stopped it");
+}
+
+/// The records that a log has of these names.
+fn records_of(names: &mut Topology) -> Vec<(Offset, Bytes)> {
+    names.note_all();
+    let stored = names.take_changes().into_iter().filter(|it| it.is_stored);
+    let record = |(at, noted): (u64, Noted)| {
+        let mut record = names.head(&noted.key).to_vec();
+        names.store(&noted.key, &mut record).then(|| (Offset::new(at), record.into()))
+    };
+    (1..).zip(stored).filter_map(record).collect()
+}
+
+/// While no node leads, one that has the names answers what needs nothing else, and says how old that is. With a node that leads
+/// that one is asked.
+#[test]
+fn without_a_leader_a_copy_of_the_names_answers() {
+    let mut names = Topology::new();
+    names.set_homes(Homes::among(2));
+    let vhost = names.add_vhost("v").unwrap();
+    names.add_user("u", PasswordHash::new("p", [0; 4]), &["administrator"]).unwrap();
+    names.set_permissions("u", "v", ".*", "^a", "").unwrap();
+    let arguments = Table::new();
+    let (durable, auto_delete, name) = (true, false, "q");
+    let (server_named, exclusive_owner) = (false, None);
+    let spec =
+        QueueSpec { vhost, name, server_named, durable, auto_delete, exclusive_owner, arguments };
+    names.declare_queue(spec).unwrap();
+    let to = Destination::Queue("q");
+    names.bind(vhost, "amq.fanout", to, "key", Table::new(), None).unwrap();
+
+    let leading = leading();
+    let nobody = view("rabbit@b", [true, false, false], None);
+    let (views, seen) = watch::channel(Arc::new(nobody));
+    let copied = CopiedNames::start().unwrap();
+    let follows = with_names(Arc::clone(&copied), seen, &leading.bringers, about("rabbit@b"));
+    let path = "/api/queues/v?columns=name,durable";
+    assert_eq!(follows.ask("GET", path).status, 503, "it does not have them yet");
+    let up_to = BatchName { number: 9, term: 2 };
+    let all = vec![Content::Anew, Content::Records(records_of(&mut names)), Content::UpTo(up_to)];
+    copied.tell(2, all);
+    wait_until("it has them", || copied.age().is_some());
+    let old = follows.ask("GET", path).header("warning").to_owned();
+    assert!(old.contains("that was there when this node started, "), "{old}");
+    copied.heard(Duration::from_millis(12_300));
+
+    let got = follows.ask("GET", path);
+    assert_eq!(got.json(), json!([{"durable": true, "name": "q"}]));
+    let age: u64 = got.header("age").parse().unwrap();
+    assert!((12..60).contains(&age), "{age}");
+    let why = "no node leads the cluster now: 1 of 3 nodes is here, missing rabbit@c, rabbit@test";
+    let warning = format!("110 - \"a copy of the names as of {age} s ago, as {why}\"");
+    assert_eq!(got.header("warning"), warning);
+    let binding = &follows.ask("GET", "/api/queues/v/q/bindings").json()[1];
+    assert_eq!(
+        (&binding["source"], &binding["routing_key"]),
+        (&json!("amq.fanout"), &json!("key"))
+    );
+    let exchanges = follows.ask("GET", "/api/exchanges/v?columns=name").json();
+    assert!(exchanges.as_array().unwrap().contains(&json!({"name": "amq.topic"})), "{exchanges}");
+    assert_eq!(follows.ask("GET", "/api/users/u/permissions").json()[0]["write"], "^a");
+    let definitions = follows.ask("GET", "/api/definitions").json();
+    assert_eq!(definitions["queues"][0]["name"], "q");
+    // What the shards know, and what would change something, waits for a node that leads.
+    for (method, path) in
+        [("GET", "/api/queues/v"), ("GET", "/api/overview"), ("PUT", "/api/vhosts/w")]
+    {
+        let refused = follows.ask(method, path);
+        assert_eq!((refused.status, refused.json()["reason"].clone()), (503, json!(why)));
+    }
+    // A batch takes something away.
+    let queues = || follows.ask("GET", "/api/queues?columns=name").json();
+    let queue = names.queue(vhost, "q").unwrap().id;
+    let mut record = names.head(&EntityKey::Queue(queue)).to_vec();
+    names.store(&EntityKey::Queue(queue), &mut record);
+    let at = records_of(&mut names).into_iter().find(|it| it.1 == record).unwrap().0;
+    let name = BatchName { number: 10, term: 2 };
+    let released = vec![(at, Holder::new(0))];
+    let batch = BatchContents { name, released, ..BatchContents::default() };
+    copied.tell(2, vec![Content::Batch(batch), Content::UpTo(name)]);
+    wait_until("the queue is gone", || queues() == json!([]));
+
+    views.send_replace(Arc::new(view("rabbit@b", [true; 3], Some("rabbit@test"))));
+    let got = follows.ask("GET", "/api/vhosts?columns=name");
+    assert_eq!((got.json(), got.header("age")), (json!([{"name": "/"}]), ""));
 }

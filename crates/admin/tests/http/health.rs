@@ -249,7 +249,7 @@ fn a_shard_that_does_not_answer() {
 #[test]
 fn an_owner_of_the_names_that_does_not_answer() {
     let node = Node::start();
-    wait_until("it rests", || node.inner.meta.post_one(ToMeta::Continue));
+    wait_until("it rests", || node.inner.meta().post_one(ToMeta::Continue));
     let paths = [
         "health/checks/is-in-service",
         "health/checks/ready-to-serve-clients",
@@ -268,7 +268,7 @@ fn an_owner_of_the_names_that_does_not_answer() {
     assert_eq!(got[2].json()["reason"], "Metadata store has not yet reported as initialized");
     assert_eq!(got[2].json()["cause"], "the metadata store does not answer");
     let (mut letters, mut some) = (Vec::new(), Vec::new());
-    while node.inner.meta.pick_up(&mut some) {
+    while node.inner.meta().pick_up(&mut some) {
         letters.append(&mut some);
     }
     run_alone(&node.inner, |runner| {

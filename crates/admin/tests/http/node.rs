@@ -146,7 +146,7 @@ impl Node {
 
     /// The topology's owner does not answer any more, until what is returned is dropped.
     pub(crate) fn hold_meta(&self) -> HeldMeta<'_> {
-        wait_until("the topology's owner rests", || self.inner.meta.post_one(ToMeta::Continue));
+        wait_until("the topology's owner rests", || self.inner.meta().post_one(ToMeta::Continue));
         HeldMeta { node: self, left: Vec::new() }
     }
 
@@ -325,8 +325,8 @@ impl HeldMeta<'_> {
         let (mut found, mut some) = (None, Vec::new());
         wait_until(what, || {
             // The duty would be given back with the last letter.
-            if self.node.inner.meta.letters() > 0 {
-                assert!(self.node.inner.meta.pick_up(&mut some));
+            if self.node.inner.meta().letters() > 0 {
+                assert!(self.node.inner.meta().pick_up(&mut some));
                 self.left.append(&mut some);
             }
             found = self.left.iter().position(&is_such);
@@ -339,7 +339,7 @@ impl HeldMeta<'_> {
 impl Drop for HeldMeta<'_> {
     fn drop(&mut self) {
         let mut some = Vec::new();
-        while self.node.inner.meta.pick_up(&mut some) {
+        while self.node.inner.meta().pick_up(&mut some) {
             self.left.append(&mut some);
         }
         run_alone(&self.node.inner, |runner| {

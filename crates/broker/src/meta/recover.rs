@@ -3,12 +3,13 @@
 //! Outside of turns, when nothing else runs: here one waits for the disk, by a callback.
 
 use leveret_log::{AppendError, Log, Offset, ReadError, Record, SyncError};
-use leveret_topology::stored::{Kind, Restored, StoredError};
+use leveret_topology::stored::{Kind, StoredError};
 use leveret_topology::{Homes, Topology};
 
 use super::Meta;
+use super::copy::{NamesCopy, kind_of};
 use super::saved::SaveError;
-use crate::transaction::{DECISION_HEAD, Decided, TxId};
+use crate::transaction::{Decided, TxId};
 
 /// Records that are asked for at once: enough to keep a disk busy, and little memory.
 const READ_AHEAD: usize = 1024;
@@ -82,23 +83,20 @@ impl<L: Log> Meta<L> {
         log: L,
         wait: &mut dyn FnMut(),
     ) -> Result<(Self, Topology), RecoverError> {
-        let mut meta = Self::new(log);
+        let mut reading = Self::new(log);
         let mut topology = Topology::new();
         topology.set_homes(homes);
-        let mut decisions = Vec::new();
-        let records = meta.records(&mut decisions)?;
-        meta.recover_decisions(&decisions, wait)?;
+        let mut copy = NamesCopy::default();
+        let records = reading.records()?;
         for some in records.chunks(READ_AHEAD) {
-            for (at, &(kind, offset)) in some.iter().enumerate() {
-                let ahead = some[at..].iter().map(|&(_, offset)| offset);
-                let record = meta.read_record(offset, ahead, wait)?;
-                let record =
-                    record.map_err(|error| RecoverError::Read { at: offset, kind, error })?;
-                meta.restore(kind, offset, &record, &mut topology)?;
+            for (index, &(kind, at)) in some.iter().enumerate() {
+                let ahead = some[index..].iter().map(|&(_, at)| at);
+                let record = reading.read_record(at, ahead, wait)?;
+                let record = record.map_err(|error| unread(at, kind, error))?;
+                copy.restore(at, &record.bytes, &mut topology)?;
             }
         }
-        topology.finish_restoring();
-        meta.take_up(&topology);
+        let meta = Self::take_over(reading.saved.into_log(), copy, &mut topology)?;
         Ok((meta, topology))
     }
 
@@ -175,18 +173,14 @@ impl<L: Log> Meta<L> {
         self.decisions.keep_found(parts);
     }
 
-    /// All records of things in the order in which they are restored; the others are decisions.
-    fn records(
-        &mut self,
-        decisions: &mut Vec<Offset>,
-    ) -> Result<Vec<(Kind, Offset)>, RecoverError> {
+    /// All records in the order in which they are restored; those without a kind are decisions.
+    fn records(&mut self) -> Result<Vec<(Option<Kind>, Offset)>, RecoverError> {
         let mut records = Vec::new();
         let mut bad = None;
-        self.saved.log_mut().recover(&mut |record| match Kind::of_head(record.head) {
-            _ if record.head == DECISION_HEAD => decisions.push(record.at),
+        self.saved.log_mut().recover(&mut |record| match kind_of(record.at, record.head) {
             Ok(kind) => records.push((kind, record.at)),
             Err(error) => {
-                bad.get_or_insert(RecoverError::Head { at: record.at, error });
+                bad.get_or_insert(error);
             }
         });
         if let Some(bad) = bad {
@@ -194,25 +188,6 @@ impl<L: Log> Meta<L> {
         }
         records.sort_unstable();
         Ok(records)
-    }
-
-    fn recover_decisions(
-        &mut self,
-        all: &[Offset],
-        wait: &mut dyn FnMut(),
-    ) -> Result<(), RecoverError> {
-        for some in all.chunks(READ_AHEAD) {
-            for (index, &at) in some.iter().enumerate() {
-                let record = self.read_record(at, some[index..].iter().copied(), wait)?;
-                let bad = |reason| RecoverError::Decision { at, reason };
-                let record = record.map_err(|error| bad(error.to_string()))?;
-                let body = record.bytes.get(DECISION_HEAD.len()..).unwrap_or_default();
-                if !self.decisions.found(at, body) {
-                    return Err(bad("truncated".to_owned()));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Reads the first of `ahead`, which is `at`, from disk if it must, and then the others too.
@@ -236,33 +211,11 @@ impl<L: Log> Meta<L> {
             }
         }
     }
+}
 
-    fn restore(
-        &mut self,
-        kind: Kind,
-        at: Offset,
-        record: &Record,
-        topology: &mut Topology,
-    ) -> Result<(), RecoverError> {
-        let restored = topology.restore(&record.bytes);
-        let restored = restored.map_err(|error| RecoverError::Body { at, kind, error })?;
-        let gone = match restored {
-            Restored::There(key) => [self.saved.found(key, at), None],
-            Restored::InsteadOf(key, old) => {
-                let old = self.saved.lost(&old);
-                [self.saved.found(key, at), old]
-            }
-            Restored::Orphan(what) => {
-                tracing::warn!(%at, "left out of the topology, since it lost an end: {what}");
-                [Some(at), None]
-            }
-        };
-        for gone in gone.into_iter().flatten() {
-            if gone != at {
-                tracing::warn!(at = %gone, "an older record of a {kind} was still in the log");
-            }
-            self.saved.release(gone);
-        }
-        Ok(())
+fn unread(at: Offset, kind: Option<Kind>, error: ReadError) -> RecoverError {
+    match kind {
+        Some(kind) => RecoverError::Read { at, kind, error },
+        None => RecoverError::Decision { at, reason: error.to_string() },
     }
 }

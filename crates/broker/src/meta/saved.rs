@@ -91,22 +91,21 @@ impl<L: Log> Saved<L> {
         &mut self.log
     }
 
+    pub(super) fn into_log(self) -> L {
+        self.log
+    }
+
     pub(super) fn failure(&self) -> Option<&SyncError> {
         self.failure.as_ref()
     }
 
-    /// A record that is in the log already; gives the one that was known of the same thing.
-    pub(super) fn found(&mut self, key: EntityKey, at: Offset) -> Option<Offset> {
-        if key == EntityKey::Ids {
-            self.marks.push_back(at);
-            return None;
-        }
-        self.places.insert(key, at)
-    }
-
-    /// What was restored by [`found`](Self::found) is no more.
-    pub(super) fn lost(&mut self, key: &EntityKey) -> Option<Offset> {
-        self.places.remove(key)
+    /// Goes on with what is in the log already: the place of each thing, and the marks, which ascend.
+    pub(super) fn take_over(
+        &mut self,
+        places: HashMap<EntityKey, Offset, FixedState>,
+        marks: Vec<Offset>,
+    ) {
+        (self.places, self.marks) = (places, marks.into());
     }
 
     /// Appends and releases records until the log says what the topology does.

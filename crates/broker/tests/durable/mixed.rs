@@ -10,6 +10,7 @@ use leveret_broker::message::{
 use leveret_topology::{QueueId, VhostId};
 use serde_json::json;
 
+use crate::copy::Copy;
 use crate::random::Rng;
 use crate::{World, admin, declare_queue, delete_exchange, import, policy, reply};
 
@@ -259,5 +260,37 @@ fn everything_at_once() {
             }
         }
         node.end();
+    }
+}
+
+/// A node follows the log of names, is what a start would read after each batch, and takes over now and then: what was being deleted
+/// goes on to go, and its own log is followed from then on.
+#[test]
+fn who_follows_takes_over() {
+    for seed in 0..8 {
+        let mut rng = Rng(seed);
+        let mut node = Node::new(World::new());
+        let mut copy = Copy::of(&node.world.log, &mut rng);
+        for _ in 0..100 {
+            let mut letters = Vec::new();
+            for _ in 0..rng.at(4) {
+                letters.extend(node.letter(&mut rng));
+            }
+            letters.append(&mut node.world.out.meta);
+            letters.append(&mut node.gone);
+            if rng.at(3) > 0 && node.world.log.hand().finish() {
+                copy.follow(&node.world.log, &mut rng);
+                letters.push(ToMeta::LogWoke);
+            }
+            node.turn(letters);
+            if rng.at(25) == 0 {
+                let next = Node::new(copy.take_over(&node.world.log));
+                node = next;
+                node.turn(vec![ToMeta::Continue]);
+                copy = Copy::of(&node.world.log, &mut rng);
+            }
+        }
+        node.end();
+        copy.follow(&node.world.log, &mut rng);
     }
 }

@@ -136,6 +136,11 @@ impl State {
         all.map(|(&at, stored)| (at, stored.holders.iter().map(|it| it.get()).collect())).collect()
     }
 
+    /// The records that would be there after a crash now.
+    pub(crate) fn bytes_on_disk(&self) -> BTreeMap<u64, Vec<u8>> {
+        self.disk.iter().map(|(&at, stored)| (at, stored.bytes.clone())).collect()
+    }
+
     /// Who holds what now.
     pub(crate) fn holders(&self) -> BTreeMap<u64, BTreeSet<u64>> {
         let all = self.held.iter();

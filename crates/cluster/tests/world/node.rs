@@ -11,9 +11,12 @@ use leveret_cluster::{Cluster, ClusterActions, DiskOwner, Lease, OpenError, Setu
 use leveret_link::hello::{ClusterId, RaftId};
 use leveret_link::letters::{NodeLetter, NodeNumbers, NodeStatus};
 use leveret_log::disk::SimDisk;
+use leveret_log::file::BatchContents;
 use leveret_log::file::Options;
-use leveret_log::{Holder, Keep, Log as _, Offset};
-use leveret_replica::{GroupLog, Settings};
+use leveret_log::{BatchName, Holder, Keep, Log as _, Offset};
+use leveret_replica::{Content, GroupLog, Settings};
+
+use bytes::Bytes;
 
 use crate::dice::Dice;
 
@@ -39,6 +42,66 @@ pub(crate) type Confirmed = Rc<RefCell<BTreeMap<(u64, Offset), u64>>>;
 /// A data directory.
 type OnDisk = (Option<Vec<u8>>, BTreeMap<DiskOwner, SimDisk>);
 
+/// What the log of names is about, as followers are told.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// The same to all: a sum of all that is there as of a batch.
+    as_of: BTreeMap<u64, (u64, u32)>,
+    /// How often a node that began to lead had been told all, and how often not.
+    pub(crate) whole: u64,
+    pub(crate) parts: u64,
+}
+
+pub(crate) type SharedTold = Rc<RefCell<Told>>;
+
+type Records = BTreeMap<Offset, Bytes>;
+
+/// Follows the log of names.
+#[derive(Debug, Default)]
+struct Follower {
+    records: Records,
+    is_whole: bool,
+}
+
+impl Follower {
+    fn take(&mut self, content: Content, told: &SharedTold) {
+        match content {
+            Content::Anew => *self = Self::default(),
+            Content::Records(records) => self.records.extend(records),
+            Content::Batch(BatchContents { records, volatile, persisted, released, .. }) => {
+                assert!(volatile.is_empty() && persisted.is_empty(), "nobody makes such");
+                self.records.extend(records);
+                released.iter().for_each(|(at, _)| drop(self.records.remove(at)));
+            }
+            Content::UpTo(name) => {
+                self.is_whole = true;
+                self.check(name, told);
+            }
+            Content::Lent { .. } => {}
+        }
+    }
+
+    /// Nobody else has anything else as of this batch.
+    fn check(&self, BatchName { number, term }: BatchName, told: &SharedTold) {
+        let mut bytes = Vec::new();
+        for (at, record) in &self.records {
+            bytes.extend(at.get().to_le_bytes());
+            bytes.extend(&record[..]);
+        }
+        let sum = (term, crc32c::crc32c(&bytes));
+        let was = *told.borrow_mut().as_of.entry(number).or_insert(sum);
+        assert_eq!(was, sum, "batch {number}: {} records", self.records.len());
+    }
+
+    /// The log has what was told.
+    fn check_found(&self, found: &BTreeMap<Offset, u64>) {
+        let which = |record: &Bytes| u64::from_le_bytes(record[..8].try_into().unwrap());
+        let records: BTreeMap<_, _> =
+            self.records.iter().map(|(at, record)| (*at, which(record))).collect();
+        assert_eq!(records, *found);
+    }
+}
+
 type Disks = Arc<Mutex<BTreeMap<DiskOwner, SimDisk>>>;
 
 /// A node.
@@ -61,6 +124,9 @@ pub(crate) struct Node {
     /// Its clock: per cent of the world's.
     rate: u64,
     confirmed: Confirmed,
+    pub(crate) told: SharedTold,
+    /// Names go, too: then files go, and what was in them nobody can have.
+    pub(crate) lets_names_go: bool,
     pub(crate) plants: Plants,
     /// What it says of itself.
     status: NodeStatus,
@@ -75,12 +141,17 @@ pub(crate) struct Process {
     pub(crate) is_known: bool,
     logs: Option<Lent>,
     lease: Lease,
+    follower: Follower,
     /// Until then it has another one lead.
     pub(crate) stops_ms: Option<u64>,
 }
 
 /// Logs that are lent.
 struct Lent {
+    /// Names that are held and agreed upon.
+    held: Vec<Offset>,
+    /// What the log of names had.
+    found: BTreeMap<Offset, u64>,
     logs: Vec<GroupLog<SimDisk>>,
     wakes: Vec<Arc<AtomicBool>>,
     /// What was appended and is not confirmed: group, offset, which.
@@ -113,6 +184,8 @@ impl Node {
             paused_ms: 0,
             rate: 92 + (7 * seed + 5 * index as u64) % 17,
             confirmed: confirmed.clone(),
+            told: SharedTold::default(),
+            lets_names_go: false,
             plants: Plants::default(),
             status: NodeStatus::default(),
             room: None,
@@ -180,6 +253,7 @@ impl Node {
             cluster,
             is_known: false,
             logs: None,
+            follower: Follower::default(),
             lease: Lease::NONE,
             stops_ms: None,
         });
@@ -260,7 +334,21 @@ impl Node {
     /// What the cluster wants done, but for what others have to do.
     pub(crate) fn act(&mut self, now_ms: u64) -> ClusterActions {
         let Some(process) = &mut self.process else { return ClusterActions::default() };
-        let actions = process.cluster.take_actions();
+        let mut actions = process.cluster.take_actions();
+        for content in std::mem::take(&mut actions.names) {
+            if let (Content::Lent { is_whole }, Some(lent)) = (&content, &process.logs) {
+                let mut told = self.told.borrow_mut();
+                if *is_whole {
+                    assert!(process.follower.is_whole);
+                    process.follower.check_found(&lent.found);
+                    told.whole += 1;
+                } else {
+                    told.parts += 1;
+                }
+            } else {
+                process.follower.take(content, &self.told);
+            }
+        }
         process.lease = process.cluster.lease();
         assert_eq!(actions.failed, None, "{}: its disks work", self.name);
         self.room = actions.room.or(self.room);
@@ -298,6 +386,7 @@ impl Node {
             Arc::new(move || wake.store(true, Ordering::Relaxed))
         };
         let Some(mut logs) = process.cluster.lend_logs(wake) else { return };
+        let mut names = BTreeMap::new();
         for (group, log) in (0..).zip(&mut logs) {
             let mut found = BTreeMap::new();
             log.recover(&mut |it| {
@@ -311,8 +400,12 @@ impl Node {
                     self.name
                 );
             }
+            if group == 0 {
+                names = found;
+            }
         }
-        process.logs = Some(Lent { logs, wakes, waiting: Vec::new() });
+        let held = names.keys().copied().collect();
+        process.logs = Some(Lent { logs, wakes, waiting: Vec::new(), held, found: names });
     }
 
     /// The broker appends, and confirms what is agreed upon.
@@ -326,12 +419,23 @@ impl Node {
                 let at = log.append(&which.to_le_bytes(), &[&body], &[HOLDER], Keep::Durable);
                 lent.waiting.extend(at.map(|at| (group, at, which)));
             }
+            // A name goes.
+            let goes = group == 0 && self.lets_names_go && !lent.held.is_empty();
+            if goes && self.dice.one_in(6) {
+                let at = self.dice.below(lent.held.len() as u64) as usize;
+                let at = lent.held.swap_remove(at);
+                log.release(at, HOLDER).expect("it is held");
+                self.confirmed.borrow_mut().remove(&(0, at));
+            }
             log.sync().expect("its disk works");
         }
         let logs = &lent.logs;
         for (group, at, which) in lent.waiting.extract_if(.., |it| logs[it.0].durable() > it.1) {
             let was = self.confirmed.borrow_mut().insert((group as u64, at), which);
             assert_eq!(was, None, "{}: group {group} agreed upon {at} twice", self.name);
+            if group == 0 {
+                lent.held.push(at);
+            }
         }
         for (group, wake) in (0..).zip(&lent.wakes) {
             if wake.swap(false, Ordering::Relaxed) {

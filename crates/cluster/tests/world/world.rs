@@ -64,7 +64,10 @@ impl World {
         let names: Vec<String> =
             ["a", "b", "c", "d", "e"].iter().take(count).map(|it| format!("rabbit@{it}")).collect();
         let confirmed = Confirmed::default();
-        let nodes = (0..count).map(|at| Node::new(at, &names, seed, &confirmed)).collect();
+        let mut nodes: Vec<_> =
+            (0..count).map(|at| Node::new(at, &names, seed, &confirmed)).collect();
+        let told = nodes[0].told.clone();
+        nodes.iter_mut().for_each(|it| it.told = told.clone());
         Self {
             nodes,
             now_ms: 0,

@@ -68,7 +68,7 @@ impl BatchCopy {
         self.len() == 0
     }
 
-    fn header(&self) -> Option<BatchHeader> {
+    pub(super) fn header(&self) -> Option<BatchHeader> {
         BatchHeader::guess(self.pieces.first()?, true)
     }
 }

@@ -37,6 +37,7 @@ use super::arrivals::{Arrival, Bringers, RelayedListener};
 use super::bell::{Bell, Rung};
 use super::handle::{ClusterThread, Duty, Handle, Order};
 use super::links::{LinkNews, LinkSettings, Links, PeerAddress};
+use super::names::CopiedNames;
 use super::numbers::{DiskAlarm, Numbers};
 use super::standby::Totals;
 use super::view::ClusterView;
@@ -175,6 +176,7 @@ pub(super) fn start(
         disk: DiskAlarm::default(),
     };
     waker.room().set_limit(disk_limit_at_work(numbers.disk_free_limit));
+    let names = CopiedNames::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let first = begin(&dir, &mut cluster)?;
     let (news, links) = {
@@ -194,6 +196,7 @@ pub(super) fn start(
         bringers,
         numbers,
         leading: Arc::clone(&leading),
+        names: Arc::clone(&names),
         own: status,
         leads: false,
         leaving: None,
@@ -209,7 +212,8 @@ pub(super) fn start(
             driver.run().await;
         });
     })?;
-    let handle = Handle { orders: orders_in, duty: duty_out, views: views_out, relayed, leading };
+    let handle =
+        Handle { orders: orders_in, duty: duty_out, views: views_out, relayed, leading, names };
     Ok((handle, ClusterThread(thread), links))
 }
 
@@ -275,6 +279,7 @@ struct Driver {
     bringers: Bringers,
     numbers: Numbers,
     leading: Arc<Leading>,
+    names: Arc<CopiedNames>,
     /// What it says of itself, but for numbers.
     own: NodeStatus,
     /// The broker runs here, or is about to: once it was told to.
@@ -415,6 +420,7 @@ impl Driver {
 
     fn act(&mut self, actions: ClusterActions) {
         let ClusterActions {
+            names,
             send,
             wakes,
             write_identity: identity,
@@ -432,6 +438,9 @@ impl Driver {
         for text in told {
             // What another node causes again and again is limited as what a client causes.
             tracing::warn!(from = "other nodes", "{text}");
+        }
+        if let (Some(shards), false) = (self.cluster.shards(), names.is_empty()) {
+            self.names.tell(shards, names);
         }
         if let Some((facts, members)) = links {
             self.links.set_members(facts, members);
@@ -510,6 +519,9 @@ impl Driver {
 
     /// Tells the process and, by its status, the other nodes.
     fn tell(&mut self) {
+        if matches!(self.cluster.standing(), Standing::Follows(_)) {
+            self.names.heard(Duration::ZERO);
+        }
         let numbers = self.numbers.now();
         self.cluster.set_status(NodeStatus { numbers, ..self.own.clone() });
         self.views.send_replace(Arc::new(ClusterView::of(&self.cluster.status())));

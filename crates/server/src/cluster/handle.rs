@@ -15,6 +15,7 @@ use crate::lease::Leading;
 use crate::logging::{LAST_LINES, Logs};
 use crate::storage::NodeLog;
 
+use super::names::CopiedNames;
 use super::standby::Totals;
 use super::view::Views;
 
@@ -88,6 +89,8 @@ pub(crate) struct Handle {
     pub(super) relayed: Arc<Totals>,
     /// How long it may give out what it has, while it leads.
     pub(super) leading: Arc<Leading>,
+    /// A copy of the names, while this node does not lead.
+    pub(super) names: Arc<CopiedNames>,
 }
 
 impl Handle {

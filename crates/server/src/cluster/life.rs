@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use leveret_broker::Meta;
 use leveret_config::cluster::Formation;
 use leveret_config::{Config, Loaded};
 use leveret_log::Offset;
@@ -30,6 +31,7 @@ use super::arrivals::{self, Bringers};
 use super::driver;
 use super::handle::{ClusterThread, Duty, Handle, Led, begin_anew, leave};
 use super::links::Links;
+use super::names::TakenNames;
 use super::standby::{self, Standby};
 
 /// Runs a node of a cluster until it is stopped.
@@ -75,6 +77,7 @@ pub(crate) fn serve(
         views: views.clone(),
         relay: links,
         totals: Arc::clone(&handle.relayed),
+        names: Arc::clone(&handle.names),
     })?;
     announce(&standby, started, &basis, &own);
     let supervisor = Supervisor::of_environment().map(Arc::new);
@@ -126,9 +129,10 @@ pub(crate) fn serve(
     };
     let Some(logs_lent) = logs_lent else { return begin_anew(logs) };
     let config = loaded.config.clone();
+    let names = Arc::clone(&handle.names);
     let led = Led { handle: handle.clone(), thread, telling };
     let reading = signals.runtime.spawn_blocking(move || {
-        let stored = read(&config, &basis, logs_lent, &waker)?;
+        let stored = read(&config, &basis, logs_lent, names.take(), &waker)?;
         let mut options = basis.with(stored, &config, started)?;
         // No record of a log that has copies elsewhere is in another log.
         options.settings.embed_bytes_below = u64::MAX;
@@ -195,13 +199,22 @@ fn read(
     config: &Config,
     basis: &Basis,
     logs: Vec<NodeLog>,
+    copied: Option<TakenNames>,
     waker: &Arc<Waker>,
 ) -> anyhow::Result<Stored> {
+    let begun = Instant::now();
     let mut logs = logs.into_iter();
     let names = logs.next().context("the cluster has no group of names")?;
     let shards: Vec<NodeLog> = logs.collect();
-    let homes = Homes::among(shards.len() as u32);
-    let (mut meta, mut topology) = read_names(config, names, homes, waker)?;
+    let were_copied = copied.is_some();
+    let (mut meta, mut topology) = match copied {
+        Some((copy, mut topology)) => {
+            let meta = Meta::take_over(names, copy, &mut topology);
+            (meta.context("the copy of the names cannot be gone on with")?, topology)
+        }
+        None => read_names(config, names, Homes::among(shards.len() as u32), waker)?,
+    };
+    tracing::info!(ms = begun.elapsed().as_millis() as u64, were_copied, "the names are here");
     // Definitions are for the first one that leads: what was changed since stays, whoever leads.
     add_names(config, false, &mut meta, &mut topology, waker)?;
     // Another node may have delivered any of them.

@@ -79,9 +79,7 @@ impl Topology {
     pub fn finish_restoring(&mut self) {
         let vhosts: Vec<_> = self.vhosts().map(|vhost| vhost.id).collect();
         vhosts.into_iter().for_each(|vhost| self.predeclare(vhost));
-        self.generation += 1;
-        self.access_generation += 1;
-        self.take_matching();
+        self.has_restored();
     }
 
     /// Makes a thing what its record says, whether it is there or not. The journal is closed.

@@ -466,8 +466,17 @@ impl World {
     pub(super) fn after(&mut self, at: usize) -> Result<(), String> {
         let Some(member) = &mut self.machines[at].member else { return Ok(()) };
         let actions = member.take_actions();
-        let MemberActions { messages, keep, wakes_log, roles, behind, must_restart, failed, told } =
-            actions;
+        let MemberActions {
+            messages,
+            keep,
+            wakes_log,
+            roles,
+            behind,
+            must_restart,
+            failed,
+            told,
+            contents: _,
+        } = actions;
         if let Some(what) = failed.or_else(|| told.first().cloned()) {
             return Err(format!("member {}: {what}", self.machines[at].id));
         }
