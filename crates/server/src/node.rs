@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -35,6 +36,9 @@ use crate::watchdog::Watched;
 /// What the program takes when it is idle, in bytes, roughly: a watermark below is reached from the start,
 /// which is how users of RabbitMQ raise an alarm on purpose (`set_vm_memory_high_watermark 0.0001`).
 const PROGRAM_BYTES: u64 = 8 << 20;
+
+/// How often an answer that waits for a lease looks for it.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// All actors of a process, shared by its threads.
 #[derive(Debug)]
@@ -242,6 +246,14 @@ impl Node {
     #[inline]
     pub(crate) fn has_lease(&self) -> bool {
         self.leading.as_ref().is_none_or(|it| it.holds())
+    }
+
+    /// Waits until this node may answer for what it has: one that leads a cluster needs to know that it still does. One that does not
+    /// ends soon, and whoever asked it with it.
+    pub async fn may_answer(&self) {
+        while !self.has_lease() {
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// The names, to read. Held for one turn, or to copy a page of names: never while something is formatted, sorted or

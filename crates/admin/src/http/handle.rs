@@ -78,7 +78,12 @@ impl Handler<Any, Arc<App>> for Handle {
         Box::pin(async move {
             match self {
                 Self::Call(answer) => match Call::from_request(request, &app).await {
-                    Ok(call) => answer(call).await.into_response(),
+                    Ok(call) => {
+                        let answer = answer(call).await;
+                        // What it says was so when it was looked at, if this node leads still.
+                        app.ops.node.may_answer().await;
+                        answer.into_response()
+                    }
                     Err(fault) => fault.into_response(),
                 },
                 Self::App(answer) => answer(app).await.into_response(),

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
-use leveret_client::{Connection, Options, QueueDeclare, Uri};
+use leveret_client::{Connection, ExchangeDeclare, Options, QueueDeclare, Uri};
 use rustix::process::{Pid, Signal};
 
 use crate::broker::{Lines, PATIENCE, leveret};
@@ -16,7 +16,7 @@ const PERSISTENT: [u8; 3] = [0x10, 0, 2];
 struct Member {
     child: Child,
     log: Lines,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Member {
@@ -62,7 +62,7 @@ fn three() -> Vec<Member> {
         settings.iter().for_each(|it| _ = command.args(["--set", it]));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let log = Lines::follow(child.stdout.take().unwrap());
-        Member { child, log, _dir: dir }
+        Member { child, log, dir }
     };
     (0..3).map(start).collect()
 }
@@ -105,10 +105,18 @@ fn a_node_that_stood_still_gives_out_nothing() {
     let (_, address) = leader(&members, &others);
     let asks =
         std::thread::spawn(move || client.get(channel, "orders", false).map(|it| it.is_some()));
+    let mut ctl = leveret(&["ctl", "-q", "list_exchanges"]);
+    ctl.env("LEVERET_DATA_DIR", members[old].dir.path()).stdout(Stdio::piped());
+    let ctl = ctl.stderr(Stdio::null()).spawn().unwrap();
     let (mut another, channel) = connect(address);
     let got = another.get(channel, "orders", false).unwrap().expect("it was confirmed");
     assert!(got.redelivered, "the other node may have delivered it");
+    let durable = ExchangeDeclare { durable: true, ..ExchangeDeclare::default() };
+    another.exchange_declare(channel, "made_since", "fanout", &durable).unwrap();
     members[old].signal(Signal::CONT);
     let answer = asks.join().unwrap();
     assert!(answer.is_err(), "{answer:?}");
+    let told = ctl.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.is_empty() || told.contains("made_since"), "{told}");
 }
