@@ -294,7 +294,7 @@ impl<D: Disk> Cluster<D> {
     pub fn letter(&mut self, from: RaftId, letter: NodeLetter) {
         let Some(linked) = self.linked.get_mut(&from) else { return };
         match letter {
-            NodeLetter::Replica { group, .. } => {
+            NodeLetter::Replica { group, .. } | NodeLetter::Record { group, .. } => {
                 let membership = self.safe.membership.as_ref();
                 let is_member = membership.is_some_and(|it| it.member(from).is_some());
                 if let (Phase::Member(groups), true) = (&mut self.phase, is_member) {
@@ -490,6 +490,10 @@ impl<D: Disk> Cluster<D> {
             leader,
             nodes: nodes.collect(),
             groups: groups.collect(),
+            repaired: match &self.phase {
+                Phase::Member(groups) => groups.repaired(),
+                _ => 0,
+            },
         }
     }
 
@@ -501,6 +505,7 @@ impl<D: Disk> Cluster<D> {
             leader: None,
             nodes: self.setup.listed.iter().map(|name| self.node_row(name, None)).collect(),
             groups: Vec::new(),
+            repaired: 0,
         }
     }
 

@@ -112,8 +112,15 @@ impl<D: Disk> Groups<D> {
     }
 
     pub(crate) fn letter(&mut self, from: RaftId, group: u64, letter: NodeLetter) {
-        if let NodeLetter::Replica { message, copies, .. } = letter {
-            self.with(group, |member| member.step(MemberId(from.0), message, copies));
+        let from = MemberId(from.0);
+        match letter {
+            NodeLetter::Replica { message, copies, .. } => {
+                self.with(group, |member| member.step(from, message, copies));
+            }
+            NodeLetter::Record { letter, .. } => {
+                self.with(group, |member| member.record(from, letter));
+            }
+            _ => {}
         }
     }
 
@@ -173,6 +180,9 @@ impl<D: Disk> Groups<D> {
                 for (id, message, copies) in actions.messages {
                     let letter = NodeLetter::Replica { group, message, copies };
                     to.send.push((RaftId(id.0), letter));
+                }
+                for (id, letter) in actions.records {
+                    to.send.push((RaftId(id.0), NodeLetter::Record { group, letter }));
                 }
                 for (word, ticket) in actions.keep {
                     self.votes.keep(group, word, ticket);
@@ -432,6 +442,11 @@ impl<D: Disk> Groups<D> {
             *at = Some(now_ms);
             *touched = true;
         }
+    }
+
+    /// Records that were damaged here, and were had from others.
+    pub(crate) fn repaired(&self) -> u64 {
+        self.members.iter().map(Member::repaired).sum()
     }
 
     /// What each member is.

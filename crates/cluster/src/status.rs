@@ -49,6 +49,8 @@ pub struct ClusterStatus {
     pub nodes: Vec<NodeRow>,
     /// All groups by number; none while the cluster is formed.
     pub groups: Vec<GroupRow>,
+    /// Records that were damaged on this node's disk since its process began, and were had from other nodes.
+    pub repaired: u64,
 }
 
 /// A node.

@@ -35,6 +35,7 @@ impl Disk for NoDisk {
             }
             Op::Read { .. } => Done::Read(Err(DiskError::Failed("nothing is kept".into()))),
             Op::Remove { .. } => Done::Removed(Ok(())),
+            Op::Mend { .. } => Done::Mended(Ok(())),
             Op::Cut { .. } => Done::Cut(Ok(())),
             Op::SetPoint(_) => Done::PointSet(Ok(())),
             Op::Receive { .. } | Op::Discard { .. } => Done::Received(Ok(())),

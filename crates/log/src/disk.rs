@@ -157,6 +157,16 @@ pub enum Op {
         /// Bytes that the next ones get, about. What is kept for them is as long as [`lens_like`] says.
         next_len: u64,
     },
+    /// Writes bytes over those that are damaged in a file, if it is there, synced. The list of files knows of none of it. Keeps its
+    /// place among writes and removals.
+    Mend {
+        /// Which.
+        file: FileName,
+        /// The first byte's place in the file.
+        position: u64,
+        /// As they were.
+        bytes: Bytes,
+    },
     /// Cuts off the end of the file that is written to. First the list of files says so, for good: the file has `len` bytes,
     /// is not sealed, and the log has `reached` so far with it. Once this completes the end does not come back after a power
     /// cut. Keeps its place among writes and removals.
@@ -384,6 +394,8 @@ pub enum Done {
     Removed(Result<(), DiskError>),
     /// The end of a file was cut off.
     Cut(Result<(), DiskError>),
+    /// What was damaged was written over.
+    Mended(Result<(), DiskError>),
     /// The list of files has the point. Where there was no room it has the one before.
     PointSet(Result<(), DiskError>),
     /// A piece was written, or what came of a file is gone.

@@ -16,7 +16,7 @@
 //! | which file has what | [`segments`] |
 //! | who holds what | [`sets`], of cold records [`cold`], in sums [`paged`], as the batches say [`table`] |
 //! | what several logs were given, and one writes | [`crate::shared`], [`lend`], [`elsewhere`] |
-//! | reading what is cold | [`fetch`] |
+//! | reading what is cold | [`fetch`]; what was damaged here and is whole elsewhere: [`mend`] |
 //! | opening | [`recover`], of damaged files [`salvage`], without reading all of them [`digest`] |
 //! | giving back space | [`space`], [`rewrite`] |
 //! | names of batches among all who have the log | [`terms`] |
@@ -39,6 +39,7 @@ mod give;
 mod incoming;
 mod lend;
 mod manifest;
+mod mend;
 mod paged;
 mod point;
 mod recover;
@@ -84,6 +85,7 @@ pub use give::{BatchCopy, NoBatch};
 pub use incoming::{Checked, Fetched, Unfit, check};
 pub use lend::{Unmatched, match_up, match_up_at_rest};
 pub use manifest::{Manifest, ManifestFile, NoPiece, PIECE_MAX, PieceCopy, PieceName};
+pub use mend::{Mended, OtherBytes};
 pub use recover::{OnDamage, OpenError, Progress, Report, TOO_LATE};
 pub use salvage::Damage;
 
@@ -514,6 +516,8 @@ impl<D: Disk> FileLog<D> {
                     }
                 }
                 Done::Cut(result) => drop(self.cut_done(token, result)),
+                // Whoever reads it next finds what is there.
+                Done::Mended(_) => {}
                 Done::PointSet(result) => self.point_set(token, result),
                 Done::Received(result) => self.received(token, result),
                 Done::Checked(result) => self.checked(token, result),

@@ -7,9 +7,10 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use leveret_log::disk::{Disk, Point};
 use leveret_log::file::BatchCopy;
-use leveret_log::{BatchName, FileLog};
+use leveret_log::{BatchName, FileLog, Offset};
 
 /// Shared by a lent log and its member.
 pub struct Desk {
@@ -37,6 +38,8 @@ pub(crate) struct Reports {
     pub(crate) wants_point: bool,
     /// Batches that were asked for, and why one cannot be had.
     pub(crate) read: Vec<(u64, Result<BatchCopy, String>)>,
+    /// Records that are damaged here.
+    pub(crate) damaged: Vec<Offset>,
     /// Its shard is to have a turn.
     pub(crate) wants_turn: bool,
     /// It makes no batches of what its shard does as long as this is the pause.
@@ -54,11 +57,13 @@ impl Reports {
             && self.pause.is_none()
             && self.made.is_empty()
             && self.read.is_empty()
+            && self.damaged.is_empty()
     }
 
     fn add(&mut self, more: Self) {
         self.made.extend(more.made);
         self.read.extend(more.read);
+        self.damaged.extend(more.damaged);
         self.stored = more.stored.or(self.stored);
         self.point = more.point.or(self.point);
         self.wants_turn |= more.wants_turn;
@@ -75,6 +80,8 @@ pub(crate) struct Orders {
     pub(crate) agreed: BatchName,
     /// Batches that somebody lacks: as many of each range as can be had at once.
     pub(crate) wanted: Vec<RangeInclusive<u64>>,
+    /// Damaged records, as another member has them; none if nobody has them whole.
+    pub(crate) mended: Vec<(Offset, Option<Bytes>)>,
     /// Changes of members that are to be written.
     pub(crate) members: Vec<Vec<u8>>,
     /// What its list of files is to know before files go.
@@ -118,6 +125,7 @@ impl Default for Orders {
         Self {
             agreed: BatchName::NONE,
             wanted: Vec::new(),
+            mended: Vec::new(),
             members: Vec::new(),
             point: None,
             let_go_of: 0,
@@ -161,8 +169,8 @@ impl Desk {
         let orders = &mut self.trays().orders;
         let (wanted, members) =
             (std::mem::take(&mut orders.wanted), std::mem::take(&mut orders.members));
-        let point = orders.point.take();
-        Orders { wanted, members, point, ..orders.clone() }
+        let (point, mended) = (orders.point.take(), std::mem::take(&mut orders.mended));
+        Orders { wanted, members, point, mended, ..orders.clone() }
     }
 }
 

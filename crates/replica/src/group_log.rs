@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use leveret_log::disk::Disk;
-use leveret_log::file::NoBatch;
+use leveret_log::file::{Mended, NoBatch};
 use leveret_log::{
     AppendError, BatchName, Errand, FileLog, HoldError, Holder, Keep, Log, Moment, Offset,
     PagedOut, ReadError, Record, Recovered, Shared, SyncError, Usage,
@@ -47,6 +47,11 @@ struct Lent {
     pause: Option<u64>,
     /// What was asked for before it was readable.
     asked: BTreeSet<Offset>,
+    /// Records that are damaged here, and asked of other members.
+    mending: BTreeSet<Offset>,
+    /// Those that nobody has whole, and what is to be told of them.
+    lost: BTreeSet<Offset>,
+    told: Vec<Offset>,
     /// The shard is to have a turn for some of that.
     has_called: bool,
     /// How far all agreed when a point was asked for.
@@ -90,6 +95,9 @@ impl<D: Disk> GroupLog<D> {
             wants_room: false,
             pause: None,
             asked: BTreeSet::new(),
+            mending: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            told: Vec::new(),
             has_called: false,
             point_asked: BatchName::NONE,
             has_failed: false,
@@ -142,6 +150,39 @@ impl<D: Disk> GroupLog<D> {
 }
 
 impl Lent {
+    /// Whether a record is damaged here and may be had from another member.
+    fn may_mend<D: Disk>(&self, at: Offset, log: &FileLog<D>) -> bool {
+        matches!(log.read(at), Err(ReadError::Damaged { .. })) && !self.lost.contains(&at)
+    }
+
+    /// Asks other members for those of these records that are damaged here, once; the others are left.
+    fn ask_for_damaged<D: Disk>(&mut self, records: &mut Vec<Offset>, log: &FileLog<D>) {
+        let mut damaged = Vec::new();
+        records.retain(|&at| {
+            let may_mend = self.may_mend(at, log);
+            if may_mend && self.mending.insert(at) {
+                damaged.push(at);
+            }
+            !may_mend
+        });
+        self.desk.report(Reports { damaged, ..Reports::default() });
+    }
+
+    /// Takes records as other members have them.
+    fn mend<D: Disk>(&mut self, mended: Vec<(Offset, Option<Bytes>)>, log: &mut FileLog<D>) {
+        for (at, bytes) in mended {
+            self.mending.remove(&at);
+            let mended = bytes.and_then(|bytes| log.mend(at, &bytes).ok());
+            if mended.is_none() {
+                self.lost.insert(at);
+            }
+            // The log tells of what it did.
+            if mended.is_none_or(|mended| mended == Mended::Needless) {
+                self.told.push(at);
+            }
+        }
+    }
+
     /// Whether a record is there and not readable yet.
     fn withholds<D: Disk>(&self, at: Offset, log: &FileLog<D>) -> bool {
         at >= self.agreed.end && at < log.end()
@@ -159,6 +200,7 @@ impl Lent {
             let made = result.and_then(|()| log.sync_made().map_err(|error| error.to_string()));
             made.err().into_iter().for_each(|error| _ = failed.get_or_insert(error));
         }
+        self.mend(orders.mended, log);
         orders.point.into_iter().for_each(|point| log.set_point(point));
         // Once for each batch that all agree upon: a later point may do.
         if log.wants_point() && self.point_asked != orders.agreed {
@@ -306,15 +348,22 @@ impl<D: Disk> Log for GroupLog<D> {
             Some(lent) if lent.withholds(at, &self.log) => {
                 Err(ReadError::NotReadable { at, readable: lent.agreed.end })
             }
-            _ => self.log.read(at),
+            Some(lent) => match self.log.read(at) {
+                Err(ReadError::Damaged { .. }) if !lent.lost.contains(&at) => {
+                    Err(ReadError::Cold { at })
+                }
+                read => read,
+            },
+            None => self.log.read(at),
         }
     }
 
     fn fetch(&mut self, soon: &[Offset]) {
         let Self { log, lent } = self;
         let Some(lent) = lent else { return log.fetch(soon) };
-        let (withheld, soon): (Vec<_>, Vec<_>) =
+        let (withheld, mut soon): (Vec<_>, Vec<_>) =
             soon.iter().partition(|&&at| lent.withholds(at, log));
+        lent.ask_for_damaged(&mut soon, log);
         // What needs no disk is handed over at the end of the turn, where a batch may end.
         lent.asked.extend(withheld);
         log.fetch(&soon);
@@ -325,8 +374,8 @@ impl<D: Disk> Log for GroupLog<D> {
     }
 
     fn is_asked(&self, at: Offset) -> bool {
-        let is_withheld = self.lent.as_ref().is_some_and(|lent| lent.withholds(at, &self.log));
-        is_withheld || self.log.is_asked(at)
+        let is_to_come = |lent: &Lent| lent.withholds(at, &self.log) || lent.mending.contains(&at);
+        self.lent.as_ref().is_some_and(|lent| is_to_come(lent)) || self.log.is_asked(at)
     }
 
     fn each_fetched(&mut self, each: &mut dyn FnMut(Offset)) {
@@ -334,6 +383,11 @@ impl<D: Disk> Log for GroupLog<D> {
             let later = lent.asked.split_off(&lent.agreed.end);
             std::mem::replace(&mut lent.asked, later).into_iter().for_each(&mut *each);
             lent.has_called = false;
+            let mut came = Vec::new();
+            self.log.each_fetched(&mut |at| came.push(at));
+            lent.ask_for_damaged(&mut came, &self.log);
+            came.into_iter().chain(lent.told.drain(..)).for_each(each);
+            return;
         }
         self.log.each_fetched(each);
     }

@@ -56,7 +56,7 @@ pub use desk::Desk;
 pub use group_log::GroupLog;
 pub use lease::Lease;
 pub use leveret_log::BatchName;
-pub use member::{Content, Member, MemberActions, MemberError, MemberStatus};
+pub use member::{Content, Member, MemberActions, MemberError, MemberStatus, RecordLetter};
 pub use members::{Change, MemberId, Members, Step};
 #[cfg(test)]
 pub(crate) use memory::MemoryBatches;

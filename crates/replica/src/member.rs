@@ -15,6 +15,7 @@
 mod changes;
 mod contents;
 mod lent;
+mod repair;
 mod sending;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -35,7 +36,10 @@ use crate::replica::{NotNow, Replica, Settings};
 pub use contents::Content;
 use contents::Telling;
 use lent::LentLog;
+use repair::Repairs;
 use sending::Sending;
+
+pub use repair::RecordLetter;
 
 /// Why a member cannot be opened. It neither votes nor stands, and acknowledges nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +78,8 @@ pub enum MemberError {
 pub struct MemberActions {
     /// For other members, each with the bytes of its batches, in order.
     pub messages: Vec<(MemberId, Message, Vec<BatchCopy>)>,
+    /// The same, of single records.
+    pub records: Vec<(MemberId, RecordLetter)>,
     /// Words to be kept; what is kept is told with [`Member::kept`].
     pub keep: Vec<(Word, Ticket)>,
     /// The lent log's shard is to have a turn.
@@ -154,6 +160,7 @@ pub struct Member<D: Disk> {
     /// What the log was told that all agree upon. The replica may know of more, of batches that come after a cut.
     told: BatchName,
     sending: Sending,
+    repairs: Repairs,
     now_ms: u64,
     /// When each other member was heard last.
     heard: BTreeMap<MemberId, u64>,
@@ -216,6 +223,7 @@ impl<D: Disk> Member<D> {
             waiting: VecDeque::new(),
             told: BatchName::NONE,
             sending: Sending::default(),
+            repairs: Repairs::default(),
             now_ms: 0,
             heard: BTreeMap::new(),
             change: None,
@@ -274,6 +282,7 @@ impl<D: Disk> Member<D> {
         let output = self.replica.tick(now_ms);
         self.absorb(output);
         self.sending.give_up(self.now_ms, self.settings.patience_ms());
+        self.repair();
         self.hold();
         self.go_on();
     }
@@ -298,7 +307,8 @@ impl<D: Disk> Member<D> {
         let is_out = self.is_out();
         let Some(lent) = self.lent.as_mut().filter(|_| !is_out) else { return };
         let reports = lent.desk().take_reports();
-        let Reports { made, stored, point, wants_point, read, wants_turn, pause, failed } = reports;
+        let Reports { made, stored, point, wants_point, read, damaged, wants_turn, pause, failed } =
+            reports;
         for (name, batch) in made {
             // What the replica wanted it has.
             if batch.members().is_none() {
@@ -318,6 +328,8 @@ impl<D: Disk> Member<D> {
         if let Some(failed) = failed {
             return self.fail(failed);
         }
+        self.want_records(damaged);
+        self.repair();
         self.go_on();
         // Only what the replica has heard of is its log.
         if let Some(point) = point {
@@ -521,6 +533,7 @@ impl<D: Disk> Member<D> {
         self.tell_more();
         self.pause();
         self.send();
+        self.read_for_others();
     }
 
     /// Tells more of what the log is about.

@@ -306,6 +306,7 @@ impl Job {
             }
             Self::Do(_, Op::Read { pieces, .. }) => ("a read", bytes_of(pieces)),
             Self::Do(_, Op::Remove { .. }) => ("a removal of a file", 0),
+            Self::Do(_, Op::Mend { bytes, .. }) => ("a repair", bytes.len() as u64),
             Self::Do(_, Op::Cut { .. }) => ("a cut of a file", 0),
             Self::Do(_, Op::SetPoint(_)) => ("a write of the point", 0),
             Self::Do(_, Op::Receive { bytes, .. }) => ("a write of a piece", bytes.len() as u64),
@@ -518,6 +519,7 @@ impl Disk for RealDisk {
         let to = match op {
             Op::Read { .. } | Op::Write { is_background: true, .. } => reads,
             Op::Write { .. } | Op::Remove { .. } | Op::Cut { .. } | Op::SetPoint(_) => writes,
+            Op::Mend { .. } => writes,
             Op::Receive { .. } | Op::Discard { .. } | Op::Check { .. } => writes,
             Op::Install { .. } => {
                 let _ = reads.send(Job::CloseAll);

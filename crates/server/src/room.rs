@@ -6,6 +6,8 @@
 //! system after writes, more often the less there is, and by [`watch_disk`](crate::alarms::watch_disk), because
 //! other programs write there, too. In between, the bytes that were written are subtracted.
 
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,6 +17,15 @@ use tokio::sync::Notify;
 /// Room that no message gets: acks and the names of what is deleted need it, which give room. Of it, changes of names leave
 /// some to deletions.
 pub const KEPT_BYTES: u64 = 1 << 20;
+
+/// The file of the data directory that keeps room, of a node of a cluster.
+const RESERVE: &str = "reserve";
+
+/// Its bytes, at most; a part of 32 of the file system, if that is less.
+const RESERVE_BYTES: u64 = 8 << 20;
+
+/// What is taken of it besides what is to be written: for the file system.
+const RESERVE_PIECE: u64 = 128 << 10;
 
 /// So many bytes are written before the system is asked again, where there is plenty.
 const LOOK_BYTES: u64 = 4 << 20;
@@ -44,6 +55,8 @@ pub struct Room {
     left: AtomicU64,
     /// The last write found none.
     is_refused: AtomicBool,
+    /// Of a node of a cluster: its reserve is not whole.
+    wants_reserve: AtomicBool,
     /// Under so many free bytes somebody wants to be told.
     limit: AtomicU64,
     changed: Notify,
@@ -59,6 +72,7 @@ impl Room {
             of_majority: AtomicU64::new(u64::MAX),
             left: AtomicU64::new(u64::MAX),
             is_refused: AtomicBool::new(false),
+            wants_reserve: AtomicBool::new(true),
             limit: AtomicU64::new(0),
             changed: Notify::new(),
         };
@@ -162,6 +176,56 @@ impl Room {
         !self.has_spare(0)
     }
 
+    /// Whether the [reserve](Self::fill_reserve) is to be filled, and there is room for it.
+    pub(crate) fn wants_reserve(&self) -> bool {
+        self.wants_reserve.load(Ordering::Relaxed) && self.has_spare(RESERVE_BYTES)
+    }
+
+    /// Makes the file whole that keeps room on the disk of a node of a cluster, or makes it. What gives room (acks) has to be agreed
+    /// upon, which takes a little room on most disks: this is for disks that others have filled to the last byte.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operating system.
+    pub(crate) fn fill_reserve(&self) -> std::io::Result<()> {
+        let stat = rustix::fs::statvfs(&self.dir)?;
+        let size = RESERVE_BYTES.min(stat.f_blocks.saturating_mul(stat.f_frsize) / 32);
+        let mut file = self.open_reserve(true)?;
+        // A hole keeps nothing.
+        file.set_len(0)?;
+        let zeros = vec![0; 64 << 10];
+        let mut left = size;
+        while left > 0 {
+            let count = left.min(zeros.len() as u64);
+            file.write_all(&zeros[..count as usize])?;
+            left -= count;
+        }
+        file.sync_all()?;
+        self.wants_reserve.store(false, Ordering::Relaxed);
+        let _ = self.look();
+        Ok(())
+    }
+
+    /// Gives room for a write of so many bytes that found none, from the reserve. False if there is none left.
+    pub(crate) fn give_reserve(&self, bytes: u64) -> bool {
+        let give = || {
+            let file = self.open_reserve(false)?;
+            let len = file.metadata()?.len();
+            file.set_len(len.saturating_sub(bytes.saturating_add(RESERVE_PIECE)))?;
+            Ok::<_, std::io::Error>(len > 0)
+        };
+        let is_given = give().unwrap_or(false);
+        if is_given {
+            self.wants_reserve.store(true, Ordering::Relaxed);
+        }
+        is_given
+    }
+
+    fn open_reserve(&self, create: bool) -> std::io::Result<File> {
+        let path = self.dir.join(RESERVE);
+        OpenOptions::new().write(true).create(create).truncate(false).open(path)
+    }
+
     /// Under so many free bytes somebody wants to be told.
     pub(crate) fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
@@ -217,6 +281,25 @@ mod tests {
         check(49,        50,    100);
         check(0,         50,    100);
         check(1,          0,    100);
+    }
+
+    /// Once it is gone it is made whole when there is room again.
+    #[test]
+    fn a_reserve_is_given_and_made_whole() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let room = Room::of(dir.path());
+        assert!(!room.give_reserve(1), "there is none");
+        assert!(room.wants_reserve());
+        room.fill_reserve().expect("there is room");
+        let len = || std::fs::metadata(dir.path().join(RESERVE)).expect("a file").len();
+        let whole = len();
+        assert!(whole > 0 && whole <= RESERVE_BYTES && !room.wants_reserve());
+        assert!(room.give_reserve(100) && room.wants_reserve());
+        assert_eq!(len(), whole - 100 - RESERVE_PIECE);
+        assert!(room.give_reserve(u64::MAX));
+        assert!(!room.give_reserve(1), "all of it is given");
+        room.fill_reserve().expect("there is room");
+        assert_eq!(len(), whole);
     }
 
     #[test]

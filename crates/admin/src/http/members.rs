@@ -55,6 +55,7 @@ pub(crate) fn cluster_of(about: &About, view: Option<&ClusterView>) -> Value {
         "reason": view.why_not_served(),
         "nodes": view.nodes.iter().map(row).collect::<Value>(),
         "groups": view.groups,
+        "repaired": view.repaired,
     })
 }
 

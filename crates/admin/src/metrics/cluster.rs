@@ -36,4 +36,8 @@ pub(super) fn write(view: &ClusterView, text: &mut Text) {
     for group in &view.groups {
         text.sample(name, &label("group", &group.group.to_string()), group.term);
     }
+    let name = "leveret_cluster_records_repaired_total";
+    let help = "Records that were damaged on this node's disk, and were had from another node";
+    text.family(name, Kind::Counter, help);
+    text.sample(name, "", view.repaired);
 }

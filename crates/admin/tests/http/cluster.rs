@@ -67,6 +67,7 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
         leader_id: leader.map(|_| 7),
         nodes: nodes.collect(),
         groups: vec![GroupView { group: 0, term: 3, last: 9, agreed: 9, matched, leader: None }],
+        repaired: 2,
     }
 }
 
@@ -196,6 +197,7 @@ fn all_nodes_of_the_cluster_are_listed() {
         "leveret_cluster_node_relayed_clients{node=\"rabbit@b\"} 3",
         "leveret_cluster_member_lag_batches{group=\"0\",node=\"rabbit@b\"} 4",
         "leveret_cluster_group_term{group=\"0\"} 3",
+        "leveret_cluster_records_repaired_total 2",
     ] {
         assert!(page.lines().any(|it| it == line), "{line}");
     }

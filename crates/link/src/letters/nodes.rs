@@ -12,9 +12,9 @@
 
 use std::num::NonZeroU128;
 
-use leveret_log::BatchName;
 use leveret_log::file::BatchCopy;
-use leveret_replica::{Batch, Body, Change, MemberId, Members, Message, Point, Step};
+use leveret_log::{BatchName, Offset};
+use leveret_replica::{Batch, Body, Change, MemberId, Members, Message, Point, RecordLetter, Step};
 use leveret_topology::GroupId;
 
 use super::field::{Field, Reader, get_list_of, put_list};
@@ -48,6 +48,13 @@ pub enum NodeLetter {
     },
     /// What a node tells of itself.
     Status(Box<NodeStatus>),
+    /// What members of a group say of single records.
+    Record {
+        /// The group; below 65,536.
+        group: u64,
+        /// What is said.
+        letter: RecordLetter,
+    },
 }
 
 /// A cluster as it is founded.
@@ -174,6 +181,8 @@ const TIMEOUT_NOW: u8 = 12;
 const FOUND: u8 = 32;
 const FOUNDED: u8 = 33;
 const STATUS: u8 = 34;
+const RECORD_WANTED: u8 = 36;
+const RECORD_FOUND: u8 = 37;
 const JOINING: u8 = 40;
 
 impl NodeLetter {
@@ -181,7 +190,7 @@ impl NodeLetter {
     pub fn urgency(&self) -> Urgency {
         match self {
             Self::Replica { copies, .. } if !copies.is_empty() => Urgency::Bulk,
-            Self::Found(_) | Self::Joining(_) => Urgency::Bulk,
+            Self::Found(_) | Self::Joining(_) | Self::Record { .. } => Urgency::Bulk,
             Self::Replica { .. } | Self::Founded { .. } | Self::Status(_) => Urgency::Urgent,
         }
     }
@@ -208,6 +217,13 @@ impl NodeLetter {
                 status.put(to);
                 (STATUS, 0, 0)
             }
+            Self::Record { group, letter } => match letter {
+                RecordLetter::Wanted { at } => (RECORD_WANTED, *group, at.get()),
+                RecordLetter::Found { at, bytes } => {
+                    bytes.put(to);
+                    (RECORD_FOUND, *group, at.get())
+                }
+            },
         };
         // A group that cannot be is refused where it comes.
         let group = GroupId::new(u32::try_from(group).unwrap_or(u32::MAX));
@@ -239,6 +255,14 @@ fn read_kind(envelope: &Envelope, from: &mut Reader<'_>) -> Result<NodeLetter, L
         JOINING => NodeLetter::Joining(from.get()?),
         FOUNDED => NodeLetter::Founded { cluster: from.get()? },
         STATUS => NodeLetter::Status(from.get()?),
+        RECORD_WANTED => NodeLetter::Record {
+            group: group.get().into(),
+            letter: RecordLetter::Wanted { at: Offset::new(number) },
+        },
+        RECORD_FOUND => NodeLetter::Record {
+            group: group.get().into(),
+            letter: RecordLetter::Found { at: Offset::new(number), bytes: from.get()? },
+        },
         of_replica => {
             let (body, copies) = get_body(of_replica, from)?.ok_or(unknown)?;
             let message = Message { term: number, body };

@@ -758,6 +758,12 @@ impl Disk for SimDisk {
                 }
                 Done::Digested(result)
             }
+            Op::Mend { file, position, bytes } => {
+                if let Some(file) = world.files.get_mut(&file) {
+                    file.write(position as usize, &bytes, false);
+                }
+                Done::Mended(Ok(()))
+            }
             Op::Cut { file, len, reached } => match world.shorten(file, len, reached) {
                 Ok(()) => {
                     world.truncate(file, len);

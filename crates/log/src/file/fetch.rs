@@ -215,6 +215,37 @@ impl Fetch {
         }
     }
 
+    /// Whether the record was found damaged.
+    pub(super) fn is_damaged(&self, at: Offset) -> bool {
+        matches!(self.damaged.get(&at.get()), Some(ReadError::Damaged { .. }))
+    }
+
+    /// A damaged record was had elsewhere: where its bytes are to be, if that is known. An error if these are not they.
+    pub(super) fn mend(
+        &mut self,
+        at: Offset,
+        bytes: &Bytes,
+        store: &Store,
+    ) -> Result<Option<(FileName, u64)>, ()> {
+        let at = at.get();
+        let place = store.segments.stretch_of(at).and_then(|stretch| {
+            let place = self.indexes.get(&stretch)?.find(at)?;
+            Some((stretch.file, place))
+        });
+        let is_it = |place: &RecordPlace| {
+            place.len as usize == bytes.len() && place.crc == crc32c::crc32c(bytes)
+        };
+        if place.is_some_and(|(_, place)| !is_it(&place)) {
+            return Err(());
+        }
+        self.damaged.remove(&at);
+        let next = self.kept.next_block();
+        self.lent_from.get_or_insert(next);
+        self.kept.add(at, bytes.clone());
+        self.done.push(at);
+        Ok(place.map(|(file, place)| (file, place.position)))
+    }
+
     /// What another log would lend is not this record.
     pub(super) fn never(&mut self, at: Offset, of: shared::Original) {
         self.damaged.insert(at.get(), ReadError::Elsewhere { at, of, file: None });

@@ -315,6 +315,7 @@ impl Driver {
                 written = written(&mut self.writing) => self.has_written(written),
                 _ = tell.tick() => {
                     self.tell();
+                    self.keep_reserve();
                     if let Some(bytes) = self.to_write.take() {
                         self.write(bytes);
                     }
@@ -478,6 +479,14 @@ impl Driver {
             let written = write_identity(&dir, &bytes);
             written.map_err(|error| (error, bytes))
         }));
+    }
+
+    /// Off this thread, too. If it fails it is tried again.
+    fn keep_reserve(&self) {
+        let room = Arc::clone(self.waker.room());
+        if room.wants_reserve() {
+            tokio::task::spawn_blocking(move || room.fill_reserve());
+        }
     }
 
     fn has_written(&mut self, written: IdentityWritten) {

@@ -29,6 +29,8 @@ pub struct ClusterView {
     pub nodes: Vec<NodeView>,
     /// The groups.
     pub groups: Vec<GroupView>,
+    /// Records that were damaged on this node's disk since its process began, and were had from other nodes.
+    pub repaired: u64,
 }
 
 /// What a node does in its cluster.

@@ -283,6 +283,10 @@ impl Writer {
                 if result == Err(DiskError::Full) && self.drop_spare() {
                     result = self.write(file, position, (&head, &body), (sync, is_last));
                 }
+                let len = (head.len() + body.len()) as u64;
+                if result == Err(DiskError::Full) && self.room.give_reserve(len) {
+                    result = self.write(file, position, (&head, &body), (sync, is_last));
+                }
                 if result.is_ok() {
                     self.room.wrote((head.len() + body.len()) as u64);
                 }
@@ -319,6 +323,15 @@ impl Writer {
                     Err(_) => {}
                 }
                 Done::Removed(removed.map_err(|error| failed(&error)))
+            }
+            Op::Mend { file, position, bytes } => {
+                let path = self.dir.join(file.to_string());
+                let mend = || {
+                    let file = OpenOptions::new().write(true).open(path)?;
+                    file.write_all_at(&bytes, position)?;
+                    file.sync_data()
+                };
+                Done::Mended(mend().map_err(|error: std::io::Error| not_written(&error)))
             }
             Op::Cut { file, len, reached } => {
                 self.full_until = None;
@@ -363,7 +376,10 @@ impl Writer {
             }
             Op::SetPoint(point) => {
                 self.pause_if_full();
-                let result = self.list.lock().set_point(point);
+                let mut result = self.list.lock().set_point(point.clone());
+                if result == Err(DiskError::Full) && self.room.give_reserve(0) {
+                    result = self.list.lock().set_point(point);
+                }
                 match result {
                     Err(error @ DiskError::Failed(_)) => return Done::Failed(error),
                     Err(DiskError::Full) => self.full_until = Some(Instant::now() + FULL_PAUSE),

@@ -468,6 +468,7 @@ impl World {
         let actions = member.take_actions();
         let MemberActions {
             messages,
+            records,
             keep,
             wakes_log,
             roles,
@@ -477,6 +478,9 @@ impl World {
             told,
             contents: _,
         } = actions;
+        if !records.is_empty() {
+            return Err(format!("member {}: no record is damaged", self.machines[at].id));
+        }
         if let Some(what) = failed.or_else(|| told.first().cloned()) {
             return Err(format!("member {}: {what}", self.machines[at].id));
         }

@@ -11,6 +11,7 @@ use leveret_link::letters::{BEAT, NodeLetter, beat};
 use leveret_link::payload::Writer;
 use leveret_link::receiver::{Limits, Receiver};
 use leveret_link::sender::Sender;
+use leveret_replica::RecordLetter;
 use rustix::net::{Shutdown, shutdown};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -126,6 +127,10 @@ fn len(letter: &NodeLetter) -> usize {
             8 * joining.founders.len() + named.map(|(_, name)| 16 + name.len()).sum::<usize>()
         }
         NodeLetter::Founded { .. } => 16,
+        NodeLetter::Record { letter, .. } => match letter {
+            RecordLetter::Found { bytes: Some(bytes), .. } => bytes.len(),
+            RecordLetter::Found { bytes: None, .. } | RecordLetter::Wanted { .. } => 0,
+        },
         NodeLetter::Status(status) => {
             256 + status.groups.iter().map(|group| 64 + 16 * group.matched.len()).sum::<usize>()
         }

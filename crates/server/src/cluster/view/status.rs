@@ -30,6 +30,7 @@ impl ClusterView {
             leader_id: leader.and_then(|it| it.raft_id).map(|id| id.0),
             nodes: status.nodes.iter().map(|it| node(it, leads(it))).collect(),
             groups: status.groups.iter().map(group).collect(),
+            repaired: status.repaired,
         }
     }
 }

@@ -1,0 +1,185 @@
+//! Records that are damaged on one member's disk, and whole on another's.
+//!
+//! Members' logs have the same records at the same offsets, wherever their files have them. So a leader whose disk gives back
+//! something else than was written asks the others for that record, one after the other, and no consumer is told of it. Each
+//! finds it in its own files and reads it as it reads its own: with its checksum.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use leveret_log::disk::Disk;
+use leveret_log::{FileLog, Log as _, Offset};
+
+use super::Member;
+use crate::desk::Orders;
+use crate::members::MemberId;
+
+/// Records that are asked for at a time. Of a damaged index there may be thousands.
+const ASKED_MAX: usize = 64;
+
+/// What a member reads for others at a time.
+const READ_MAX: usize = 256;
+
+/// What members say to each other of single records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordLetter {
+    /// Which has the record that is damaged here?
+    Wanted {
+        /// The offset of the record.
+        at: Offset,
+    },
+    /// The answer.
+    Found {
+        /// The offset of the record.
+        at: Offset,
+        /// Its bytes; none if it is not here, or damaged here, too.
+        bytes: Option<Bytes>,
+    },
+}
+
+/// Records that are damaged here, and that others asked for.
+#[derive(Debug, Default)]
+pub(super) struct Repairs {
+    wanted: BTreeMap<Offset, Wanted>,
+    reading: Vec<(MemberId, Offset)>,
+    /// Records that were had from others.
+    repaired: u64,
+}
+
+/// Who was asked for a record.
+#[derive(Debug, Default)]
+struct Wanted {
+    asked: Vec<MemberId>,
+    /// When the last one was.
+    since_ms: u64,
+}
+
+impl<D: Disk> Member<D> {
+    /// Another member asks for a record, or answers.
+    pub fn record(&mut self, from: MemberId, letter: RecordLetter) {
+        if self.is_out() {
+            return;
+        }
+        match letter {
+            RecordLetter::Wanted { at } => {
+                let is_new = !self.repairs.reading.contains(&(from, at));
+                match &mut self.log {
+                    Some(log) if self.repairs.reading.len() < READ_MAX => {
+                        log.fetch(&[at]);
+                        self.repairs.reading.extend(is_new.then_some((from, at)));
+                    }
+                    _ => self.answer(from, at, None),
+                }
+            }
+            RecordLetter::Found { at, bytes } => {
+                // Whoever was given up may answer late.
+                let is_awaited = |it: &Wanted| it.asked.contains(&from);
+                if !self.repairs.wanted.get(&at).is_some_and(is_awaited) {
+                    return;
+                }
+                match bytes {
+                    Some(bytes) => self.has_record(from, at, bytes),
+                    None => self.ask_another(at),
+                }
+            }
+        }
+        self.go_on();
+    }
+
+    /// Records that were damaged on its disk since it was opened, and were had from others.
+    pub fn repaired(&self) -> u64 {
+        self.repairs.repaired
+    }
+
+    /// The lent log found these damaged.
+    pub(super) fn want_records(&mut self, all: Vec<Offset>) {
+        for at in all {
+            self.repairs.wanted.entry(at).or_default();
+        }
+    }
+
+    fn answer(&mut self, to: MemberId, at: Offset, bytes: Option<Bytes>) {
+        self.actions.records.push((to, RecordLetter::Found { at, bytes }));
+    }
+
+    fn has_record(&mut self, from: MemberId, at: Offset, bytes: Bytes) {
+        self.repairs.wanted.remove(&at);
+        self.repairs.repaired += 1;
+        self.actions.told.push(format!(
+            "the record at {at} is damaged on this node's disk: it is had from member {from}, and is being repaired"
+        ));
+        self.give_record(at, Some(bytes));
+    }
+
+    fn give_record(&mut self, at: Offset, bytes: Option<Bytes>) {
+        if let Some(lent) = &self.lent {
+            lent.desk().order(|Orders { mended, .. }| mended.push((at, bytes)));
+            self.actions.wakes_log = true;
+        }
+    }
+
+    /// Asks whoever was not asked yet; gives the record up if there is nobody.
+    fn ask_another(&mut self, at: Offset) {
+        let Some(wanted) = self.repairs.wanted.get_mut(&at) else { return };
+        let others = self.heard.keys().copied().filter(|id| !wanted.asked.contains(id));
+        // Who has the most of the log has the record.
+        match others.max_by_key(|id| (self.replica.matched(*id), *id)) {
+            Some(to) => {
+                wanted.asked.push(to);
+                wanted.since_ms = self.now_ms;
+                self.actions.records.push((to, RecordLetter::Wanted { at }));
+            }
+            None => {
+                self.repairs.wanted.remove(&at);
+                let told = format!(
+                    "the record at {at} is damaged, and no other member that is there has it whole"
+                );
+                self.actions.told.push(told);
+                self.give_record(at, None);
+            }
+        }
+    }
+
+    /// Asks for what is wanted, and again where nobody answered.
+    pub(super) fn repair(&mut self) {
+        let patience_ms = self.settings.patience_ms();
+        let now_ms = self.now_ms;
+        let is_due =
+            |it: &Wanted| it.asked.is_empty() || now_ms.saturating_sub(it.since_ms) > patience_ms;
+        let due = self.repairs.wanted.iter().take(ASKED_MAX).filter(|(_, it)| is_due(it));
+        for at in due.map(|(at, _)| *at).collect::<Vec<_>>() {
+            self.ask_another(at);
+        }
+    }
+
+    /// Answers those who asked for what was read since.
+    pub(super) fn read_for_others(&mut self) {
+        let Self { repairs, log, actions, .. } = self;
+        repairs.reading.retain(|&(to, at)| {
+            let bytes = match log.as_deref_mut().map(|log| read(log, at)) {
+                Some(Read::ToCome) => return true,
+                Some(Read::Here(bytes)) => Some(bytes),
+                Some(Read::Gone) | None => None,
+            };
+            actions.records.push((to, RecordLetter::Found { at, bytes }));
+            false
+        });
+    }
+}
+
+enum Read {
+    Here(Bytes),
+    ToCome,
+    Gone,
+}
+
+fn read<D: Disk>(log: &mut FileLog<D>, at: Offset) -> Read {
+    match log.read(at) {
+        Ok(record) => {
+            log.taken(at);
+            Read::Here(record.bytes)
+        }
+        Err(error) if error.is_to_come() && log.is_asked(at) => Read::ToCome,
+        Err(_) => Read::Gone,
+    }
+}
