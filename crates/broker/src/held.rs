@@ -118,9 +118,10 @@ fn is_answer(letter: &ToSession) -> bool {
         ToSession::Deliver(_)
             | ToSession::Paused(_)
             | ToSession::Stopped
+            | ToSession::Attach { .. }
             | ToSession::Reply {
                 reply: Reply::Got { .. }
-                    | Reply::Consuming
+                    | Reply::Consuming { .. }
                     | Reply::Done
                     | Reply::Queues(_)
                     | Reply::Sampled(_),

@@ -14,6 +14,7 @@
 //! A session that sent a command with a reply reads nothing more from its socket until the
 //! [`ToSession::Reply`] comes, so what a client sends keeps its order whatever the number of shards.
 
+mod attach;
 mod outbox;
 mod reply;
 mod step;
@@ -31,6 +32,7 @@ use leveret_topology::QueueId;
 
 use crate::record::{HEAD, Head};
 
+pub use attach::{Attached, AttachedConsumer, Attachment, Claim};
 pub use leveret_log::Shared;
 pub use leveret_topology::{ConnectionId, NodeId};
 pub use outbox::Outbox;

@@ -20,6 +20,7 @@
 //! [`lifecycle`]; what follows from the log's progress is in [`progress`].
 
 mod aside;
+mod attach;
 mod confirms;
 mod consume;
 mod dead_letter;
@@ -56,6 +57,7 @@ use crate::flow::Alarm;
 use crate::held::Bookmark;
 use crate::message::{Outbox, Reply, ToSession, ToShard};
 use aside::Unreadable;
+use attach::Attaching;
 use confirms::Confirms;
 use exits::Exits;
 use history::Histories;
@@ -63,6 +65,7 @@ use jobs::Jobs;
 use lifecycle::Asked;
 use listing::Listing;
 use lose::CutOff;
+pub use lose::Users;
 use numbers::Sampling;
 use outside::Outside;
 use ports::Ports;
@@ -102,6 +105,9 @@ pub struct Shard<L> {
     /// See [`close`](Self::close).
     is_closed: bool,
     cut_off: CutOff,
+    attaching: Attaching,
+    /// Nobody was cut off, and nobody attaches.
+    hears_all: bool,
 }
 
 /// Totals since the start, for metrics. Plain integers: published by whoever asks, once per turn.
@@ -153,6 +159,8 @@ impl<L: Log> Shard<L> {
             keeps_orphans: false,
             is_closed: false,
             cut_off: CutOff::default(),
+            attaching: Attaching::default(),
+            hears_all: true,
         }
     }
 
@@ -173,7 +181,7 @@ impl<L: Log> Shard<L> {
         }
         self.jobs.begin();
         for letter in letters.drain(..) {
-            if self.cut_off.is_empty() {
+            if self.hears_all {
                 self.letter(letter, topology, now, out);
             } else if let Some(letter) = self.hear(letter, topology, now, out) {
                 self.letter(letter, topology, now, out);
@@ -208,6 +216,8 @@ impl<L: Log> Shard<L> {
             }
             ToShard::Decide { tx, commit } => self.decide(tx, commit, now, out),
             ToShard::Consume { .. } => self.consume(letter, topology, now, out),
+            ToShard::Attach(attachment) => self.attach(*attachment),
+            ToShard::Attached(attached) => self.attached(attached),
             ToShard::Cancel { user, reply, connection, slot, queue: _ } => {
                 self.cancel(&user, reply, connection, slot, topology, now, out);
             }
@@ -288,6 +298,9 @@ impl<L: Log> Shard<L> {
         self.work_off_left(Pays::Nobody, topology, now, out);
         self.jobs.spend();
         self.work_on(topology, now, out);
+        if self.attaching.is_on() {
+            self.attach_on(topology, now, out);
+        }
         if self.streams.is_changed() {
             self.write_notes(now);
         }
@@ -467,6 +480,7 @@ impl<L: Log> Shard<L> {
             + self.histories.bytes()
             + self.confirms.bytes()
             + self.transactions.bytes()
+            + self.attaching.bytes()
     }
 
     /// Totals since the start.

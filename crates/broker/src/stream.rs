@@ -45,7 +45,7 @@ pub struct Numbered {
     pub number: u64,
     /// The sender has let go of the letters below: it asks for nothing of them any more.
     pub kept_from: u64,
-    /// `Publish`, `Settle` or `GiveBack`.
+    /// `Publish`, `Settle`, `GiveBack`, `Commit` or `Prepare`.
     pub letter: ToShard,
 }
 

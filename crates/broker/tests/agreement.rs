@@ -8,6 +8,7 @@ use leveret_amqp::table::{Table, Value};
 use leveret_broker::Shard;
 use leveret_broker::message::*;
 use leveret_broker::record::join_names;
+use leveret_broker::shard::Users;
 use leveret_broker::transaction::Decided;
 use leveret_broker::work::Limits;
 use leveret_log::{Log as _, Moment};
@@ -210,7 +211,14 @@ fn a_log_that_loses_its_end() {
     let mut out = Outbox::default();
     let decided = Decided::default();
     let World { shard, topology, now, .. } = &mut world;
-    let restored = shard.lose(kept.clone(), &[ME.connection], topology, &decided, *now, &mut out);
+    let restored = shard.lose(
+        kept.clone(),
+        Users::AreCutOff(&[ME.connection]),
+        topology,
+        &decided,
+        *now,
+        &mut out,
+    );
     assert_eq!((restored.messages, shard.held_turns()), (2, 0));
     let told = &out.sessions[..];
     let [(_, ToSession::Reply { reply: Reply::Refused { .. }, .. })] = told else {

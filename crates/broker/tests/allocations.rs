@@ -69,7 +69,7 @@ fn per_batch(rule: &str, wants_confirm: bool) -> f64 {
         priority: 0,
         prefetch: 0,
         gate: Gate::new(Arc::new(OutputGauge::new(1 << 40)), Arc::new(ChannelLimit::new())),
-        arguments: Table::default(),
+        arguments: Default::default(),
     });
     shard.turn(&mut letters, &topology, Time::from_ms(0), &mut out);
     out.sessions.clear();

@@ -132,7 +132,7 @@ impl Node {
             priority: 0,
             prefetch: 100,
             gate: Gate::new(Arc::clone(&self.gauge), Arc::new(ChannelLimit::new())),
-            arguments: Table::default(),
+            arguments: Default::default(),
         };
         self.turn(&mut vec![letter]);
     }

@@ -193,7 +193,7 @@ fn consume(queue: QueueId, slot: ConsumerSlot) -> ToShard {
         priority: 0,
         prefetch: 1,
         gate: Gate::open(),
-        arguments: Table::default(),
+        arguments: Default::default(),
     }
 }
 

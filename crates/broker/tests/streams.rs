@@ -12,6 +12,7 @@ use leveret_amqp::table::{Table, Value};
 use leveret_broker::Shard;
 use leveret_broker::message::*;
 use leveret_broker::record::join_names;
+use leveret_broker::shard::Users;
 use leveret_broker::stream::{Numbered, StreamClass, StreamEvent, StreamId};
 use leveret_broker::transaction::Decided;
 use leveret_broker::work::Limits;
@@ -123,7 +124,7 @@ impl World {
         let mut out = Outbox::default();
         let decided = Decided::default();
         let log = self.log.clone();
-        self.shard.lose(log, &[], &self.topology, &decided, self.now, &mut out);
+        self.shard.lose(log, Users::AreCutOff(&[]), &self.topology, &decided, self.now, &mut out);
         self.hear(out);
     }
 

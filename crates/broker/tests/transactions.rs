@@ -8,6 +8,7 @@ use leveret_amqp::content::Properties;
 use leveret_amqp::table::Table;
 use leveret_broker::message::*;
 use leveret_broker::record::{View, join_names};
+use leveret_broker::shard::Users;
 use leveret_broker::transaction::{TxId, Vote};
 use leveret_broker::work::Limits;
 use leveret_broker::{Meta, Shard};
@@ -184,7 +185,7 @@ impl Node {
             priority: 0,
             prefetch: 0,
             gate,
-            arguments: Table::default(),
+            arguments: Default::default(),
         };
         self.tell(name, consume);
         self.settle_down();
@@ -322,7 +323,14 @@ fn a_shard_that_loses_its_logs_end_answers_for_its_part() {
             let log = open(&node.disks[index]);
             let decided = node.meta.decided_so_far();
             let Node { shards, topology, now, letters, .. } = &mut node;
-            shards[index].lose(log, &[ME.connection], topology, &decided, *now, letters);
+            shards[index].lose(
+                log,
+                Users::AreCutOff(&[ME.connection]),
+                topology,
+                &decided,
+                *now,
+                letters,
+            );
             node.settle_down();
             let is_there = match node.counts() {
                 [1, 3, 2] => true,

@@ -12,6 +12,7 @@
 //! - An `UnackedId` travels, as a hint: who gets it back looks there first, and finds out by queue and offset if it is wrong.
 //! - `GivenBack` becomes the settlements that it stands for.
 
+mod attach;
 mod field;
 mod messages;
 mod nodes;
@@ -138,6 +139,7 @@ pub fn write_to_shard(
             messages::put_given_back(unsettled, group, to);
         }
         ToShard::Consume { .. } => values::put_consume(letter, to),
+        ToShard::Attach(attachment) => attach::put(attachment, to),
         ToShard::Numbered(numbered) => {
             of_stream = numbered.number;
             streams::put_numbered(numbered, group, to)?;
@@ -195,7 +197,7 @@ fn enveloped(kind: u8, group: GroupId, number: u64, to: &mut Writer) -> Letter {
 /// # Errors
 ///
 /// When the bytes are no letter. The link is to be closed then, with this text.
-pub fn read(letter: &Letter, gate: impl FnOnce(ReplyTo) -> Gate) -> Result<Arrived, WrongLetter> {
+pub fn read(letter: &Letter, gate: impl FnMut(ReplyTo) -> Gate) -> Result<Arrived, WrongLetter> {
     let envelope = &letter.envelope;
     let mut from = Reader::new(&letter.payload);
     let arrived = read_kind(envelope, &mut from, gate);
@@ -216,7 +218,7 @@ fn check_group(group: GroupId) -> Result<(), LetterError> {
 fn read_kind(
     envelope: &Envelope,
     from: &mut Reader<'_>,
-    gate: impl FnOnce(ReplyTo) -> Gate,
+    gate: impl FnMut(ReplyTo) -> Gate,
 ) -> Result<Arrived, LetterError> {
     let Envelope { kind, group, number, .. } = *envelope;
     check_group(group)?;
@@ -226,6 +228,7 @@ fn read_kind(
     }
     match kind.number() {
         table::CONSUME => values::get_consume(from, gate).map(Arrived::ToShard),
+        table::ATTACH => attach::get(from, gate).map(Arrived::ToShard),
         table::NUMBERED => streams::get_numbered(number, from).map(Arrived::ToShard),
         listed @ 1..=24 => ToShard::get_fields(listed, from).map(Arrived::ToShard),
         listed @ 25..=39 => ToMeta::get_fields(listed, from).map(Arrived::ToMeta),

@@ -12,15 +12,19 @@
 //! once for each message: it may come from the shard before a change and from the one after it, and `Confirms` of a session counts
 //! answers. Bodies are kept by reference. See [`stream`](leveret_broker::stream) for the other side.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use leveret_broker::message::{
-    ChannelId, ConnectionId, GivenBack, NodeId, Outbox, Publish, Settlement, ToSession, ToShard,
+    Attached, ChannelId, ConnectionId, GivenBack, NodeId, Outbox, Publish, Reply, ReplyTo,
+    Settlement, ToSession, ToShard,
 };
 use leveret_broker::stream::{
     Numbered, StreamClass, StreamEvent, StreamId, StreamNews, StreamPlace,
 };
+use leveret_broker::transaction::TxId;
+
+const CLASSES: [StreamClass; 2] = [StreamClass::Bodies, StreamClass::Acks];
 
 /// How much is kept of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +51,15 @@ pub struct StreamSender {
     term: u64,
     bodies: Window,
     acks: Window,
-    /// Messages that have no verdict of this group, by connection, channel and number of the confirm: in which letter they are.
+    /// Messages that have no verdict of this group, by connection, channel and number of the confirm: in which letter they are. A
+    /// transaction has the number 0.
     untold: BTreeMap<(ConnectionId, ChannelId, u64), u64>,
+    /// Letters without a number that are to be sent, each behind these numbers: of messages, and of settlements.
+    commands: VecDeque<([u64; 2], ToShard)>,
+    /// Questions without an answer. A session waits for the answer before it asks the next one.
+    questions: BTreeMap<ConnectionId, ToShard>,
+    /// Connections that have not attached in this term of the shard.
+    awaited: BTreeSet<ConnectionId>,
 }
 
 /// The letters of a stream that are kept.
@@ -88,9 +99,24 @@ struct KeptLetter {
 /// What is numbered.
 #[derive(Debug)]
 enum StreamLetter {
-    Publish { from: ConnectionId, messages: Vec<Publish> },
-    Settle { from: ConnectionId, settlements: Vec<Settlement> },
-    GiveBack { from: ConnectionId, unsettled: Arc<GivenBack> },
+    Publish {
+        from: ConnectionId,
+        messages: Vec<Publish>,
+    },
+    Settle {
+        from: ConnectionId,
+        settlements: Vec<Settlement>,
+    },
+    GiveBack {
+        from: ConnectionId,
+        unsettled: Arc<GivenBack>,
+    },
+    Commit {
+        reply: ReplyTo,
+        of: Option<(TxId, u32)>,
+        messages: Vec<Publish>,
+        settlements: Vec<Settlement>,
+    },
 }
 
 impl StreamLetter {
@@ -103,6 +129,14 @@ impl StreamLetter {
             }
             ToShard::Settle { from, settlements } => Self::Settle { from, settlements },
             ToShard::GiveBack { from, unsettled } => Self::GiveBack { from, unsettled },
+            ToShard::Commit { reply, mut messages, settlements } => {
+                messages.iter_mut().for_each(|message| message.shared = None);
+                Self::Commit { reply, of: None, messages, settlements }
+            }
+            ToShard::Prepare { reply, tx, parts, mut messages, settlements } => {
+                messages.iter_mut().for_each(|message| message.shared = None);
+                Self::Commit { reply, of: Some((tx, parts)), messages, settlements }
+            }
             other => panic!("{} gets no number", other.kind()),
         }
     }
@@ -112,24 +146,23 @@ impl StreamLetter {
             Self::Publish { from, .. }
             | Self::Settle { from, .. }
             | Self::GiveBack { from, .. } => *from,
+            Self::Commit { reply, .. } => reply.connection,
         }
     }
 
     fn class(&self) -> StreamClass {
         match self {
-            Self::Publish { .. } => StreamClass::Bodies,
+            Self::Publish { .. } | Self::Commit { .. } => StreamClass::Bodies,
             Self::Settle { .. } | Self::GiveBack { .. } => StreamClass::Acks,
         }
     }
 
     fn bytes(&self) -> u64 {
         match self {
-            Self::Publish { messages, .. } => {
-                let lens = messages.iter().map(|it| it.message.len() + 8 * it.targets.len() as u64);
-                lens.sum::<u64>() + (messages.len() * size_of::<Publish>()) as u64
-            }
-            Self::Settle { settlements, .. } => {
-                (settlements.len() * size_of::<Settlement>()) as u64
+            Self::Publish { messages, .. } => bytes_of(messages),
+            Self::Settle { settlements, .. } => size_of_val(&settlements[..]) as u64,
+            Self::Commit { messages, settlements, .. } => {
+                bytes_of(messages) + size_of_val(&settlements[..]) as u64
             }
             Self::GiveBack { unsettled, .. } => unsettled.share_of(unsettled.bytes()),
         }
@@ -147,8 +180,23 @@ impl StreamLetter {
             Self::GiveBack { from, unsettled } => {
                 ToShard::GiveBack { from: *from, unsettled: Arc::clone(unsettled) }
             }
+            Self::Commit { reply, of, messages, settlements } => {
+                let (reply, messages, settlements) =
+                    (*reply, messages.clone(), settlements.clone());
+                match *of {
+                    None => ToShard::Commit { reply, messages, settlements },
+                    Some((tx, parts)) => {
+                        ToShard::Prepare { reply, tx, parts, messages, settlements }
+                    }
+                }
+            }
         }
     }
+}
+
+fn bytes_of(messages: &[Publish]) -> u64 {
+    let lens = messages.iter().map(|it| it.message.len() + 8 * it.targets.len() as u64);
+    lens.sum::<u64>() + size_of_val(messages) as u64
 }
 
 impl Window {
@@ -238,6 +286,9 @@ impl StreamSender {
             bodies: Window::new(),
             acks: Window::new(),
             untold: BTreeMap::new(),
+            commands: VecDeque::new(),
+            questions: BTreeMap::new(),
+            awaited: BTreeSet::new(),
         }
     }
 
@@ -257,7 +308,11 @@ impl StreamSender {
     pub fn numbers(letter: &ToShard) -> bool {
         matches!(
             letter,
-            ToShard::Publish { .. } | ToShard::Settle { .. } | ToShard::GiveBack { .. }
+            ToShard::Publish { .. }
+                | ToShard::Settle { .. }
+                | ToShard::GiveBack { .. }
+                | ToShard::Commit { .. }
+                | ToShard::Prepare { .. }
         )
     }
 
@@ -276,6 +331,10 @@ impl StreamSender {
                 self.untold.insert((from, message.channel, message.confirm), number);
                 untold += 1;
             }
+        }
+        if let StreamLetter::Commit { reply, .. } = &letter {
+            self.untold.insert((from, reply.channel, 0), number);
+            untold = 1;
         }
         let max = self.max;
         let window = self.window(class);
@@ -381,6 +440,7 @@ impl StreamSender {
         let (channel, first, last) = match letter {
             ToSession::Confirm { channel, first, last, .. }
             | ToSession::ConfirmTimeout { channel, first, last } => (channel, first, last),
+            ToSession::Reply { channel, reply } => return self.answer(to, channel, reply, out),
             other => return out.session(to, other),
         };
         let range = (to, channel, first)..=(to, channel, last);
@@ -396,6 +456,89 @@ impl StreamSender {
         }
         new.into_iter().for_each(|(_, number)| self.is_told(number));
         self.resume(out);
+    }
+
+    /// An answer of the shard. A transaction may be answered twice: by the shard before a change, and by the one after it.
+    fn answer(&mut self, to: ConnectionId, channel: ChannelId, reply: Reply, out: &mut Outbox) {
+        match self.untold.remove(&(to, channel, 0)) {
+            Some(number) => self.is_told(number),
+            None if matches!(reply, Reply::Committed) => return,
+            None => _ = self.questions.remove(&to),
+        }
+        out.session(to, ToSession::Reply { channel, reply });
+        self.resume(out);
+    }
+
+    /// The owner of the names has told a session that a queue is deleted.
+    pub fn is_deleted(&mut self, asked: ConnectionId) {
+        if matches!(self.questions.get(&asked), Some(ToShard::Delete { .. })) {
+            self.questions.remove(&asked);
+        }
+    }
+
+    /// A letter that gets no number. It is sent behind what has a number by now; a question is asked again in a new term until
+    /// it is answered.
+    pub fn send(&mut self, mut letter: ToShard) {
+        match &mut letter {
+            ToShard::Attach(attachment) => {
+                if attachment.term != self.term || !self.awaited.remove(&attachment.connection) {
+                    return;
+                }
+                attachment.behind = CLASSES.map(|class| self.last(class));
+                self.push(letter);
+                self.has_attached();
+                return;
+            }
+            ToShard::Disconnected { connection, .. } => _ = self.questions.remove(connection),
+            _ => {}
+        }
+        if let Some((asker, question)) = question(&letter) {
+            self.questions.insert(asker, question);
+        }
+        self.push(letter);
+    }
+
+    fn push(&mut self, letter: ToShard) {
+        let behind = CLASSES.map(|class| self.last(class));
+        self.commands.push_back((behind, letter));
+    }
+
+    /// Whether there is a letter without a number that may be sent, as all up to these numbers have been.
+    pub fn has_command(&self, came: [u64; 2]) -> bool {
+        let Some((behind, _)) = self.commands.front() else { return false };
+        behind.iter().zip(came).all(|(it, at)| *it <= at)
+    }
+
+    /// The next letter without a number, as all up to these numbers have been sent.
+    pub fn next_command(&mut self, came: [u64; 2]) -> Option<ToShard> {
+        if !self.has_command(came) {
+            return None;
+        }
+        self.commands.pop_front().map(|(_, letter)| letter)
+    }
+
+    /// Letters without a number that are to be sent.
+    pub fn commands(&self) -> impl Iterator<Item = &([u64; 2], ToShard)> {
+        self.commands.iter()
+    }
+
+    /// The shard is in a new term, of which [`begins`](Self::begins) has told: these connections are asked what they have there. What
+    /// they wrote to the shard of before, and what is answered by their attachments, is not sent.
+    pub fn attach(&mut self, connections: impl IntoIterator<Item = ConnectionId>) {
+        self.commands.clear();
+        self.awaited = connections.into_iter().collect();
+        let again: Vec<ToShard> =
+            self.questions.values().filter_map(|it| question(it).map(|(_, it)| it)).collect();
+        again.into_iter().for_each(|letter| self.push(letter));
+        self.has_attached();
+    }
+
+    fn has_attached(&mut self) {
+        if self.awaited.is_empty() {
+            let last = CLASSES.map(|class| self.last(class));
+            let Self { node, start, term, .. } = *self;
+            self.push(ToShard::Attached(Attached { node, start, term, last }));
+        }
     }
 
     /// The connection ended: nobody is told of its messages any more. They are to be done all the same.
@@ -434,6 +577,69 @@ impl StreamSender {
             }
         }
     }
+}
+
+/// Who asks, and the question once more. None if it is none, or is for whoever drives the shard.
+fn question(letter: &ToShard) -> Option<(ConnectionId, ToShard)> {
+    let (asker, again) = match letter {
+        ToShard::Consume {
+            user,
+            reply,
+            queue,
+            slot,
+            tag,
+            no_ack,
+            exclusive,
+            priority,
+            prefetch,
+            gate,
+            arguments,
+        } => {
+            let again = ToShard::Consume {
+                user: user.clone(),
+                reply: *reply,
+                queue: *queue,
+                slot: *slot,
+                tag: tag.clone(),
+                no_ack: *no_ack,
+                exclusive: *exclusive,
+                priority: *priority,
+                prefetch: *prefetch,
+                gate: gate.clone(),
+                arguments: Arc::clone(arguments),
+            };
+            (reply.connection, again)
+        }
+        ToShard::Cancel { user, reply: Some(reply), connection, queue, slot } => {
+            let (user, reply) = (user.clone(), *reply);
+            let (connection, queue, slot) = (*connection, *queue, *slot);
+            let again = ToShard::Cancel { user, reply: Some(reply), connection, queue, slot };
+            (reply.connection, again)
+        }
+        ToShard::Get { reply, queue, no_ack } => {
+            (reply.connection, ToShard::Get { reply: *reply, queue: *queue, no_ack: *no_ack })
+        }
+        ToShard::Count { reply, queue } => {
+            (reply.connection, ToShard::Count { reply: *reply, queue: *queue })
+        }
+        ToShard::Create { reply: Some(reply), queue } => {
+            (reply.connection, ToShard::Create { reply: Some(*reply), queue: *queue })
+        }
+        ToShard::Purge { reply, queue, max } => {
+            (reply.connection, ToShard::Purge { reply: *reply, queue: *queue, max: *max })
+        }
+        ToShard::Delete { by, reply: Some(reply), queue, if_unused, if_empty } => {
+            let (by, queue) = (by.clone(), *queue);
+            let (if_unused, if_empty) = (*if_unused, *if_empty);
+            let again = ToShard::Delete { by, reply: Some(*reply), queue, if_unused, if_empty };
+            (reply.connection, again)
+        }
+        ToShard::Disconnected { connection, reply: Some(reply) } => {
+            (*connection, ToShard::Disconnected { connection: *connection, reply: Some(*reply) })
+        }
+        _ => return None,
+    };
+    Some((asker, again))
 }
 
 #[cfg(test)]

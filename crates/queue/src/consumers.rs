@@ -312,6 +312,13 @@ impl Consumers {
         }
     }
 
+    /// A message that was handed out before this table was made is the consumer's still.
+    pub(crate) fn has_one_more(&mut self, id: u32) {
+        if let Some(consumer) = self.present(id) {
+            consumer.unacked += 1;
+        }
+    }
+
     /// Who takes a message of `size` bytes, if anybody can. Those that cannot are blocked on the way; the
     /// one that can has room reserved, and it is the next one's turn.
     pub(crate) fn take_turn(&mut self, size: u32, now: Time) -> Option<(u32, &mut Consumer)> {

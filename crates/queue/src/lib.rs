@@ -23,10 +23,11 @@
 //!
 //! Where is what: [`Queue`] (`queue.rs`) holds the commands; `ready.rs` the order of what waits;
 //! `unacked.rs` what is out; `consumers.rs` the round robin; `dispatch.rs` the loop that joins the three;
-//! `limits.rs` lengths and expiry; `look.rs` pages of what is there; `gate.rs` what connection and channel
+//! `limits.rs` lengths and expiry; `claims.rs` a queue that is made again while consumers have its messages; `look.rs` pages of what is there; `gate.rs` what connection and channel
 //! allow; `totals.rs` what is counted.
 
 mod backlog;
+mod claims;
 mod consumers;
 mod dispatch;
 mod extra;

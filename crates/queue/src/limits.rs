@@ -86,6 +86,9 @@ impl Queue {
     /// Lets expired messages go, from the head, a limited number of them. True when that was not enough:
     /// it is to be called again, and [`next_timeout`](Self::next_timeout) is due again.
     pub fn expire(&mut self, now: Time, out: &mut Vec<Left>) -> bool {
+        if self.waiting.is_some() {
+            return false;
+        }
         for _ in 0..LEAVE_PER_CALL {
             let Some(&head) = self.ready.peek() else { return false };
             if self.extras.expires_at(head).is_none_or(|at| now < at) {

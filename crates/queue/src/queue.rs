@@ -121,6 +121,8 @@ pub struct Queue {
     pub(crate) totals: Totals,
     /// When `expires` began to count; means nothing while there are consumers.
     unused_since: Time,
+    /// While it [stands still](Self::stand_still): the options that are to be in force then.
+    pub(crate) waiting: Option<Box<Options>>,
 }
 
 impl Queue {
@@ -141,6 +143,7 @@ impl Queue {
             has_lent: false,
             totals: Totals::default(),
             unused_since: now,
+            waiting: None,
         }
     }
 
@@ -151,6 +154,10 @@ impl Queue {
 
     /// Puts other options in force: what is over a new limit is dropped, what is expired goes.
     pub fn set_options(&mut self, options: Options, now: Time, out: &mut Vec<Left>) {
+        if let Some(waiting) = &mut self.waiting {
+            **waiting = options;
+            return;
+        }
         if options.expires_ms != self.options.expires_ms {
             self.unused_since = now;
         }
@@ -681,6 +688,9 @@ impl Queue {
 
     /// When [`expire`](Self::expire) or [`is_expired_unused`](Self::is_expired_unused) is to be asked again.
     pub fn next_timeout(&self) -> Option<Time> {
+        if self.waiting.is_some() {
+            return None;
+        }
         let head = self.ready.peek().and_then(|&entry| self.extras.expires_at(entry));
         match (head, self.unused_until()) {
             (Some(head), Some(unused)) => Some(head.min(unused)),

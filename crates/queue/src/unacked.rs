@@ -76,6 +76,20 @@ impl Unacked {
         Some(out)
     }
 
+    /// The message, if `id` still means `offset`.
+    #[cold]
+    pub(crate) fn get(&self, id: UnackedId, offset: u64) -> Option<QueuedMessage> {
+        self.out.get(id.0).map(|out| out.entry).filter(|entry| entry.offset == offset)
+    }
+
+    /// Puts what is known of the message in another way.
+    #[cold]
+    pub(crate) fn set(&mut self, id: UnackedId, entry: QueuedMessage) {
+        if let Some(out) = self.out.get_mut(id.0) {
+            out.entry = entry;
+        }
+    }
+
     pub(crate) fn outs(&self) -> impl Iterator<Item = &UnackedMessage> {
         self.out.values()
     }

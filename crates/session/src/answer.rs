@@ -76,7 +76,12 @@ impl Session {
                 | Awaited::Consume { queue, .. },
                 Reply::Gone,
             ) => return Err(reply::no_queue(&queue, vhost)),
-            (Awaited::Consume { slot, .. }, _) => {
+            (Awaited::Consume { slot, .. }, reply) => {
+                if let Reply::Consuming { number } = reply
+                    && let Some(consumer) = core.consumers.get_mut(slot)
+                {
+                    consumer.number = Some(number);
+                }
                 if let Some(consumer) = core.consumers.get(slot).filter(|_| says) {
                     let ok = basic::ConsumeOk { consumer_tag: &consumer.tag };
                     cx.out.put_method(number, &ok);

@@ -1,5 +1,7 @@
 //! `basic.consume`, `basic.cancel`, `basic.get`.
 
+use std::sync::Arc;
+
 use leveret_amqp::method::basic;
 use leveret_amqp::table::Table;
 use leveret_broker::message::{ConsumerSlot, ToShard};
@@ -84,6 +86,8 @@ pub(crate) fn consume(
         core.timers.watch_unacked(timeout_ms, cx.now);
     }
     let (queue, home) = (queue.id, queue.home);
+    let weight = u32::try_from(CONSUMER + weight::table(&arguments)).unwrap_or(u32::MAX);
+    let arguments = Arc::new(arguments);
 
     let consumer = Consumer {
         channel: channel.number,
@@ -92,7 +96,12 @@ pub(crate) fn consume(
         home,
         timeout_ms,
         no_ack: method.no_ack,
-        weight: u32::try_from(CONSUMER + weight::table(&arguments)).unwrap_or(u32::MAX),
+        number: None,
+        exclusive: method.exclusive,
+        priority,
+        prefetch: channel.prefetch,
+        arguments: Arc::clone(&arguments),
+        weight,
         delivered: 0,
         redelivered: 0,
     };

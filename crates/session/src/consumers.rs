@@ -9,7 +9,9 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use leveret_amqp::table::Table;
 use leveret_broker::message::ConsumerSlot;
 use leveret_topology::{GroupId, QueueId};
 
@@ -30,6 +32,13 @@ pub(crate) struct Consumer {
     /// How long a delivery may stay unacked, in ms.
     pub(crate) timeout_ms: Option<u64>,
     pub(crate) no_ack: bool,
+    /// The shard's number for it, once it has answered.
+    pub(crate) number: Option<u64>,
+    /// What a shard in a new term is told of it, as it was asked for.
+    pub(crate) exclusive: bool,
+    pub(crate) priority: i32,
+    pub(crate) prefetch: u16,
+    pub(crate) arguments: Arc<Table>,
     /// Bytes that it takes, here and with its queue.
     pub(crate) weight: u32,
     /// Messages delivered, and how many of them had been before.
@@ -142,7 +151,24 @@ mod tests {
     fn consumer(channel: u16) -> Consumer {
         let (tag, queue, home) = ("t".into(), QueueId::new(1), GroupId::new(0));
         let (no_ack, timeout_ms, weight, delivered, redelivered) = (false, None, 100, 0, 0);
-        Consumer { channel, tag, queue, home, timeout_ms, no_ack, weight, delivered, redelivered }
+        let (number, exclusive, priority, prefetch, arguments) =
+            (None, false, 0, 0, Arc::default());
+        Consumer {
+            channel,
+            tag,
+            queue,
+            home,
+            timeout_ms,
+            no_ack,
+            number,
+            exclusive,
+            priority,
+            prefetch,
+            arguments,
+            weight,
+            delivered,
+            redelivered,
+        }
     }
 
     #[test]

@@ -28,6 +28,7 @@
 mod access;
 mod alarm;
 mod answer;
+mod attach;
 mod batch;
 mod bind;
 mod body;

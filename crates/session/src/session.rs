@@ -6,10 +6,10 @@ use bytes::{Buf as _, Bytes};
 use leveret_amqp::frame::{BODY, Decoder, Event, HEADER, METHOD};
 use leveret_amqp::method::{Method, access, basic, channel, confirm, connection};
 use leveret_broker::flow::Alarm;
-use leveret_broker::message::{ConnectionId, Settle, Step, ToSession, What};
-use leveret_queue::{OutputGauge, Time};
+use leveret_broker::message::{ConnectionId, Settle, Step, ToSession, UnackedDelivery, What};
+use leveret_queue::{Offset, OutputGauge, Time};
 use leveret_topology::rights::Admitted;
-use leveret_topology::{CountedConnection, Vhost, VhostId};
+use leveret_topology::{CountedConnection, QueueId, Vhost, VhostId};
 
 use crate::bind::{Bind, bind};
 use crate::brought::Brought;
@@ -24,7 +24,7 @@ use crate::reply::{self, Fault};
 use crate::settings::{Peer, Settings};
 use crate::totals::ConfirmTimes;
 use crate::waiting::Awaited;
-use crate::{consume, declare, deliver, direct, publish, settle, trace, tx};
+use crate::{attach, consume, declare, deliver, direct, publish, settle, trace, tx};
 
 /// Class and method of `basic.publish`.
 const PUBLISH: (u16, u16) = (60, 40);
@@ -602,6 +602,9 @@ impl Session {
             ToSession::Paused(true) => core.pauses += 1,
             ToSession::Paused(false) => core.pauses = core.pauses.saturating_sub(1),
             ToSession::Reply { channel, reply } => self.answered(channel, reply, cx),
+            ToSession::Attach { group, term } => {
+                attach::attach(core, &mut self.channels, (group, term), cx);
+            }
             ToSession::ConsumerGone { slot } => {
                 let channel = core.consumers.get(slot).map(|consumer| consumer.channel);
                 let channel = channel.and_then(|number| self.channels.get(number));
@@ -801,6 +804,12 @@ impl Session {
         self.core.holds_publish = false;
         self.core.is_slowed = false;
         self.core.leave_line(cx);
+    }
+
+    /// Whether it has this message and did not settle it: for checks of the simulator.
+    pub fn holds(&self, queue: QueueId, offset: Offset) -> bool {
+        let is_it = |it: &UnackedDelivery| it.queue == queue && it.offset == offset;
+        self.channels.iter().any(|channel| channel.unacked.iter().any(is_it))
     }
 
     /// Whether, and how, the server is to close the socket.

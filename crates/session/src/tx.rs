@@ -132,6 +132,11 @@ impl Tx {
         })
     }
 
+    /// What is settled when it is committed, in the order of settling.
+    pub(crate) fn settled(&self) -> &[UnackedDelivery] {
+        &self.settled
+    }
+
     /// Bytes of the messages that wait.
     pub(crate) fn kept(&self) -> u64 {
         self.kept

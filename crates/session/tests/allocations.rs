@@ -68,7 +68,7 @@ impl Alone {
         let Some((_, ToShard::Consume { slot, queue, gate, .. })) = self.outbox.shards.pop() else {
             panic!("no consume")
         };
-        let reply = ToSession::Reply { channel: 1, reply: Reply::Consuming };
+        let reply = ToSession::Reply { channel: 1, reply: Reply::Consuming { number: 1 } };
         self.turn(|session, cx| session.receive(reply, cx));
         self.written();
         (slot, queue, gate)

@@ -200,6 +200,10 @@ fn given_out(node: &Node<Store>, names: &mut Names, shadow: &mut Shadow) -> Chec
         let index = names.get(&queue).and_then(|name| shadow.queue(name));
         let index = index.ok_or_else(|| format!("queue {queue:?} has no name"))?;
         let message = message_id(record).ok_or("a record without our message-id")?;
+        if redelivered && node.is_held(queue, delivery.offset) {
+            let name = shadow.name(index);
+            return Err(format!("message {message} of {name} is given out, and somebody has it"));
+        }
         shadow.given(connection, message, index, redelivered, unacked.is_none())?;
     }
     shadow.turn_is_over()

@@ -62,8 +62,6 @@ pub(crate) struct Client {
     output: BTreeMap<u16, VecDeque<Vec<u8>>>,
     pub(crate) channels: BTreeMap<u16, Channel>,
     pub(crate) is_blocked: bool,
-    /// It never consumes during the storm, has no transactions, and asks for nothing.
-    pub(crate) only_publishes: bool,
     /// What it asks for in `connection.tune-ok`, in seconds; 0 for none.
     pub(crate) heartbeat_s: u16,
     /// When it sends its next heartbeat.
@@ -96,7 +94,6 @@ impl Client {
             output: BTreeMap::new(),
             channels: BTreeMap::new(),
             is_blocked: false,
-            only_publishes: false,
             heartbeat_s: HEARTBEATS_S[name % HEARTBEATS_S.len()],
             beat_at: Time::from_ms(0),
             half_closed: BTreeSet::new(),

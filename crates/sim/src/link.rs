@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Within a class letters keep their order, as on a connection; what is lost there is noticed by what follows, or when the link
-//! is cut, which it always is in the end. Commands are not lost: what asks is asked again.
+//! is cut, which it always is in the end. Commands are not lost but with the term of the shard: what asks is asked again then.
 
 use std::collections::VecDeque;
 
@@ -31,8 +31,6 @@ pub(crate) struct Link {
     pub(crate) sender: StreamSender,
     /// On the way, by class.
     flights: [VecDeque<Numbered>; 2],
-    /// Behind which numbers they come.
-    commands: VecDeque<([u64; 2], ToShard)>,
     /// All up to these numbers came over the link in this term of the shard, or were done before it. See [`came`](Self::came).
     arrived: [u64; 2],
     /// For so many steps a class stands still.
@@ -56,7 +54,6 @@ impl Link {
             max,
             sender: StreamSender::new(NodeId::ALONE, start, max),
             flights: Default::default(),
-            commands: VecDeque::new(),
             arrived: [0; 2],
             stalls: [0; 2],
             is_broken: false,
@@ -81,8 +78,7 @@ impl Link {
         if StreamSender::numbers(&letter) {
             self.sender.keep(letter, out);
         } else if is_of_session {
-            let behind = CLASSES.map(|class| self.sender.last(class));
-            self.commands.push_back((behind, letter));
+            self.sender.send(letter);
         } else {
             return Some(letter);
         }
@@ -102,8 +98,7 @@ impl Link {
     }
 
     fn has_command<L: Log>(&self, shard: &Shard<L>) -> bool {
-        let Some((behind, _)) = self.commands.front() else { return false };
-        behind.iter().zip(self.came(shard)).all(|(it, at)| *it <= at)
+        self.sender.has_command(self.came(shard))
     }
 
     /// Whether a step would do something.
@@ -121,7 +116,7 @@ impl Link {
 
     /// Whether nothing is on its way.
     pub(crate) fn is_idle<L: Log>(&self, shard: &Shard<L>) -> bool {
-        !self.is_ready(shard) && self.commands.is_empty()
+        !self.is_ready(shard) && self.sender.commands().next().is_none()
     }
 
     /// Something happens on the link.
@@ -152,9 +147,7 @@ impl Link {
             let Some(numbered) = self.flights[class].pop_front() else { break };
             arrived.letters.push(self.arrive(class, numbered));
         }
-        while self.has_command(shard)
-            && let Some((_, letter)) = self.commands.pop_front()
-        {
+        while let Some(letter) = self.sender.next_command(self.came(shard)) {
             arrived.letters.push(letter);
         }
         arrived
@@ -200,9 +193,7 @@ impl Link {
                 letters.push(self.arrive(class, numbered));
             }
         }
-        while self.has_command(shard)
-            && let Some((_, letter)) = self.commands.pop_front()
-        {
+        while let Some(letter) = self.sender.next_command(self.came(shard)) {
             letters.push(letter);
         }
         letters
@@ -212,7 +203,7 @@ impl Link {
     pub(crate) fn describe<L: Log>(&self, shard: &Shard<L>) -> String {
         let places = self.places(shard).map(|place| place.next);
         let sender = self.sender.describe();
-        let (arrived, commands) = (self.arrived, self.commands.len());
+        let (arrived, commands) = (self.arrived, self.sender.commands().count());
         let Self { max, is_broken, .. } = self;
         format!(
             "link: {sender} of {max:?} arrived={arrived:?} next={places:?} \
@@ -226,7 +217,7 @@ impl Link {
             self.flights.iter().flatten().map(|it| {
                 format!("    {:?} {} of {}", it.stream.class, it.number, it.letter.kind())
             });
-        let commands = self.commands.iter();
+        let commands = self.sender.commands();
         flights
             .chain(commands.map(|(at, it)| format!("    behind {at:?}: {}", it.kind())))
             .collect()

@@ -14,7 +14,10 @@ use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_broker::flow::Alarm;
 use leveret_broker::login::{Asked, Login};
-use leveret_broker::message::{ConnectionId, NodeId, Outbox, Step, ToMeta, ToSession, ToShard};
+use leveret_broker::message::{
+    ConnectionId, Delivery, NodeId, Outbox, Reply, Step, ToMeta, ToSession, ToShard,
+};
+use leveret_broker::shard::Users;
 use leveret_broker::stream::StreamNews;
 use leveret_broker::{Meta, Shard};
 use leveret_log::disk::SimDisk;
@@ -22,10 +25,10 @@ use leveret_log::{Log, MemoryLog};
 use leveret_node::connection::{self, Read, Written};
 use leveret_node::start::Filled;
 use leveret_node::{Inboxes, KeptMax, Run};
-use leveret_queue::Time;
+use leveret_queue::{Offset, Time};
 use leveret_session::{AwaitedBody, Context, Peer, Session, Settings};
 use leveret_topology::stored::StoredError;
-use leveret_topology::{Bootstrap, Change, GroupId, Homes, PasswordHash, Topology};
+use leveret_topology::{Bootstrap, Change, GroupId, Homes, PasswordHash, QueueId, Topology};
 
 use crate::disk::Store;
 use crate::link::{Arrived, Link};
@@ -526,6 +529,7 @@ impl<L: Log> Node<L> {
         self.meta_inbox.is_empty()
             && self.links.iter().zip(&self.shards).all(|(link, actor)| link.is_idle(&actor.shard))
             && self.shards.iter().all(|actor| actor.inbox.is_empty() && !actor.has_more)
+            && !self.shards.iter().any(|actor| actor.shard.is_attaching())
             && self.connections.values().all(|connection| connection.inbox.is_empty())
     }
 
@@ -656,7 +660,12 @@ impl<L: Log> Inboxes for Node<L> {
         let index = self.topology.homes().index_of(group);
         let mut letter = letter;
         if let Some(link) = index.and_then(|index| self.links.get_mut(index)) {
-            let is_of_session = matches!(self.last, Some(Actor::Connection(_)));
+            // What the owner of the names asks for a session is kept for it.
+            let is_of_session = match self.last {
+                Some(Actor::Connection(_)) => true,
+                Some(Actor::Meta) => is_asked_for(&letter),
+                _ => false,
+            };
             let mut out = Outbox::default();
             let rest = link.post(letter, is_of_session, &mut out);
             self.tell_now(out);
@@ -676,7 +685,15 @@ impl<L: Log> Inboxes for Node<L> {
         let Some(connection) = self.connections.get_mut(&id).filter(|it| !it.is_over) else {
             return;
         };
-        let Some(Actor::Shard(index)) = self.last else { return connection.inbox.extend(letters) };
+        let Some(Actor::Shard(index)) = self.last else {
+            for letter in letters {
+                if let ToSession::Reply { reply: Reply::Deleted(_), .. } = letter {
+                    self.links.iter_mut().for_each(|link| link.sender.is_deleted(id));
+                }
+                connection.inbox.push_back(letter);
+            }
+            return;
+        };
         let Some(link) = self.links.get_mut(index) else { return connection.inbox.extend(letters) };
         let mut out = Outbox::default();
         letters.for_each(|letter| link.sender.tell(id, letter, &mut out));
@@ -857,12 +874,57 @@ impl Node<Store> {
         let Self { shards, meta, topology, outbox, .. } = self;
         let actor = shards.get_mut(index)?;
         let decided = meta.decided_so_far();
-        let last = NodeId::ALONE.connection(self.next_connection - 1);
-        let restored = actor.shard.lose(log, &[last], topology, &decided, now, outbox);
+        let last = [NodeId::ALONE.connection(self.next_connection - 1)];
+        let users = match self.links.is_empty() {
+            true => Users::AreCutOff(&last),
+            false => Users::Attach(&[NodeId::ALONE]),
+        };
+        let restored = actor.shard.lose(log, users, topology, &decided, now, outbox);
         actor.has_more = true;
         self.last = Some(Actor::Shard(index));
         self.post();
         Some(restored)
+    }
+
+    /// The shard of this link is in a new term: every connection is asked what it has there, one that is over, too, if letters
+    /// wait for it.
+    pub(crate) fn attach(&mut self, index: usize) {
+        let Some(link) = self.links.get_mut(index) else { return };
+        let actor = &mut self.shards[index];
+        actor.inbox.retain(|letter| !is_question(letter));
+        let letter = || ToSession::Attach {
+            group: self.topology.homes().group_at(index),
+            term: actor.shard.term(),
+        };
+        let all = self.connections.iter_mut();
+        let asked = all.filter(|(_, it)| !it.is_over || !it.inbox.is_empty());
+        let asked: Vec<ConnectionId> = asked
+            .map(|(&id, connection)| {
+                connection.inbox.push_back(letter());
+                id
+            })
+            .collect();
+        link.sender.attach(asked);
+    }
+
+    /// Whether some shard waits for those who use it.
+    pub(crate) fn is_attaching(&self) -> bool {
+        self.shards.iter().any(|actor| actor.shard.is_attaching())
+    }
+
+    /// Whether a session, or what is on its way to one, has a message that it did not settle.
+    pub(crate) fn is_held(&self, queue: QueueId, offset: Offset) -> bool {
+        let is_it =
+            |it: &Delivery| it.unacked.is_some() && it.queue == queue && it.offset == offset;
+        let is_on_its_way = |letter: &ToSession| match letter {
+            ToSession::Deliver(deliveries) => deliveries.iter().any(is_it),
+            ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => is_it(delivery),
+            _ => false,
+        };
+        self.connections.values().any(|connection| {
+            !connection.is_over && connection.session.holds(queue, offset)
+                || connection.inbox.iter().any(is_on_its_way)
+        })
     }
 
     /// How many stages of a log may be agreed upon next: a shard's, or that of names, which is the last one.
@@ -894,6 +956,30 @@ impl Node<Store> {
             }
         }
     }
+}
+
+/// Whether the owner of the names asks a shard something that it will tell a session.
+fn is_asked_for(letter: &ToShard) -> bool {
+    match letter {
+        ToShard::Create { reply: Some(reply), .. }
+        | ToShard::Count { reply, .. }
+        | ToShard::Delete { reply: Some(reply), .. } => reply.connection.number() != 0,
+        _ => false,
+    }
+}
+
+/// Whether a letter without a number comes from a session. Number 0 of a node is no session's.
+fn is_question(letter: &ToShard) -> bool {
+    let asker = match letter {
+        ToShard::Consume { reply, .. }
+        | ToShard::Get { reply, .. }
+        | ToShard::Purge { reply, .. } => reply.connection,
+        ToShard::Cancel { connection, .. }
+        | ToShard::Disconnected { connection, .. }
+        | ToShard::Resume { connection, .. } => *connection,
+        letter => return is_asked_for(letter),
+    };
+    asker.number() != 0
 }
 
 /// Bytes of messages in a letter.

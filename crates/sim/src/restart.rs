@@ -76,8 +76,8 @@ impl Sim {
         Ok(())
     }
 
-    /// Some shards lose what their logs have that was not agreed upon, and go on. Whoever is connected is cut off: he cannot
-    /// know what is there of what he did.
+    /// Some shards lose what their logs have that was not agreed upon, and go on. With links nobody notices but for a pause. Without,
+    /// whoever is connected is cut off: he cannot know what is there of what he did.
     fn lose(&mut self) -> Check {
         if self.shadow.has_trouble || self.node.failure().is_some() || self.full_until.is_some() {
             return Ok(());
@@ -87,12 +87,15 @@ impl Sim {
         let proposed: usize = (0..shards).map(|index| self.node.proposed(index)).sum();
         self.trace
             .event([27, proposed as u64, 0], || "shards lose the ends of their logs".to_owned());
-        // Whoever only publishes goes on, if his letters are kept.
         let has_links = self.options.has_links;
-        let cut = self.peers.extract_if(.., |peer| !(has_links && peer.client.only_publishes));
-        let cut: Vec<_> = cut.map(|peer| peer.connection).collect();
-        self.shadow.totals.spared += self.peers.len() as u64;
-        for connection in cut.into_iter().chain(self.silent.drain(..)) {
+        let mut cut = Vec::new();
+        if has_links {
+            self.shadow.totals.spared += self.peers.len() as u64;
+        } else {
+            cut.extend(self.peers.drain(..).map(|peer| peer.connection));
+            cut.append(&mut self.silent);
+        }
+        for connection in cut {
             if let Some(socket) = self.node.socket(connection) {
                 socket.is_reset = true;
                 socket.to_server.clear();
@@ -117,6 +120,7 @@ impl Sim {
             };
             let keeps_flights = self.faults.one_in(2);
             self.node.begin_link(index, true, keeps_flights);
+            self.node.attach(index);
             let counters = self.node.shard_mut(index).map(|it| it.counters()).unwrap_or_default();
             let came = counters.enqueued + counters.refused - counters.unstored;
             let out = counters.acked + counters.dead_lettered + counters.dropped + counters.moved;
@@ -128,7 +132,7 @@ impl Sim {
                 *marks = [0; 3];
             }
         }
-        self.shadow.lost();
+        self.shadow.lost(has_links);
         Ok(())
     }
 
@@ -150,6 +154,12 @@ impl Sim {
         self.trace.event([22, 0, 0], || "the broker stops".to_owned());
         // What may have been delivered is written down for all.
         self.fill()?;
+        for _ in 0..STOP_STEPS_MAX {
+            if !self.node.is_attaching() {
+                break;
+            }
+            self.one(false)?;
+        }
         for peer in &mut self.peers {
             peer.is_forced = true;
             self.node.tell(peer.connection, forced("shutdown"));

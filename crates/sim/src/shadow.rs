@@ -80,6 +80,8 @@ struct QueuedMessage {
     is_certain: bool,
     /// And that a crash does not undo it.
     is_final: bool,
+    /// It was given to a consumer that does not ack.
+    no_ack: bool,
     /// The connection it was given to last: what others still say of it is out of date.
     holder: ConnectionId,
     /// Starts of the broker before it was given out the last time, and losses.
@@ -418,13 +420,18 @@ impl Shadow {
         }
     }
 
-    /// Shards lost what was not agreed upon: as after a crash, but what is under way to them may come yet.
-    pub(crate) fn lost(&mut self) {
+    /// Shards lost what was not agreed upon: as after a crash, but what is under way to them may come yet. `keeps_acks`: an ack that the
+    /// broker has read is kept until it is agreed upon.
+    pub(crate) fn lost(&mut self, keeps_acks: bool) {
         self.epoch += 1;
         self.last_crash = self.epoch;
         self.totals.losses += 1;
-        for place in self.places.values_mut() {
-            place.is_certain = place.is_final;
+        for (&(_, queue), place) in &mut self.places {
+            let is_kept = keeps_acks
+                && place.end == End::Acked
+                && !place.no_ack
+                && !self.queues[queue].may_dead_letter;
+            place.is_certain = place.is_final || is_kept && place.is_certain;
         }
     }
 
@@ -532,6 +539,7 @@ impl Shadow {
         place.redelivered = redelivered;
         place.end = if no_ack { End::Acked } else { End::None };
         place.is_certain = no_ack;
+        place.no_ack = no_ack;
         place.is_final = false;
         place.holder = connection;
         place.epoch = epoch;

@@ -676,9 +676,7 @@ impl Sim {
     fn connect(&mut self) {
         let room = 1 << (10 + self.schedule.below(7));
         let connection = self.node.connect(self.schedule.next(), room, self.now);
-        let mut client = Client::new(self.next_client, connection, self.options.lines > 0);
-        // Such a one need not be cut off when a shard loses the end of its log.
-        client.only_publishes = self.options.has_links && self.next_client % 2 == 1;
+        let client = Client::new(self.next_client, connection, self.options.lines > 0);
         self.next_client += 1;
         if self.is_alarmed {
             self.node.tell(connection, ToSession::Alarm(self.alarm));

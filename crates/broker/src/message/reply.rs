@@ -30,7 +30,10 @@ pub enum Reply {
     /// The queue vanished in the meantime: look it up again.
     Gone,
     /// `basic.consume` done.
-    Consuming,
+    Consuming {
+        /// The shard's number for the consumer: a later one has a greater number, in whatever term of the shard.
+        number: u64,
+    },
     /// `basic.cancel` done; no delivery follows.
     Cancelled {
         /// The consumer.

@@ -66,6 +66,14 @@ pub enum ToSession {
         /// The answer.
         reply: Reply,
     },
+    /// The shard of a group is filled anew: it is to be told what this connection has there, by
+    /// [`ToShard::Attach`](super::ToShard::Attach). Everything from before is in front of this letter.
+    Attach {
+        /// Which.
+        group: GroupId,
+        /// Its term.
+        term: u64,
+    },
     /// The queue was deleted: `basic.cancel` to the client if it can take it. The slot is free.
     ConsumerGone {
         /// The consumer.

@@ -8,7 +8,10 @@ use leveret_log::ReadError;
 use leveret_queue::{Gate, LookAt, Offset};
 use leveret_topology::{By, ExchangeId, GroupId, QueueId};
 
-use super::{ChannelId, ConnectionId, ConsumerSlot, GivenBack, Publish, ReplyTo, Settlement};
+use super::{
+    Attached, Attachment, ChannelId, ConnectionId, ConsumerSlot, GivenBack, Publish, ReplyTo,
+    Settlement,
+};
 use crate::stream::Numbered;
 use crate::transaction::TxId;
 
@@ -36,7 +39,7 @@ pub enum ToShard {
         /// What came from here, and from elsewhere.
         unsettled: Arc<GivenBack>,
     },
-    /// One of the letters above with its number, to a group that has others: done once, though it come twice. See
+    /// One of the letters above, or a transaction's below, with its number, to a group that has others: done once, though it come twice. See
     /// [`stream`](crate::stream).
     Numbered(Box<Numbered>),
     /// `tx.commit`'s part for this shard, applied whole. Answered by `Reply::Committed`.
@@ -92,8 +95,12 @@ pub enum ToShard {
         /// The connection's and channel's limits.
         gate: Gate,
         /// Arguments, for listings.
-        arguments: Table,
+        arguments: Arc<Table>,
     },
+    /// From a session that was asked: what it has here. One of another term means nothing.
+    Attach(Box<Attachment>),
+    /// From a node: all of its sessions have answered.
+    Attached(Attached),
     /// `basic.cancel`, or a channel that closes. Answered by `Reply::Cancelled` when `reply` is given.
     Cancel {
         /// Who asks, by name; empty for the broker itself.
@@ -311,6 +318,22 @@ pub enum ToShard {
 }
 
 impl ToShard {
+    /// Whose it is, if a session writes it, and its node keeps it until it is answered, or a shard in a new term can do without it.
+    pub(crate) fn asker(&self) -> Option<ConnectionId> {
+        match self {
+            Self::Consume { reply, .. }
+            | Self::Get { reply, .. }
+            | Self::Count { reply, .. }
+            | Self::Purge { reply, .. }
+            | Self::Create { reply: Some(reply), .. }
+            | Self::Delete { reply: Some(reply), .. } => Some(reply.connection),
+            Self::Cancel { connection, .. }
+            | Self::Disconnected { connection, .. }
+            | Self::Resume { connection, .. } => Some(*connection),
+            _ => None,
+        }
+    }
+
     /// What it is, in a word: for what tells that a turn took long.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -322,6 +345,8 @@ impl ToShard {
             Self::Prepare { .. } => "Prepare",
             Self::Decide { .. } => "Decide",
             Self::Consume { .. } => "Consume",
+            Self::Attach(_) => "Attach",
+            Self::Attached(_) => "Attached",
             Self::Cancel { .. } => "Cancel",
             Self::Get { .. } => "Get",
             Self::Resume { .. } => "Resume",

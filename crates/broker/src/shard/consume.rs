@@ -53,6 +53,7 @@ impl<L: Log> Shard<L> {
         else {
             return;
         };
+        let number = self.ports.next_number();
         let key = self.ports.next_key();
         let Some(hosted) = self.hosted(id, topology, now) else {
             out.reply(reply, Reply::Gone);
@@ -62,14 +63,14 @@ impl<L: Log> Shard<L> {
         let spec = ConsumerSpec { key: key64, no_ack, exclusive, priority, prefetch, gate };
         match hosted.queue.add_consumer(spec, now) {
             Ok(consumer) => {
-                let facts = Listed { tag, no_ack, prefetch, arguments: Arc::new(arguments) };
+                let facts = Listed { tag, no_ack, prefetch, arguments };
                 let ReplyTo { connection, channel } = reply;
                 if let Some(hosted) = self.queues.get_mut(id) {
                     let of_queue = &mut hosted.consumers;
                     self.ports.add(connection, channel, slot, id, consumer, facts, of_queue);
                 }
                 self.tell_consumer_created(key, exclusive, &user, topology, out);
-                out.reply(reply, Reply::Consuming);
+                out.reply(reply, Reply::Consuming { number });
                 self.queues.touch(id);
             }
             Err(_in_use) => {

@@ -209,7 +209,10 @@ impl<L: Log> Shard<L> {
     ) {
         // What left it before is a dead letter, and what left with it is not.
         self.work_off_left(Pays::Nobody, topology, now, out);
-        let Some(mut hosted) = self.queues.remove(id) else { return };
+        let Some(mut hosted) = self.queues.remove(id, asked.reply) else { return };
+        if !self.attaching.is_over() {
+            self.attaching.queue_gone(id);
+        }
         let ready = hosted.queue.counts().ready;
         // What left it before goes on without it, when its turn comes.
         let (named, kind) = (topology.queue_by_id(id), kind_of(&hosted));

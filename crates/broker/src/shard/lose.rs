@@ -12,10 +12,9 @@ use leveret_topology::{QueueId, Topology};
 use super::exits::Exits;
 use super::jobs::{Job, JobOrigin, cost};
 use super::lifecycle::Asked;
-use super::ports::Ports;
 use super::store::{Parked, Store, Waiter};
 use super::{Restored, Shard};
-use crate::message::{ConnectionId, Outbox, PutResult, Reply, ReplyTo, ToSession, ToShard};
+use crate::message::{ConnectionId, NodeId, Outbox, PutResult, Reply, ReplyTo, ToSession, ToShard};
 use crate::transaction::{Decided, Vote};
 
 /// Connections that were cut off: of each node the newest one, and all that are older. Nobody is none of them.
@@ -38,25 +37,47 @@ impl CutOff {
     }
 }
 
+/// What becomes of the connections that used a shard whose log lost its end.
+#[derive(Clone, Copy, Debug)]
+pub enum Users<'a> {
+    /// Each is to be closed by the driver: its consumers here are gone, what it has unacked is ready again and marked redelivered,
+    /// and of what it published and was not told of nobody knows whether it is there. These are the newest ones of each node;
+    /// what they and older ones wrote of what they had here is not heard.
+    AreCutOff(&'a [ConnectionId]),
+    /// Their nodes, of which all letters have numbers, attach: each of its sessions is to be sent
+    /// [`ToSession::Attach`] behind what this shard wrote to it, and what has come of that is to be sent here, with
+    /// [`ToShard::Attached`] behind it. Questions without an answer are to be asked again.
+    Attach(&'a [NodeId]),
+}
+
 impl<L: Log> Shard<L> {
     /// The log lost its end: `log` is what is there, and the next record has its end for an offset. To be called between two
     /// turns, when all queues are [filled](Self::fill).
     ///
-    /// Every connection that used this shard is to be closed by the driver: its consumers here are gone, what it has unacked
-    /// is ready again and marked redelivered, and of what it published and was not told of nobody knows whether it is there.
-    /// `last`: of each node the newest of these connections; what it and older ones wrote of what they had here is not heard.
+    /// `users`: what becomes of the connections that used this shard.
     /// `decided`: what [`Meta::decided_so_far`](crate::Meta::decided_so_far) says.
     pub fn lose(
         &mut self,
         log: L,
-        last: &[ConnectionId],
+        users: Users<'_>,
         topology: &Topology,
         decided: &Decided,
         now: Time,
         out: &mut Outbox,
     ) -> Restored {
         let end = log.end().get();
+        let (last, nodes) = match users {
+            Users::AreCutOff(last) => (last, &[][..]),
+            Users::Attach(nodes) => (&[][..], nodes),
+        };
         last.iter().for_each(|&last| self.cut_off.add(last));
+        // With their last consumer they go, however he does.
+        let used = self.queues.iter().filter(|(_, hosted)| {
+            hosted.queue.options().auto_delete && !hosted.consumers.is_empty()
+        });
+        let used: Vec<QueueId> = used.map(|(id, _)| id).collect();
+        self.attaching.begin(nodes, used.clone());
+        self.hears_all = self.cut_off.is_empty() && !self.attaching.is_on();
         self.give_up_held(out);
         self.give_up_waiters(end, out);
         self.store.resume_publishers(out);
@@ -67,29 +88,33 @@ impl<L: Log> Shard<L> {
         }
         let (jobs, parked) = (self.jobs.drain(), self.store.take_parked());
         self.store = Store::new(log);
-        // With their last consumer they go, however he does.
-        let used = self.queues.iter().filter(|(_, hosted)| {
-            hosted.queue.options().auto_delete && !hosted.consumers.is_empty()
-        });
-        let unused: Vec<QueueId> = used.map(|(id, _)| id).collect();
-        for hosted in self.queues.forget_all() {
+        for mut hosted in self.queues.forget_all() {
+            hosted.queue.forget_early();
             self.keep_totals(&hosted);
         }
         self.confirms.forget_all();
         self.tell_given_up();
         self.streams.begin_term();
-        (self.exits, self.ports) = (Exits::default(), Ports::default());
+        self.exits = Exits::default();
+        self.ports = self.ports.of_next_term();
         self.unreadable.clear();
         self.give_up_parts(end, decided, out);
         self.host(topology, now);
         let restored = self.fill(decided, leveret_log::Offset::MAX, &mut |_| {});
         self.hold_back_parts(out);
         self.finish_parts(decided, now, out);
-        for id in unused {
-            self.delete_for_good(id, Asked::default(), topology, now, out);
+        if self.attaching.is_on() {
+            self.queues.hold_all();
+        } else {
+            for id in used {
+                self.delete_for_good(id, Asked::default(), topology, now, out);
+            }
         }
         for (line, job) in jobs {
             match job {
+                Job::Letter(letter) if self.attaching.is_on() => self.attaching.keep(*letter),
+                Job::Disconnect { connection, .. } | Job::Purged(ReplyTo { connection, .. }, _)
+                    if self.attaching.has(connection) => {}
                 // Those whom these are about are known by their numbers alone.
                 Job::Disconnect { .. } | Job::List(_) | Job::Replay(_) | Job::Forget => {
                     self.jobs.wait_in(line, job, cost::LETTER, out);
@@ -112,9 +137,10 @@ impl<L: Log> Shard<L> {
             }
         }
         for parked in parked {
-            if let Parked::Letter(letter) = parked
-                && let Some(letter) = self.hear(letter, topology, now, out)
-            {
+            let Parked::Letter(letter) = parked else { continue };
+            if self.attaching.is_on() {
+                self.attaching.keep(letter);
+            } else if let Some(letter) = self.hear(letter, topology, now, out) {
                 let line = JobOrigin::Connection(ConnectionId::NOBODY);
                 self.jobs.wait_in(line, Job::Letter(Box::new(letter)), cost::LETTER, out);
             }
@@ -122,11 +148,24 @@ impl<L: Log> Shard<L> {
         restored
     }
 
+    /// A letter, unless it has to wait until those who use the shard have attached, or comes from one that was cut off.
+    #[cold]
+    pub(super) fn hear(
+        &mut self,
+        letter: ToShard,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Option<ToShard> {
+        let letter = self.attaching.hear(letter)?;
+        self.hear_cut_off(letter, topology, now, out)
+    }
+
     /// A letter, unless it is about what a connection that was cut off had here, or is to have. What it was given it has no
     /// more, and a transaction is done as a whole or not at all. A session that waits for the answer is refused: it would
     /// read nothing more, and not even see that its client has left.
     #[cold]
-    pub(super) fn hear(
+    pub(super) fn hear_cut_off(
         &mut self,
         letter: ToShard,
         topology: &Topology,
@@ -164,6 +203,10 @@ impl<L: Log> Shard<L> {
         None
     }
 
+    pub(super) fn has_cut_nobody_off(&self) -> bool {
+        self.cut_off.is_empty()
+    }
+
     /// What earlier turns told was not agreed upon. What stands on the names, not on this log, goes out all the same.
     fn give_up_held(&mut self, out: &mut Outbox) {
         for mut part in self.store.take_held() {
@@ -175,7 +218,9 @@ impl<L: Log> Shard<L> {
                 }
             }
             for (connection, letter) in part.sessions {
-                if let ToSession::Reply { channel, .. } = letter {
+                if let ToSession::Reply { channel, .. } = letter
+                    && !self.attaching.has(connection)
+                {
                     refuse(ReplyTo { connection, channel }, out);
                 }
             }
@@ -189,6 +234,7 @@ impl<L: Log> Shard<L> {
     fn give_up_waiters(&mut self, end: u64, out: &mut Outbox) {
         for (until, waiter) in self.store.take_waiters() {
             match waiter {
+                Waiter::Commit(reply) if self.attaching.has(reply.connection) => {}
                 Waiter::Commit(reply) => refuse(reply, out),
                 Waiter::DeadLetter(from, target) => {
                     let taken = if until <= end { PutResult::Yes } else { PutResult::NotStored };

@@ -13,7 +13,8 @@ use super::Shard;
 use super::jobs::{Job, JobOrigin, cost, price_of, price_of_rest};
 use super::store::Noted;
 use super::streams::{NumberFate, Tag};
-use crate::message::{ConnectionId, Outbox, Publish, ToShard};
+use super::transactions::refuse;
+use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, ToShard};
 use crate::stream::{Numbered, StreamEvent, StreamId, StreamPlace};
 
 impl<L: Log> Shard<L> {
@@ -29,24 +30,17 @@ impl<L: Log> Shard<L> {
         let tag = Tag { stream, number };
         match self.streams.take(stream, number, kept_from) {
             NumberFate::Next { done } => {
-                let heard = match self.cut_off.is_empty() {
-                    true => Some(letter),
-                    false => self.hear(letter, topology, now, out),
+                let heard = match self.attaching.is_on() {
+                    false => Some(letter),
+                    true => self.attaching.hear_numbered(tag, done, letter),
                 };
-                match heard {
-                    Some(letter) if done > 0 => {
-                        self.answer(tag, &letter, done as usize, topology, now);
-                        self.go_on_with(tag, letter, done as usize, out);
-                    }
-                    Some(letter) => {
-                        self.streams.begin(tag, 0);
-                        self.letter(letter, topology, now, out);
-                        self.streams.end();
-                    }
-                    None => self.streams.is_done(tag),
+                if let Some(letter) = heard {
+                    self.begin_numbered(tag, done, letter, topology, now, out);
                 }
             }
-            NumberFate::Earlier => return self.answer(tag, &letter, usize::MAX, topology, now),
+            NumberFate::Earlier => {
+                return self.answer(tag, &letter, usize::MAX, topology, now, out);
+            }
             NumberFate::Lacks(next) => {
                 let news = self.streams.news(stream, StreamEvent::Lacks(next));
                 out.news.push((self.group, news));
@@ -57,10 +51,63 @@ impl<L: Log> Shard<L> {
         self.jobs.count();
     }
 
+    /// Does a letter of which so much is done.
+    pub(super) fn begin_numbered(
+        &mut self,
+        tag: Tag,
+        done: u32,
+        letter: ToShard,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let heard = match self.cut_off.is_empty() {
+            true => Some(letter),
+            false => self.hear_cut_off(letter, topology, now, out),
+        };
+        match heard {
+            Some(letter) if done > 0 => {
+                self.answer(tag, &letter, done as usize, topology, now, out);
+                self.go_on_with(tag, letter, done as usize, out);
+            }
+            Some(letter) => {
+                self.streams.begin(tag, 0);
+                self.letter(letter, topology, now, out);
+                self.streams.end();
+            }
+            None => self.streams.is_done(tag),
+        }
+    }
+
     /// Tells the publishers of a letter's first messages again what became of them before this term.
     #[cold]
-    fn answer(&mut self, tag: Tag, letter: &ToShard, count: usize, topology: &Topology, now: Time) {
-        let ToShard::Publish { from, messages } = letter else { return };
+    fn answer(
+        &mut self,
+        tag: Tag,
+        letter: &ToShard,
+        count: usize,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let (from, messages) = match letter {
+            ToShard::Publish { from, messages } => (from, messages),
+            ToShard::Commit { reply, .. } => {
+                let is_done = !self.streams.was_refused(tag, 0);
+                return self.answer_commit(*reply, is_done, out);
+            }
+            ToShard::Prepare { reply, tx, .. } => {
+                let is_done = match self.streams.was_refused(tag, 0) {
+                    true => Some(false),
+                    false => self.transactions.fate_of(*tx),
+                };
+                if let Some(is_done) = is_done {
+                    self.answer_commit(*reply, is_done, out);
+                }
+                return;
+            }
+            _ => return,
+        };
         for (place, message) in messages.iter().enumerate().take(count) {
             if message.confirm != 0 {
                 let is_refused = self.streams.was_refused(tag, place);
@@ -68,6 +115,13 @@ impl<L: Log> Shard<L> {
             }
         }
         self.jobs.pay(cost::APPEND * messages.len().min(count) as u64);
+    }
+
+    fn answer_commit(&self, reply: ReplyTo, is_done: bool, out: &mut Outbox) {
+        match is_done {
+            true => out.reply(reply, Reply::Committed),
+            false => refuse(reply, "it was refused before", out),
+        }
     }
 
     fn answer_one(

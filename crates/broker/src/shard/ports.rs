@@ -152,12 +152,30 @@ pub(super) struct Ports {
     /// Connections whose gates opened, and shards that are told when this one has dispatched.
     resumed: Vec<(ConnectionId, Vec<GroupId>)>,
     ending: Ending,
+    /// The number of the last consumer.
+    last_number: u64,
 }
 
 impl Ports {
     /// The key the next consumer will get.
     pub(super) fn next_key(&self) -> u32 {
         self.free_consumers.last().copied().unwrap_or(self.consumers.len() as u32)
+    }
+
+    /// The number of the next consumer.
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// A consumer of an earlier term has this number: later ones get greater ones.
+    pub(super) fn is_past(&mut self, number: u64) {
+        self.last_number = self.last_number.max(number);
+    }
+
+    /// Nobody is here any more, and whoever comes gets another number.
+    pub(super) fn of_next_term(&self) -> Self {
+        Self { last_number: self.last_number, ..Self::default() }
     }
 
     /// Adds a consumer under [`next_key`](Self::next_key), and to those of its queue.

@@ -13,7 +13,7 @@ mod rest;
 use std::collections::{BTreeSet, VecDeque};
 
 use foldhash::fast::FixedState;
-use hashbrown::HashSet;
+use hashbrown::HashMap;
 use leveret_queue::{Deliver, Dispatched, Left, Queue, Time};
 use leveret_topology::{ConfirmOptions, QueueId, QueueKind, Topology};
 
@@ -22,6 +22,7 @@ use super::jobs::cost;
 use super::numbers::Use;
 use super::ports::Chain;
 use super::store::{Odds, Reading};
+use crate::message::{ReplyTo, Settlement};
 use rest::{Rest, Resting};
 
 /// A queue and what the shard keeps beside it.
@@ -157,6 +158,26 @@ impl Queues {
         Some(result)
     }
 
+    /// Takes messages that are to be settled later out of the ready ones, for nobody, and names them anew. Those that an earlier
+    /// term lent, and that are not there, are settled.
+    #[cold]
+    pub(super) fn take_out_all(&mut self, settlements: &mut Vec<Settlement>) {
+        settlements.retain_mut(|one| {
+            let taken = self.call(one.queue, |hosted, _| hosted.queue.take_out(&[one.offset]));
+            match taken.as_deref() {
+                Some(&[(_, unacked)]) => one.unacked = unacked,
+                _ => return !one.unacked.is_lent(),
+            }
+            true
+        });
+    }
+
+    /// Nothing is given out of any, and nothing leaves, until it is known who has what.
+    #[cold]
+    pub(super) fn hold_all(&mut self) {
+        self.all.values_mut().for_each(|hosted| hosted.queue.stand_still());
+    }
+
     /// Whether something left and is not worked off.
     #[inline]
     pub(super) fn has_left(&self) -> bool {
@@ -186,14 +207,20 @@ impl Queues {
         self.dying.contains(id)
     }
 
-    /// The queue is deleted.
-    pub(super) fn remove(&mut self, id: QueueId) -> Option<Box<Hosted>> {
+    /// Whether the queue was deleted here for this asker, who is told when its name is gone.
+    #[cold]
+    pub(super) fn was_deleted_for(&self, id: QueueId, asked: ReplyTo) -> bool {
+        self.dying.all.get(&id) == Some(&Some(asked))
+    }
+
+    /// The queue is deleted, for whoever asked.
+    pub(super) fn remove(&mut self, id: QueueId, asked: Option<ReplyTo>) -> Option<Box<Hosted>> {
         let hosted = self.all.remove(&id)?;
         self.bytes -= hosted.counted_bytes;
         if let Some(at) = hosted.timer {
             self.timers.remove(&(at, id));
         }
-        self.dying.add(id);
+        self.dying.add(id, asked);
         Some(hosted)
     }
 
@@ -368,20 +395,21 @@ fn set_timer(hosted: &mut Hosted, id: QueueId, timers: &mut BTreeSet<(Time, Queu
 /// Queues that were deleted here and that the names may still have: these go in the order in which they were deleted.
 #[derive(Debug, Default)]
 struct Dying {
-    all: HashSet<QueueId, FixedState>,
+    /// And who is told when the name is gone.
+    all: HashMap<QueueId, Option<ReplyTo>, FixedState>,
     /// First the one that was deleted first.
     order: VecDeque<QueueId>,
 }
 
 impl Dying {
-    fn add(&mut self, id: QueueId) {
-        if self.all.insert(id) {
+    fn add(&mut self, id: QueueId, asked: Option<ReplyTo>) {
+        if self.all.insert(id, asked).is_none() {
             self.order.push_back(id);
         }
     }
 
     fn contains(&self, id: QueueId) -> bool {
-        self.all.contains(&id)
+        self.all.contains_key(&id)
     }
 
     /// Forgets those whose names are gone, up to one whose name is there.

@@ -136,6 +136,7 @@ impl<L: Log> Shard<L> {
                     transactions.found.push(tx);
                     if !decided.transactions.contains(&tx) {
                         parts.push((messages_of(messages), PartFate::Undone));
+                        transactions.undone.insert(tx);
                         // With names that are lost what was decided may be.
                         if keeps_orphans {
                             return;

@@ -26,7 +26,11 @@ impl<L: Log> Shard<L> {
     /// Applies a connection's settlements. Those of queues deleted meanwhile mean nothing any more.
     pub(super) fn settle(&mut self, settlements: &[Settlement], now: Time) {
         self.jobs.pay(cost::SETTLE * settlements.len() as u64);
-        settlements.iter().for_each(|it| self.settle_one(it, now));
+        if self.attaching.is_over() {
+            settlements.iter().for_each(|it| self.settle_one(it, now));
+        } else {
+            settlements.iter().for_each(|it| self.settle_claimed(it, now));
+        }
     }
 
     /// Has some of what channels had unsettled come back to the queues here: about `allowed` units of it after the first `done`,
@@ -43,8 +47,12 @@ impl<L: Log> Shard<L> {
             // No more than may all be of here.
             let count = cost::LOOKED_AT_A_UNIT.min(allowed - used) as usize;
             let mut units = 0;
+            let is_usual = self.attaching.is_over();
             for settlement in unsettled.of(self.group, next, count) {
-                self.settle_one(&settlement, now);
+                match is_usual {
+                    true => self.settle_one(&settlement, now),
+                    false => self.settle_claimed(&settlement, now),
+                }
                 units += cost::SETTLE;
             }
             used += units.max(1);
@@ -55,7 +63,7 @@ impl<L: Log> Shard<L> {
     }
 
     #[inline]
-    fn settle_one(&mut self, settlement: &Settlement, now: Time) {
+    pub(super) fn settle_one(&mut self, settlement: &Settlement, now: Time) {
         let how = match settlement.how {
             Settle::Ack => leveret_queue::Settle::Ack,
             Settle::Reject => leveret_queue::Settle::Reject,

@@ -197,6 +197,22 @@ impl Streams {
         StreamNews { stream, term: self.term, what }
     }
 
+    /// See [`StreamNews::term`].
+    pub(super) fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// Whether all letters up to this one are done.
+    pub(super) fn is_done_to(&self, id: StreamId, last: u64) -> bool {
+        let stream = self.all.iter().find(|stream| stream.id == id);
+        stream.map_or(0, |stream| stream.done.low) >= last
+    }
+
+    /// The letter with a number that is being done.
+    pub(super) fn doing(&self) -> Option<Tag> {
+        self.current.as_ref().map(|doing| doing.tag)
+    }
+
     /// How far it has taken a stream.
     pub(super) fn place(&self, id: StreamId) -> StreamPlace {
         let stream = self.all.iter().find(|stream| stream.id == id);
@@ -256,6 +272,15 @@ impl Streams {
             Some((_, last)) if *last + 1 == at => *last = at,
             _ => runs.push((at, at)),
         }
+    }
+
+    /// A transaction's part that was done is not to be.
+    #[cold]
+    pub(super) fn was_given_up(&mut self, tag: Tag) {
+        let Some(stream) = self.stream(tag.stream) else { return };
+        stream.refused.insert(tag.number, vec![(0, 0)]);
+        stream.is_changed = true;
+        self.is_changed = true;
     }
 
     /// Whether a message of a letter was refused.

@@ -24,6 +24,7 @@ use leveret_topology::Topology;
 use super::jobs::{Job, JobOrigin, cost, price_of_places};
 use super::publish::Wants;
 use super::store::Waiter;
+use super::streams::Tag;
 use super::{Map, Shard};
 use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, Settle, Settlement, ToMeta};
 use crate::transaction::{Decided, NOTES, Note, TxId, Vote};
@@ -40,6 +41,8 @@ pub(super) struct Transactions {
     pub(super) found: Vec<TxId>,
     /// What it had of transactions that are done.
     pub(super) applied: Vec<TxId>,
+    /// Those of which the log had a part when it was read, and that were not to be.
+    pub(super) undone: HashSet<TxId, FixedState>,
     /// Messages of parts that are held back, as far as the log has them.
     pub(super) there: HashSet<Offset, FixedState>,
 }
@@ -57,6 +60,8 @@ struct Prepared {
     /// The record that says what the messages are, if anything here outlives the process.
     part: Option<Offset>,
     bytes: u64,
+    /// The letter that it came with, if that has a number.
+    tag: Option<Tag>,
 }
 
 impl Transactions {
@@ -74,6 +79,12 @@ impl Transactions {
         let Prepared { reply, messages, settlements, .. } = self.prepared.get(&tx)?;
         let units = price_of_places(messages) + cost::SETTLE * settlements.len() as u64;
         Some((reply.connection, units))
+    }
+
+    /// Whether a transaction whose part was stored before the term was to be, if its stream does not say that it was not; none if
+    /// it is not decided.
+    pub(super) fn fate_of(&self, tx: TxId) -> Option<bool> {
+        (!self.is_held_back(tx)).then(|| !self.undone.contains(&tx))
     }
 
     /// Transactions that are not decided.
@@ -104,6 +115,7 @@ impl<L: Log> Shard<L> {
         let offsets = match self.append_all(messages, &mut wants, now) {
             Ok(offsets) => offsets,
             Err(error) => {
+                self.streams.refused(0);
                 self.give_back(reply.connection, settlements, now);
                 refuse(reply, &error.to_string(), out);
                 return;
@@ -129,14 +141,18 @@ impl<L: Log> Shard<L> {
         tx: TxId,
         parts: u32,
         messages: Vec<Publish>,
-        settlements: Vec<Settlement>,
+        mut settlements: Vec<Settlement>,
         topology: &Topology,
         now: Time,
         out: &mut Outbox,
     ) {
+        self.take_out_for_part(&mut settlements);
         let mut wants: Vec<Wants> =
             messages.iter().map(|message| self.wants(message, true, topology, now)).collect();
-        let is_kept = !settlements.is_empty() || wants.iter().any(|wants| wants.can_keep);
+        // One that has a number is known to be done by the log: so the log has to have the part.
+        let is_kept = !settlements.is_empty()
+            || wants.iter().any(|wants| wants.can_keep)
+            || self.streams.doing().is_some();
         // The vote names them.
         self.jobs.pay(settlements.len() as u64 / cost::LOOKED_AT_A_UNIT);
         // Before the messages: whoever recovers them has to know.
@@ -152,6 +168,7 @@ impl<L: Log> Shard<L> {
         let (part, offsets) = match stored {
             Ok(stored) => stored,
             Err(error) => {
+                self.streams.refused(0);
                 self.give_back(reply.connection, settlements, now);
                 refuse(reply, &error.to_string(), out);
                 self.say(reply.connection, tx, parts, Vote::No, out);
@@ -161,8 +178,9 @@ impl<L: Log> Shard<L> {
         let bytes = messages.iter().map(|message| message.message.len()).sum::<u64>()
             + (messages.len() * size_of::<(Publish, Offset, Wants)>()) as u64;
         self.transactions.bytes += bytes;
+        let tag = self.streams.doing();
         let prepared =
-            Prepared { reply, parts, messages, offsets, wants, settlements, part, bytes };
+            Prepared { reply, parts, messages, offsets, wants, settlements, part, bytes, tag };
         self.transactions.prepared.insert(tx, prepared);
         if is_kept {
             // With the part everything before it is on the disk: the messages that are acked, too.
@@ -208,10 +226,12 @@ impl<L: Log> Shard<L> {
     /// It is decided on a part.
     pub(super) fn decide(&mut self, tx: TxId, commit: bool, now: Time, out: &mut Outbox) {
         let Some(prepared) = self.transactions.prepared.remove(&tx) else { return };
-        let Prepared { reply, messages, offsets, wants, settlements, part, bytes, .. } = prepared;
+        let Prepared { reply, messages, offsets, wants, settlements, part, bytes, tag, .. } =
+            prepared;
         self.transactions.bytes -= bytes;
         self.release_note(part);
         if !commit {
+            tag.into_iter().for_each(|tag| self.streams.was_given_up(tag));
             self.release_all(&offsets, &messages);
             self.give_back(reply.connection, settlements, now);
             refuse(reply, "another part of it was not", out);
@@ -245,16 +265,20 @@ impl<L: Log> Shard<L> {
         let before = std::mem::take(&mut self.transactions);
         for (tx, prepared) in before.prepared {
             let Prepared { reply, parts, part, bytes, .. } = prepared;
+            // Whose node attaches asks again, and sends what is lost again.
+            let asks = self.attaching.has(reply.connection);
             if decided.transactions.contains(&tx) {
                 // The letter that tells of it may be on its way, and will find nothing.
-                out.reply(reply, Reply::Committed);
+                if !asks {
+                    out.reply(reply, Reply::Committed);
+                }
                 continue;
             }
             if part.is_some_and(|at| at.get() < end) {
                 self.transactions.bytes += bytes;
                 self.transactions.notes += 1;
                 self.transactions.prepared.insert(tx, prepared);
-            } else {
+            } else if !asks {
                 refuse(reply, "the end of the log was lost", out);
                 self.say(reply.connection, tx, parts, Vote::No, out);
             }
@@ -272,13 +296,7 @@ impl<L: Log> Shard<L> {
             keep(messages, &are_there);
             keep(offsets, &are_there);
             keep(wants, &are_there);
-            for one in settlements {
-                let taken =
-                    queues.call(one.queue, |hosted, _| hosted.queue.take_out(&[one.offset]));
-                if let Some(&[(_, unacked)]) = taken.as_deref() {
-                    one.unacked = unacked;
-                }
-            }
+            queues.take_out_all(settlements);
         }
         let all: Vec<TxId> = transactions.prepared.keys().copied().collect();
         all.into_iter().for_each(|tx| self.vote(tx, out));
@@ -372,7 +390,7 @@ fn keep<T>(all: &mut Vec<T>, marks: &[bool]) {
     all.retain(|_| marks.next() == Some(&true));
 }
 
-fn refuse(reply: ReplyTo, why: &str, out: &mut Outbox) {
+pub(super) fn refuse(reply: ReplyTo, why: &str, out: &mut Outbox) {
     let text = format!("the transaction could not be stored: {why}");
     out.reply(reply, Reply::Refused { code: ReplyCode::ResourceError, text });
 }

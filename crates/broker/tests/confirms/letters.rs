@@ -1,6 +1,7 @@
 //! Dead letters of a queue that is deleted: what had left it goes where it was to go.
 
 use leveret_broker::message::*;
+use leveret_broker::shard::Users;
 use leveret_broker::transaction::Decided;
 use leveret_broker::work::Limits;
 use leveret_log::{Log as _, Offset};
@@ -382,7 +383,14 @@ fn dead_letters_that_are_lost_with_the_logs_end_are_told() {
         let log = node.shard.log().crash();
         let said = logged(|| {
             let (decided, mut out) = (Decided::default(), Outbox::default());
-            node.shard.lose(log, &[PUBLISHER], &node.topology, &decided, node.now, &mut out);
+            node.shard.lose(
+                log,
+                Users::AreCutOff(&[PUBLISHER]),
+                &node.topology,
+                &decided,
+                node.now,
+                &mut out,
+            );
         });
         told_as_lost(&said, if is_deleted { MANY } else { 0 });
     }

@@ -157,10 +157,10 @@ impl Node {
             priority: 0,
             prefetch: 0,
             gate,
-            arguments: Table::default(),
+            arguments: Default::default(),
         };
         self.shard(queue, letter);
-        assert!(matches!(self.reply(), Reply::Consuming));
+        assert!(matches!(self.reply(), Reply::Consuming { .. }));
     }
 
     /// The first reply that is still there.

@@ -1,7 +1,8 @@
 //! Numbered letters, and what their sender hears of them.
 //!
 //! ```text
-//! numbered   varint node | varint start | varint kept from | u8 kind of the letter: 1 publish, 2 settle | its fields
+//! numbered   varint node | varint start | varint kept from | u8 kind of the letter: 1 publish, 2 settle, 3 commit,
+//!            4 prepare | its fields
 //! news       varint node | varint start | u8 class: 0 bodies, 1 acks | u8: 0 agreed, 1 lacks | varint number
 //! ```
 //!
@@ -12,7 +13,7 @@ use leveret_broker::stream::{Numbered, StreamClass, StreamEvent, StreamId, Strea
 use leveret_topology::{GroupId, NodeId};
 
 use super::field::{Field as _, Reader};
-use super::table::{Listed as _, PUBLISH, SETTLE};
+use super::table::{COMMIT, Listed as _, PREPARE, PUBLISH, SETTLE};
 use super::{LetterError, NotSent, messages};
 use crate::payload::Writer;
 
@@ -28,7 +29,7 @@ pub(super) fn put_numbered(
 ) -> Result<(), NotSent> {
     let Numbered { stream: StreamId { node, start, class: _ }, number: _, kept_from, letter } =
         numbered;
-    let kind @ (PUBLISH | SETTLE) = letter.number()? else {
+    let kind @ (PUBLISH | SETTLE | COMMIT | PREPARE) = letter.number()? else {
         return Err(NotSent::NotYet(letter.kind()));
     };
     node.get().put(to);
@@ -51,17 +52,15 @@ pub(super) fn get_numbered(number: u64, from: &mut Reader<'_>) -> Result<ToShard
     if number == 0 {
         return Err(LetterError::Stream("number"));
     }
-    let class = match from.byte()? {
-        PUBLISH => StreamClass::Bodies,
+    let kind = from.byte()?;
+    let class = match kind {
+        PUBLISH | COMMIT | PREPARE => StreamClass::Bodies,
         SETTLE => StreamClass::Acks,
         kind => {
             return Err(LetterError::Unknown { what: "numbered letter", number: kind.into() });
         }
     };
-    let letter = match class {
-        StreamClass::Bodies => ToShard::get_fields(PUBLISH, from)?,
-        StreamClass::Acks => ToShard::get_fields(SETTLE, from)?,
-    };
+    let letter = ToShard::get_fields(kind, from)?;
     let stream = StreamId { node, start, class };
     Ok(ToShard::Numbered(Box::new(Numbered { stream, number, kept_from, letter })))
 }
@@ -100,6 +99,6 @@ pub(super) fn get_news(term: u64, from: &mut Reader<'_>) -> Result<StreamNews, L
     Ok(StreamNews { stream: StreamId { node, start, class }, term, what })
 }
 
-fn get_node(from: &mut Reader<'_>) -> Result<NodeId, LetterError> {
+pub(super) fn get_node(from: &mut Reader<'_>) -> Result<NodeId, LetterError> {
     NodeId::new(from.get()?).ok_or(LetterError::Stream("node"))
 }

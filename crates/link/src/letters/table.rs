@@ -14,11 +14,16 @@ use crate::payload::Writer;
 
 /// The kind of [`ToShard::Consume`], which is read with a gate.
 pub(super) const CONSUME: u8 = 6;
+/// The kind of [`ToShard::Attach`], whose consumers are read with gates.
+pub(super) const ATTACH: u8 = 24;
 /// The kind of [`ToShard::Numbered`], whose number is in its envelope.
 pub(super) const NUMBERED: u8 = 22;
-/// The kinds of the letters that may be in one: [`ToShard::Publish`] and [`ToShard::Settle`], as which [`ToShard::GiveBack`] comes.
+/// The kinds of the letters that may be in one: [`ToShard::Publish`], [`ToShard::Settle`], as which [`ToShard::GiveBack`] comes, and
+/// transactions.
 pub(super) const PUBLISH: u8 = 1;
 pub(super) const SETTLE: u8 = 2;
+pub(super) const COMMIT: u8 = 3;
+pub(super) const PREPARE: u8 = 4;
 /// The kind of [`StreamNews`](leveret_broker::stream::StreamNews).
 pub(super) const NEWS: u8 = 56;
 
@@ -96,10 +101,10 @@ table! {
     19 IsWell { reply }
     20 List { reply, queues, consumers }
     21 Sample { reply, begins }
-    of one value:;
+    of one value: 23 Attached;
     // What was given back is settlements; a consumer has a gate, which is read in another way; a numbered letter has another one
     // in it.
-    by hand: 2 GiveBack 6 Consume 22 Numbered;
+    by hand: 2 GiveBack 6 Consume 22 Numbered 24 Attach;
     stays: Resume CancelRest Create OptionsChanged Replay Forget Crowded Continue LogWoke Freed Lend Lent;
     not yet:;
 }
@@ -128,6 +133,7 @@ table! {
     44 ConsumerGone { slot }
     45 DirectReply { channel, token, message }
     46 DirectReplyAsked { reply, channel, token }
+    47 Attach { group, term }
     of one value: 40 Deliver;
     by hand:;
     stays: Paused LoggedIn Decided Alarm Stopped Room Close;
@@ -139,7 +145,7 @@ table! {
     1 Done {}
     2 Declared { queue, messages, consumers }
     3 Gone {}
-    4 Consuming {}
+    16 Consuming { number }
     5 Cancelled { slot }
     6 Got { delivery, remaining }
     7 GotNothing {}

@@ -11,8 +11,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_broker::message::{
-    Binding, DeadLetterFrom, Holding, Looked, MoveTo, Moved, Named, Page, PutResult, Refusal,
-    ReplyTo, ToShard,
+    Binding, Claim, DeadLetterFrom, Holding, Looked, MoveTo, Moved, Named, Page, PutResult,
+    Refusal, ReplyTo, ToShard,
 };
 use leveret_broker::transaction::Vote;
 use leveret_queue::{Gate, Look, LookAt};
@@ -102,6 +102,7 @@ structures! {
     Looked { look, holder, record }
     Look { offset, size, redelivered, delivery_count, expires_at, consumer_key }
     Holding { connection, channel, tag }
+    Claim { queue, offset, slot }
 }
 
 impl Field for Option<Origin> {

@@ -8,9 +8,10 @@ use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{Table, Value};
 use leveret_broker::message::{
-    Binding, ConnectionId, ConsumerFacts, ConsumerSlot, DeadLetterFrom, Delivery, GivenBack,
-    Holding, Looked, Message, MoveTo, Moved, Named, Page, Publish, PutResult, QueueFacts, Refusal,
-    Reply, ReplyTo, Settle, Settlement, ToMeta, ToSession, ToShard, UnackedDelivery,
+    Attached, AttachedConsumer, Attachment, Binding, Claim, ConnectionId, ConsumerFacts,
+    ConsumerSlot, DeadLetterFrom, Delivery, GivenBack, Holding, Looked, Message, MoveTo, Moved,
+    Named, Page, Publish, PutResult, QueueFacts, Refusal, Reply, ReplyTo, Settle, Settlement,
+    ToMeta, ToSession, ToShard, UnackedDelivery,
 };
 use leveret_broker::numbers::{
     GoneQueues, HeadFacts, PagedOut, QueueNumbers, ShardNumbers, ShardRest, Usage,
@@ -453,7 +454,7 @@ impl Seeded {
                 priority: self.half() as i32,
                 prefetch: self.half() as u16,
                 gate: Gate::open(),
-                arguments: self.table(),
+                arguments: self.table().into(),
             },
             ToShard::Cancel {
                 user: self.text().into(),
@@ -595,7 +596,7 @@ impl Seeded {
             Reply::Done,
             Reply::Declared { queue: self.queue(), messages: self.word(), consumers: self.word() },
             Reply::Gone,
-            Reply::Consuming,
+            Reply::Consuming { number: 300 },
             Reply::Cancelled { slot: self.slot() },
             Reply::Got { delivery: self.delivery(), remaining: self.word() },
             Reply::GotNothing,
@@ -638,12 +639,56 @@ impl Seeded {
 
     pub(crate) fn numbered(&mut self, letter: ToShard) -> ToShard {
         let class = match letter {
-            ToShard::Publish { .. } => StreamClass::Bodies,
-            _ => StreamClass::Acks,
+            ToShard::Settle { .. } | ToShard::GiveBack { .. } => StreamClass::Acks,
+            _ => StreamClass::Bodies,
         };
         let stream = self.stream(class);
         let number = self.word().max(1);
         ToShard::Numbered(Box::new(Numbered { stream, number, kept_from: self.word(), letter }))
+    }
+
+    /// What a shard in a new term is told, and transactions with numbers.
+    pub(crate) fn attaching(&mut self) -> Vec<ToShard> {
+        let consumers = self.some(3, |any| AttachedConsumer {
+            number: any.word(),
+            channel: any.half() as u16,
+            queue: any.queue(),
+            slot: any.slot(),
+            tag: any.text().into(),
+            no_ack: any.is(),
+            exclusive: any.is(),
+            priority: any.half() as i32,
+            prefetch: any.half() as u16,
+            is_going: any.is(),
+            gate: Gate::open(),
+            arguments: any.table().into(),
+        });
+        let claims = self.some(4, |any| Claim {
+            queue: any.queue(),
+            offset: any.offset(),
+            slot: any.maybe(Self::slot),
+        });
+        let connection = self.connection();
+        let (term, behind) = (self.word(), [self.word(), self.word()]);
+        let attachment = Attachment { connection, term, behind, consumers, claims };
+        let last = [self.word(), self.word()];
+        let (node, start) = (NodeId::ALONE, self.half());
+        let attached = Attached { node, start, term: self.word(), last };
+        let commit = ToShard::Commit {
+            reply: self.reply(),
+            messages: self.publishes(),
+            settlements: self.settlements(),
+        };
+        let prepare = ToShard::Prepare {
+            reply: self.reply(),
+            tx: TxId::new(self.next()),
+            parts: self.half(),
+            messages: self.publishes(),
+            settlements: self.settlements(),
+        };
+        let numbered = [commit, prepare].map(|letter| self.numbered(letter));
+        let others = [ToShard::Attach(Box::new(attachment)), ToShard::Attached(attached)];
+        others.into_iter().chain(numbered).collect()
     }
 
     pub(crate) fn news(&mut self) -> Vec<StreamNews> {

@@ -59,6 +59,9 @@ fn any_letters(mut any: Seeded) -> Vec<Arrived> {
     let sessions = sessions.map(|letter| Arrived::ToSession(session, letter));
     let mut all: Vec<_> = shards.chain(metas).chain(sessions).collect();
     all.extend(any.news().into_iter().map(Arrived::News));
+    all.extend(any.attaching().into_iter().map(Arrived::ToShard));
+    let attach = ToSession::Attach { group: GROUP, term: any.word() };
+    all.push(Arrived::ToSession(session, attach));
     all
 }
 

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use leveret_broker::message::Message;
+use leveret_broker::message::{Attachment, Message};
 
 use super::*;
 
@@ -272,4 +272,64 @@ fn all_is_done_once() {
         assert_eq!(told_by.keys().copied().collect::<BTreeSet<_>>(), (1..next).collect());
         assert_eq!((pauses, sender.untold.len()), (0, 0));
     }
+}
+
+fn get(who: ConnectionId) -> ToShard {
+    let reply = ReplyTo { connection: who, channel: 1 };
+    ToShard::Get { reply, queue: leveret_topology::QueueId::new(1), no_ack: false }
+}
+
+/// What may be sent without a number, in words.
+fn commands(sender: &mut StreamSender) -> Vec<&'static str> {
+    std::iter::from_fn(|| sender.next_command([u64::MAX; 2]).map(|it| it.kind())).collect()
+}
+
+fn attachment(connection: ConnectionId, term: u64) -> ToShard {
+    let (consumers, claims) = (Vec::new(), Vec::new());
+    ToShard::Attach(Box::new(Attachment { connection, term, behind: [0; 2], consumers, claims }))
+}
+
+/// A question is asked again until it is answered, and all of a node's sessions stand before its last word.
+#[test]
+fn a_new_term_is_told_by_each_session_and_asked_again() {
+    let mut sender = sender(100);
+    let answer = |sender: &mut StreamSender, who, reply| {
+        told(|out| sender.tell(who, ToSession::Reply { channel: 1, reply }, out))
+    };
+    sender.send(get(ME));
+    sender.send(get(OTHER));
+    sender.send(ToShard::Resume { connection: ME, others: Vec::new() });
+    assert_eq!(commands(&mut sender), ["Get", "Get", "Resume"]);
+    assert_eq!(answer(&mut sender, ME, Reply::GotNothing).len(), 1);
+    sender.send(ToShard::Resume { connection: ME, others: Vec::new() });
+    begins(&mut sender, 1, 1, 0);
+    sender.attach([ME, OTHER]);
+    assert_eq!(commands(&mut sender), ["Get"], "the other one's, and nothing from before");
+    sender.send(attachment(ME, 0));
+    sender.send(attachment(ME, 1));
+    keep(&mut sender, settle(OTHER));
+    sender.send(attachment(OTHER, 1));
+    let first = sender.next_command([0, 0]).map(|it| it.kind());
+    assert_eq!((first, sender.has_command([0, 0])), (Some("Attach"), false));
+    let last = std::iter::from_fn(|| sender.next_command([0, 1])).last();
+    let Some(ToShard::Attached(attached)) = last else { panic!("{last:?}") };
+    assert_eq!((attached.term, attached.last), (1, [0, 1]));
+}
+
+/// It is stored once, and its session is told once, whatever is sent again.
+#[test]
+fn a_transaction_has_a_number_and_one_answer() {
+    let mut sender = sender(100);
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    let commit = ToShard::Commit { reply, messages: Vec::new(), settlements: Vec::new() };
+    keep(&mut sender, commit);
+    assert_eq!(sent(&mut sender, BODIES), [1]);
+    begins(&mut sender, 1, 2, 1);
+    assert_eq!(sent(&mut sender, BODIES), [1], "it is done, and nobody was told");
+    let answer = |sender: &mut StreamSender| {
+        let letter = ToSession::Reply { channel: 1, reply: Reply::Committed };
+        told(|out| sender.tell(ME, letter, out)).len()
+    };
+    assert_eq!((answer(&mut sender), answer(&mut sender)), (1, 0));
+    assert_eq!(sender.kept(), 0);
 }

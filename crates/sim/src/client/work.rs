@@ -101,13 +101,6 @@ impl Client {
         if channel.is_ending() {
             return;
         }
-        if self.only_publishes {
-            return match world.random.below(40) {
-                0..=20 => self.publish(number, world),
-                39 if world.random.one_in(12) => self.close_channel(number),
-                _ => {}
-            };
-        }
         // What is held now may be taken back at any moment.
         let recovers = channel.asks(&Awaited::Recover) || channel.asks(&Awaited::Rollback);
         // Mostly one command at a time, sometimes several.
@@ -238,9 +231,8 @@ impl Client {
         }
         // Of the others, one in three has transactions, or all where what they commit is agreed upon.
         let has_none = |it: &Channel| it.tx.is_none() && !it.is_confirming;
-        let may_select = !self.only_publishes;
         let is_agreed = world.shadow.is_agreed && self.channels.get(&number).is_some_and(has_none);
-        if may_select && (is_agreed || channel_tx(self.channels.get(&number)) == Some(false)) {
+        if is_agreed || channel_tx(self.channels.get(&number)) == Some(false) {
             self.select_tx(number);
         }
         for _ in 0..=world.random.below(4) {

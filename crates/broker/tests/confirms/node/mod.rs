@@ -246,7 +246,7 @@ impl Node {
             priority: 0,
             prefetch,
             gate,
-            arguments: Table::default(),
+            arguments: Default::default(),
         });
     }
 

@@ -1,0 +1,426 @@
+//! A new term of a shard: who uses it says what it has, before anything is given out.
+//!
+//! ```text
+//!   lose ---> Gathers -----------------------> CatchesUp ------------------> Over
+//!             sessions attach; messages are    settlements of before the     questions are answered,
+//!             taken; all else waits            term are done                 queues give out
+//! ```
+//!
+//! From `Gathers` to `CatchesUp`: each node has said that all of its sessions have attached. Their consumers are there then, and
+//! what they hold is unacked. From there to `Over`: all that the nodes had sent before is done. Until then a settlement
+//! names a message by queue and offset alone, which may be among the ready ones: its session has let go of it, so nobody
+//! claims it. What is neither claimed nor settled is ready, and marked redelivered.
+//!
+//! A message that is claimed may have come back before by such a settlement, and was given out again: that one ends nothing.
+//!
+//! Later a settlement of what was claimed has the name that an earlier term gave it. So claims are looked at first, as long as
+//! there are any.
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use leveret_log::Log;
+use leveret_queue::{ConsumerId, ConsumerSpec, Offset, Time, UnackedId};
+use leveret_topology::{QueueId, Topology};
+
+use super::Shard;
+use super::lifecycle::Asked;
+use super::ports::Listed;
+use super::recover::mark;
+use super::streams::Tag;
+use crate::message::{
+    Attached, AttachedConsumer, Attachment, Claim, ConnectionId, NodeId, Outbox, Settle,
+    Settlement, ToSession, ToShard,
+};
+use crate::stream::{StreamClass, StreamId};
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Over,
+    Gathers,
+    CatchesUp,
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Attaching {
+    stage: Stage,
+    /// Those who attach in this term.
+    nodes: Vec<NodeId>,
+    /// Of these, who have not yet.
+    awaited: Vec<NodeId>,
+    /// Letters up to these numbers are from before the term.
+    until: Vec<(StreamId, u64)>,
+    attachments: Vec<Attachment>,
+    /// What is to wait, in order; of a numbered letter, with how much of it was done before.
+    letters: Vec<(Option<(Tag, u32)>, ToShard)>,
+    /// Auto-delete queues that had consumers.
+    used: Vec<QueueId>,
+    /// What sessions have from before the term.
+    claimed: HashMap<(QueueId, Offset), Claimed, FixedState>,
+}
+
+/// A message that a session has from before the term.
+#[derive(Clone, Copy, Debug)]
+struct Claimed {
+    /// The queue's name for it; none if it has left.
+    unacked: Option<UnackedId>,
+    /// Who counts it then.
+    consumer: Option<ConsumerId>,
+    /// Whose node has it, and behind which numbers it was claimed.
+    node: NodeId,
+    behind: [u64; 2],
+}
+
+impl Attaching {
+    /// Those are to attach, and auto-delete queues that had consumers are to have some then. What waited in an earlier term
+    /// waits still, but for what its node [asks again](Self::asks_again).
+    pub(super) fn begin(&mut self, nodes: &[NodeId], used: Vec<QueueId>) {
+        let before = std::mem::take(self);
+        if nodes.is_empty() {
+            return;
+        }
+        self.nodes = nodes.to_vec();
+        self.awaited = nodes.to_vec();
+        self.used = before.used;
+        self.used.extend(used);
+        self.stage = Stage::Gathers;
+        // What had a number comes again.
+        let unnumbered = before.letters.into_iter().filter(|(tag, _)| tag.is_none());
+        unnumbered.for_each(|(_, letter)| self.keep(letter));
+    }
+
+    /// A letter from before the term, unless it comes again.
+    pub(super) fn keep(&mut self, letter: ToShard) {
+        if !self.asks_again(&letter) {
+            self.letters.push((None, letter));
+        }
+    }
+
+    /// Whether this is a session of a node that attaches. Number 0 of a node is no session's.
+    pub(super) fn has(&self, connection: ConnectionId) -> bool {
+        connection.number() != 0 && self.nodes.contains(&connection.node())
+    }
+
+    /// Whether a letter is one that a node keeps until it is done, or that the attachment of its session stands for.
+    pub(super) fn asks_again(&self, letter: &ToShard) -> bool {
+        letter.asker().is_some_and(|who| self.has(who))
+    }
+
+    /// Whether the term has not begun for those who use the shard.
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.stage != Stage::Over
+    }
+
+    /// Whether a settlement means what it says.
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        self.stage == Stage::Over && self.claimed.is_empty()
+    }
+
+    /// A queue is gone, and with it what is claimed of it.
+    #[cold]
+    pub(super) fn queue_gone(&mut self, id: QueueId) {
+        self.claimed.retain(|(queue, _), _| *queue != id);
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.claimed.capacity() * size_of::<((QueueId, Offset), Claimed)>()) as u64
+    }
+
+    /// A letter, unless it has to wait, or means nothing in a new term.
+    #[cold]
+    pub(super) fn hear(&mut self, letter: ToShard) -> Option<ToShard> {
+        if !self.is_on() {
+            return Some(letter);
+        }
+        match letter {
+            // All are looked at when the term begins.
+            ToShard::Resume { .. } => return None,
+            letter if waits(&letter) => self.letters.push((None, letter)),
+            letter => return Some(letter),
+        }
+        None
+    }
+
+    /// The same of a letter with a number, of which so much is done.
+    #[cold]
+    pub(super) fn hear_numbered(
+        &mut self,
+        tag: Tag,
+        done: u32,
+        letter: ToShard,
+    ) -> Option<ToShard> {
+        let waits = self.stage == Stage::Gathers && !matches!(letter, ToShard::Publish { .. });
+        if !waits {
+            return Some(letter);
+        }
+        self.letters.push((Some((tag, done)), letter));
+        None
+    }
+
+    fn take_letters(&mut self, numbered: bool) -> Vec<(Option<(Tag, u32)>, ToShard)> {
+        self.letters.extract_if(.., |(tag, _)| tag.is_some() == numbered).collect()
+    }
+}
+
+/// Whether a letter without a number is a question, or stands on who has what.
+fn waits(letter: &ToShard) -> bool {
+    match letter {
+        ToShard::Settle { .. }
+        | ToShard::GiveBack { .. }
+        | ToShard::Commit { .. }
+        | ToShard::Prepare { .. }
+        | ToShard::Consume { .. }
+        | ToShard::Cancel { .. }
+        | ToShard::Get { .. }
+        | ToShard::Count { .. }
+        | ToShard::Purge { .. }
+        | ToShard::Look { .. }
+        | ToShard::Discard { .. }
+        | ToShard::Move { .. }
+        | ToShard::Delete { .. }
+        | ToShard::Create { reply: Some(_), .. }
+        | ToShard::Disconnected { .. }
+        | ToShard::List { .. }
+        | ToShard::Sample { .. } => true,
+        ToShard::Publish { .. }
+        | ToShard::Numbered(_)
+        | ToShard::Attach(_)
+        | ToShard::Attached(_)
+        | ToShard::Decide { .. }
+        | ToShard::Resume { .. }
+        | ToShard::CancelRest { .. }
+        | ToShard::Create { reply: None, .. }
+        | ToShard::OptionsChanged { .. }
+        | ToShard::DeadLetter { .. }
+        | ToShard::DeadLettered { .. }
+        | ToShard::Remember { .. }
+        | ToShard::Replay { .. }
+        | ToShard::Forget { .. }
+        | ToShard::Crowded { .. }
+        | ToShard::IsWell { .. }
+        | ToShard::Continue
+        | ToShard::LogWoke
+        | ToShard::Freed { .. }
+        | ToShard::Lend { .. }
+        | ToShard::Lent { .. } => false,
+    }
+}
+
+impl<L: Log> Shard<L> {
+    /// Grows whenever the shard is filled anew: what [`ToSession::Attach`] is to say.
+    pub fn term(&self) -> u64 {
+        self.streams.term()
+    }
+
+    /// Whether those who use the shard have still to say what they have.
+    pub fn is_attaching(&self) -> bool {
+        self.attaching.is_on()
+    }
+
+    /// A node is declared gone: nobody waits for it, and it has nothing any more. To be called between two turns, the next of
+    /// which is to follow. Its connections are to end as others do.
+    pub fn node_is_gone(&mut self, node: NodeId) {
+        self.keep_streams(|stream| stream.node != node);
+        self.attaching.awaited.retain(|it| *it != node);
+        self.attaching.until.retain(|(stream, _)| stream.node != node);
+        self.attaching.attachments.retain(|it| it.connection.node() != node);
+    }
+
+    /// A session says what it has.
+    pub(super) fn attach(&mut self, attachment: Attachment) {
+        let is_awaited = self.attaching.awaited.contains(&attachment.connection.node());
+        if attachment.term == self.term() && is_awaited {
+            self.attaching.attachments.push(attachment);
+        }
+    }
+
+    /// A node says that all of its sessions have.
+    pub(super) fn attached(&mut self, attached: Attached) {
+        let Attached { node, start, term, last } = attached;
+        if term != self.term() || !self.attaching.awaited.contains(&node) {
+            return;
+        }
+        self.attaching.awaited.retain(|it| *it != node);
+        for (class, last) in [StreamClass::Bodies, StreamClass::Acks].into_iter().zip(last) {
+            self.attaching.until.push((StreamId { node, start, class }, last));
+        }
+    }
+
+    /// Goes on to the next stage, if nothing is awaited in this one.
+    #[cold]
+    pub(super) fn attach_on(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+        if self.attaching.stage == Stage::Gathers && self.attaching.awaited.is_empty() {
+            self.take_attachments(out, now);
+            self.attaching.stage = Stage::CatchesUp;
+            for (tag, letter) in self.attaching.take_letters(true) {
+                if let Some((tag, done)) = tag {
+                    self.begin_numbered(tag, done, letter, topology, now, out);
+                }
+            }
+        }
+        let Attaching { stage, until, .. } = &self.attaching;
+        let is_done = |(stream, last): &(StreamId, u64)| self.streams.is_done_to(*stream, *last);
+        if *stage == Stage::CatchesUp && until.iter().all(is_done) {
+            self.begin_to_give(topology, now, out);
+        }
+    }
+
+    /// Those are consumers again, with what they have, and in the order in which they came.
+    fn take_attachments(&mut self, out: &mut Outbox, now: Time) {
+        let mut consumers: Vec<(ConnectionId, AttachedConsumer)> = Vec::new();
+        let mut claims: Vec<(Claim, ConnectionId, [u64; 2])> = Vec::new();
+        for it in std::mem::take(&mut self.attaching.attachments) {
+            consumers.extend(it.consumers.into_iter().map(|one| (it.connection, one)));
+            claims.extend(it.claims.into_iter().map(|claim| (claim, it.connection, it.behind)));
+        }
+        claims.sort_by_key(|(claim, ..)| (claim.queue, claim.offset));
+        claims.dedup_by_key(|(claim, ..)| (claim.queue, claim.offset));
+        // Of a queue with a single active consumer whoever has something was the active one.
+        let holders: hashbrown::HashSet<_, FixedState> =
+            claims.iter().filter_map(|(claim, whose, _)| Some((*whose, claim.slot?))).collect();
+        let is_next = |connection: ConnectionId, one: &AttachedConsumer| {
+            let hosted = self.queues.get(one.queue);
+            hosted.is_some_and(|hosted| hosted.queue.options().single_active)
+                && !holders.contains(&(connection, one.slot))
+        };
+        consumers.sort_by_cached_key(|(connection, one)| {
+            (one.is_going, is_next(*connection, one), one.number)
+        });
+        for (connection, one) in consumers {
+            self.attach_consumer(connection, one, now, out);
+        }
+        for run in claims.chunk_by(|(a, ..), (b, ..)| a.queue == b.queue) {
+            let Some(&(Claim { queue: id, .. }, ..)) = run.first() else { continue };
+            let Self { queues, ports, .. } = self;
+            let claim_of = |&(claim, whose, _): &(Claim, ConnectionId, [u64; 2])| {
+                let key = claim.slot.and_then(|slot| ports.find(whose, slot));
+                let consumer = key.and_then(|key| ports.consumer(key)).map(|consumer| consumer.id);
+                (claim.offset, consumer)
+            };
+            let of_queue: Vec<(Offset, Option<ConsumerId>)> = run.iter().map(claim_of).collect();
+            let Some(hosted) = queues.get_mut(id) else { continue };
+            let found = hosted.queue.claim(&of_queue);
+            for ((&(claim, whose, behind), (_, consumer)), unacked) in
+                run.iter().zip(of_queue).zip(found)
+            {
+                let claimed = Claimed { unacked, consumer, node: whose.node(), behind };
+                self.attaching.claimed.insert((id, claim.offset), claimed);
+            }
+        }
+    }
+
+    /// A consumer that was there is there again. If its queue is not, or somebody is there who excludes it, it is told.
+    fn attach_consumer(
+        &mut self,
+        connection: ConnectionId,
+        one: AttachedConsumer,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let AttachedConsumer { number, channel, queue: id, slot, tag, no_ack, exclusive, .. } = one;
+        let AttachedConsumer { priority, prefetch, gate, arguments, is_going, .. } = one;
+        let key = u64::from(self.ports.next_key());
+        let spec = ConsumerSpec { key, no_ack, exclusive, priority, prefetch, gate };
+        self.ports.is_past(number);
+        if let Some(hosted) = self.queues.get_mut(id)
+            && let Ok(consumer) = hosted.queue.add_consumer(spec, now)
+        {
+            let facts = Listed { tag, no_ack, prefetch, arguments };
+            let of_queue = &mut hosted.consumers;
+            self.ports.add(connection, channel, slot, id, consumer, facts, of_queue);
+        } else if !is_going {
+            out.session(connection, ToSession::ConsumerGone { slot });
+        }
+    }
+
+    /// All that was to be done before is done: the shard is as any other.
+    fn begin_to_give(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+        self.attaching.stage = Stage::Over;
+        self.hears_all = self.has_cut_nobody_off();
+        let ids: Vec<QueueId> = self.queues.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            self.queues.change(id, |hosted, left| hosted.queue.go_on(now, left));
+        }
+        for id in std::mem::take(&mut self.attaching.used) {
+            let hosted = self.queues.get(id);
+            if hosted.is_some_and(|hosted| hosted.consumers.is_empty()) {
+                self.delete_for_good(id, Asked::default(), topology, now, out);
+            }
+        }
+        for (_, letter) in self.attaching.take_letters(false) {
+            // The owner of the names has heard of that, and answers.
+            let is_answered = matches!(letter, ToShard::Delete { reply: Some(reply), queue, .. }
+                if self.queues.was_deleted_for(queue, reply));
+            if !is_answered {
+                self.letter(letter, topology, now, out);
+            }
+        }
+    }
+
+    /// Whether the letter that is being done was sent before a message was claimed. Of another node than the one that claims it
+    /// all letters were that were sent before the node had attached.
+    fn is_doing_what_was_sent_before(&self, claimed: &Claimed) -> bool {
+        let Some(Tag { stream, number }) = self.streams.doing() else { return false };
+        if stream.node == claimed.node {
+            return number <= claimed.behind[usize::from(stream.class == StreamClass::Acks)];
+        }
+        let is_before = |(id, last): &(StreamId, u64)| *id == stream && number <= *last;
+        self.attaching.until.iter().any(is_before)
+    }
+
+    /// A claimed message had come back, and was given out again before the term: whoever has it has it still.
+    fn had_come_back(&mut self, id: QueueId, offset: Offset, unacked: Option<UnackedId>) {
+        let Some(unacked) = unacked else { return };
+        let count = self.queues.call(id, |hosted, _| hosted.queue.had_come_back(unacked, offset));
+        if let Some(count) = count.flatten() {
+            self.store.mark(offset, id, mark(count));
+        }
+    }
+
+    /// A settlement while sessions have messages from before the term: see the [module](self).
+    #[cold]
+    pub(super) fn settle_claimed(&mut self, settlement: &Settlement, now: Time) {
+        let Settlement { queue: id, offset, how, .. } = *settlement;
+        if let Some(claimed) = self.attaching.claimed.get(&(id, offset))
+            && self.is_doing_what_was_sent_before(claimed)
+        {
+            let unacked = claimed.unacked.filter(|_| how == Settle::Requeue { counts: true });
+            return self.had_come_back(id, offset, unacked);
+        }
+        match self.attaching.claimed.remove(&(id, offset)) {
+            Some(Claimed { unacked: Some(unacked), .. }) => {
+                return self.settle_one(&Settlement { unacked, ..*settlement }, now);
+            }
+            Some(Claimed { unacked: None, consumer, .. }) => {
+                if let Some(consumer) = consumer {
+                    self.queues.change(id, |hosted, _| hosted.queue.settled_elsewhere(consumer));
+                }
+                return;
+            }
+            None => {}
+        }
+        if self.attaching.stage == Stage::Over {
+            return self.settle_one(settlement, now);
+        }
+        let taken = self.queues.call(id, |hosted, _| hosted.queue.take_out(&[offset]));
+        if let Some(&[(_, unacked)]) = taken.as_deref() {
+            self.settle_one(&Settlement { unacked, ..*settlement }, now);
+        } else if !settlement.unacked.is_lent() {
+            // What a part of a transaction holds has its name of this term.
+            self.settle_one(settlement, now);
+        }
+    }
+
+    /// What a part of a transaction is to settle, if it came before the term and was not done: taken out of the ready ones, for nobody.
+    #[cold]
+    pub(super) fn take_out_for_part(&mut self, settlements: &mut Vec<Settlement>) {
+        if self.attaching.stage == Stage::CatchesUp {
+            self.queues.take_out_all(settlements);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! A shard in a new term: nothing is given out, and no question is answered, before those who use it have said what they have.
+
+#[path = "hand/log.rs"]
+mod log;
+
+use std::sync::Arc;
+
+use leveret_amqp::content::Properties;
+use leveret_amqp::table::{Table, Value};
+use leveret_broker::Shard;
+use leveret_broker::message::*;
+use leveret_broker::record::join_names;
+use leveret_broker::shard::Users;
+use leveret_broker::stream::{Numbered, StreamClass, StreamId};
+use leveret_broker::transaction::Decided;
+use leveret_log::{Log as _, Moment};
+use leveret_queue::{Gate, Offset, Time};
+use leveret_topology::{GroupId, NodeId, QueueId, QueueSpec, Topology};
+use log::HandLog;
+
+const ONE: ConnectionId = NodeId::ALONE.connection(1);
+const TWO: ConnectionId = NodeId::ALONE.connection(2);
+const NODE: NodeId = NodeId::ALONE;
+
+struct World {
+    log: HandLog,
+    shard: Shard<HandLog>,
+    topology: Topology,
+    queue: QueueId,
+    now: Time,
+    /// The last numbers of messages and of settlements.
+    last: [u64; 2],
+}
+
+impl World {
+    fn new(arguments: &[(&str, Value)]) -> Self {
+        let mut topology = Topology::new();
+        topology.add_vhost("/").expect("a vhost");
+        let own = arguments.iter();
+        let spec = QueueSpec {
+            vhost: topology.vhost("/").expect("there").id,
+            name: "q",
+            server_named: false,
+            durable: true,
+            auto_delete: false,
+            exclusive_owner: None,
+            arguments: own
+                .map(|(key, value)| ((*key).to_owned(), value.clone()))
+                .collect::<Table>(),
+        };
+        let queue = topology.declare_queue(spec).expect("declared").id;
+        let log = HandLog::default();
+        log.hand().agrees = true;
+        log.hand().agreed = Some(Moment::default());
+        let shard = Shard::new(GroupId::new(0), log.clone());
+        Self { log, shard, topology, queue, now: Time::from_ms(1000), last: [0; 2] }
+    }
+
+    fn turn(&mut self, letters: impl IntoIterator<Item = ToShard>) -> Outbox {
+        let mut out = Outbox::default();
+        self.now = self.now.after_ms(1);
+        let mut letters = letters.into_iter().collect();
+        self.shard.turn(&mut letters, &self.topology, self.now, &mut out);
+        out
+    }
+
+    /// The disk does all that it was given, and others agree. What was given to consumers then.
+    fn write(&mut self) -> Vec<Delivery> {
+        let mut given = Vec::new();
+        while self.log.hand().finish() {
+            given.append(&mut deliveries(&self.turn([ToShard::LogWoke])));
+        }
+        given
+    }
+
+    fn numbered(&mut self, class: StreamClass, letter: ToShard) -> ToShard {
+        let last = &mut self.last[usize::from(class == StreamClass::Acks)];
+        *last += 1;
+        let stream = StreamId { node: NODE, start: 0, class };
+        ToShard::Numbered(Box::new(Numbered { stream, number: *last, kept_from: 1, letter }))
+    }
+
+    fn publish(&mut self, count: usize) -> Vec<Delivery> {
+        let mut properties = Vec::new();
+        Properties::default().encode(&mut properties);
+        let message = Publish {
+            channel: 1,
+            confirm: 0,
+            targets: [self.queue].into_iter().collect(),
+            persistent: true,
+            priority: 0,
+            expiration_ms: None,
+            message: Message::from_parts(&join_names("", "q"), &properties, b"body"),
+            shared: None,
+        };
+        let letter = ToShard::Publish { from: ONE, messages: vec![message; count] };
+        let letter = self.numbered(StreamClass::Bodies, letter);
+        let mut given = deliveries(&self.turn([letter]));
+        given.append(&mut self.write());
+        given
+    }
+
+    /// Its number, and what it is given.
+    fn consume(&mut self, who: ConnectionId, prefetch: u16) -> (u64, Vec<Delivery>) {
+        let letter = ToShard::Consume {
+            user: "".into(),
+            reply: ReplyTo { connection: who, channel: 1 },
+            queue: self.queue,
+            slot: ConsumerSlot(0),
+            tag: "t".into(),
+            no_ack: false,
+            exclusive: false,
+            priority: 0,
+            prefetch,
+            gate: Gate::open(),
+            arguments: Arc::default(),
+        };
+        let out = self.turn([letter]);
+        let number = out.sessions.iter().find_map(|(_, letter)| match letter {
+            ToSession::Reply { reply: Reply::Consuming { number }, .. } => Some(*number),
+            _ => None,
+        });
+        (number.expect("an answer"), deliveries(&out))
+    }
+
+    /// What is not on the disk is lost, and nodes are to attach.
+    fn lose(&mut self) -> Outbox {
+        self.log = self.log.crash();
+        self.log.hand().agrees = true;
+        let moment = self.log.moment();
+        self.log.hand().agreed = Some(moment);
+        self.log.hand().cold.clear();
+        let mut out = Outbox::default();
+        let (decided, log) = (Decided::default(), self.log.clone());
+        let users = Users::Attach(&[NODE]);
+        self.shard.lose(log, users, &self.topology, &decided, self.now, &mut out);
+        out
+    }
+
+    fn settle(&mut self, who: ConnectionId, of: &Delivery, how: Settle) -> ToShard {
+        let unacked = of.unacked.expect("to be acked");
+        let settlement = Settlement { queue: self.queue, unacked, offset: of.offset, how };
+        let letter = ToShard::Settle { from: who, settlements: vec![settlement] };
+        self.numbered(StreamClass::Acks, letter)
+    }
+
+    fn attach(&self, who: ConnectionId, number: u64, prefetch: u16, claims: &[Offset]) -> ToShard {
+        let consumer = AttachedConsumer {
+            number,
+            channel: 1,
+            queue: self.queue,
+            slot: ConsumerSlot(0),
+            tag: "t".into(),
+            no_ack: false,
+            exclusive: false,
+            priority: 0,
+            prefetch,
+            is_going: false,
+            gate: Gate::open(),
+            arguments: Arc::default(),
+        };
+        let claim = |&offset: &Offset| {
+            let slot = Some(ConsumerSlot(0));
+            Claim { queue: self.queue, offset, slot }
+        };
+        ToShard::Attach(Box::new(Attachment {
+            connection: who,
+            term: self.shard.term(),
+            behind: self.last,
+            consumers: vec![consumer],
+            claims: claims.iter().map(claim).collect(),
+        }))
+    }
+
+    fn attached(&self) -> ToShard {
+        let (term, last) = (self.shard.term(), self.last);
+        ToShard::Attached(Attached { node: NODE, start: 0, term, last })
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        let (_, queue) = self.shard.queues().next().expect("one");
+        (queue.counts().ready, queue.counts().unacked)
+    }
+}
+
+fn deliveries(out: &Outbox) -> Vec<Delivery> {
+    let letters = out.sessions.iter().filter_map(|(_, letter)| match letter {
+        ToSession::Deliver(deliveries) => Some(deliveries.clone()),
+        _ => None,
+    });
+    letters.flatten().collect()
+}
+
+fn offsets(given: &[Delivery]) -> Vec<u64> {
+    given.iter().map(|it| it.offset.get()).collect()
+}
+
+/// Consumers keep what they have and their turns; nobody else gets it, though the shard has forgotten all; what nobody has is
+/// redelivered.
+#[test]
+fn what_is_claimed_stays_and_the_rest_is_given_again() {
+    let mut world = World::new(&[]);
+    let (first, _) = world.consume(ONE, 2);
+    let (second, _) = world.consume(TWO, 1);
+    let given = world.publish(4);
+    let (one, two) = (given[0].offset, given[1].offset);
+    assert_eq!((given.len(), world.counts()), (3, (1, 3)));
+    world.lose();
+    assert!(world.shard.is_attaching());
+    assert_eq!(world.counts(), (4, 0));
+    let get = ToShard::Get {
+        reply: ReplyTo { connection: TWO, channel: 1 },
+        queue: world.queue,
+        no_ack: false,
+    };
+    // The younger one is first to attach. The third message did not arrive: nobody claims it.
+    let letters = [world.attach(TWO, second, 1, &[two]), get, world.attach(ONE, first, 2, &[one])];
+    let out = world.turn(letters);
+    assert!(out.sessions.is_empty(), "the node has not said that this is all: {out:?}");
+    assert!(world.publish(1).is_empty(), "messages are taken, and not given out");
+    let out = world.turn([world.attached()]);
+    let given = deliveries(&out);
+    assert_eq!(offsets(&given), [3], "the first has room for one, the second for none: {out:?}");
+    assert!(given[0].redelivered);
+    let got = out.sessions.iter().find_map(|(_, letter)| match letter {
+        ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => Some(delivery.offset.get()),
+        _ => None,
+    });
+    assert!(got.is_some(), "the question is answered: {out:?}");
+    assert!(!world.shard.is_attaching());
+}
+
+/// A settlement that was lost with the end of the log is found by its message, whatever it was called: if its session claims
+/// nothing, and if the claim came first.
+#[test]
+fn settlements_of_an_earlier_term_are_done_once() {
+    let mut world = World::new(&[]);
+    let (number, _) = world.consume(ONE, 0);
+    let given = world.publish(3);
+    let letter = world.settle(ONE, &given[0], Settle::Ack);
+    world.turn([letter]);
+    world.lose();
+    let held = [given[1].offset, given[2].offset];
+    let attach = world.attach(ONE, number, 0, &held);
+    let attached = world.attached();
+    let out = world.turn([attach, attached]);
+    assert!(out.sessions.is_empty() && world.shard.is_attaching(), "the ack is awaited: {out:?}");
+    world.last[1] -= 1;
+    let again = world.settle(ONE, &given[0], Settle::Ack);
+    let later = world.settle(ONE, &given[2], Settle::Ack);
+    let out = world.turn([again, later]);
+    assert!(deliveries(&out).is_empty() && !world.shard.is_attaching());
+    assert_eq!(world.counts(), (0, 1));
+    let last = world.settle(ONE, &given[1], Settle::Ack);
+    world.turn([last]);
+    assert_eq!(world.counts(), (0, 0));
+}
+
+/// A message came back, was given out again, and both were lost with the end of the log: whoever has it now keeps it.
+#[test]
+fn a_settlement_from_before_a_claim_does_not_end_it() {
+    let mut world = World::new(&[("x-delivery-limit", Value::I32(5))]);
+    let (number, _) = world.consume(ONE, 0);
+    let given = world.publish(1);
+    let letter = world.settle(ONE, &given[0], Settle::Requeue { counts: true });
+    let given = deliveries(&world.turn([letter]));
+    assert_eq!((given.len(), given[0].delivery_count), (1, 1));
+    world.lose();
+    let attach = world.attach(ONE, number, 0, &[given[0].offset]);
+    let attached = world.attached();
+    world.last[1] -= 1;
+    let again = world.settle(ONE, &given[0], Settle::Requeue { counts: true });
+    let out = world.turn([again, attach, attached]);
+    assert!(deliveries(&out).is_empty(), "{out:?}");
+    assert_eq!((world.counts(), world.shard.is_attaching()), ((0, 1), false));
+    let letter = world.settle(ONE, &given[0], Settle::Requeue { counts: true });
+    let given = deliveries(&world.turn([letter]));
+    assert_eq!((given.len(), given[0].delivery_count), (1, 2), "each time counts");
+}
+
+/// What is out with consumers is not in the queue: it is not dropped for those that come.
+#[test]
+fn a_full_queue_drops_nothing_that_somebody_has() {
+    let mut world = World::new(&[("x-max-length", Value::I32(2))]);
+    let (number, _) = world.consume(ONE, 2);
+    let given = world.publish(2);
+    let held: Vec<Offset> = given.iter().map(|it| it.offset).collect();
+    world.publish(1);
+    world.lose();
+    world.publish(1);
+    assert_eq!(world.counts(), (4, 0));
+    let (attach, attached) = (world.attach(ONE, number, 2, &held), world.attached());
+    world.turn([attach, attached]);
+    assert_eq!(world.counts(), (2, 2));
+}
+
+/// A node that is declared gone has nothing, and nobody waits for it.
+#[test]
+fn a_node_that_is_gone_is_not_waited_for() {
+    let mut world = World::new(&[]);
+    let (number, _) = world.consume(ONE, 0);
+    let given = world.publish(2);
+    world.lose();
+    let attach = world.attach(ONE, number, 0, &[given[0].offset]);
+    world.turn([attach]);
+    assert!(world.shard.is_attaching());
+    world.shard.node_is_gone(NODE);
+    world.turn([ToShard::Continue]);
+    assert_eq!((world.counts(), world.shard.is_attaching()), ((2, 0), false));
+}
+
+/// What one term was told is nothing to the next one.
+#[test]
+fn another_term_asks_again() {
+    let mut world = World::new(&[]);
+    let (number, _) = world.consume(ONE, 0);
+    let given = world.publish(1);
+    world.lose();
+    let (attach, attached) = (world.attach(ONE, number, 0, &[given[0].offset]), world.attached());
+    world.lose();
+    world.turn([attach, attached]);
+    assert!(world.shard.is_attaching(), "they were of another term");
+    let (attach, attached) = (world.attach(ONE, number, 0, &[given[0].offset]), world.attached());
+    world.turn([attach, attached]);
+    assert_eq!((world.counts(), world.shard.is_attaching()), ((0, 1), false));
+}
