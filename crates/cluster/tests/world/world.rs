@@ -358,9 +358,9 @@ impl World {
     /// A node is lost for good, is forgotten while all else goes wrong, and comes back: some time with what it had, and then with an
     /// empty disk. One that is new may be lost again at any moment, another one once the new one votes.
     pub(crate) fn replace(&mut self) {
-        if self.has_a_ghost() && self.dice.one_in(20) {
-            for at in 0..self.nodes.len() {
-                let name = self.nodes[at].name.clone();
+        let ghosts = self.ghosts();
+        if !ghosts.is_empty() && self.dice.one_in(20) {
+            for name in ghosts {
                 let all = self.nodes.iter_mut().filter_map(|it| it.process.as_mut());
                 all.for_each(|it| _ = it.cluster.forget(&name));
             }
@@ -409,17 +409,17 @@ impl World {
         self.lost = Some(Lost { at, id });
     }
 
-    /// Whether a name belongs to a data directory that is there no more, though nobody is lost: it was about to become a member when
-    /// that was forgotten, and did so then.
-    pub(crate) fn has_a_ghost(&self) -> bool {
-        let leads = self.nodes.iter().filter(|it| it.has_broker());
-        let rows =
-            leads.filter_map(|it| it.process.as_ref()).flat_map(|it| it.cluster.status().nodes);
+    /// Names that belong to a data directory which is there no more, though nobody is lost: it was about to become a member when that
+    /// was forgotten, and did so then.
+    pub(crate) fn ghosts(&self) -> Vec<String> {
+        let leads = self.nodes.iter().filter(|it| it.has_broker() && self.lost.is_none());
+        let rows = leads.filter_map(|it| it.process.as_ref());
+        let rows = rows.flat_map(|it| it.cluster.status().nodes);
         let is_ghost = |row: &NodeRow| {
             let node = self.nodes.iter().find(|it| it.name == row.name);
-            self.lost.is_none() && node.and_then(id_of) != row.raft_id
+            node.and_then(id_of) != row.raft_id
         };
-        rows.into_iter().any(|row| is_ghost(&row))
+        rows.filter(is_ghost).map(|row| row.name).collect()
     }
 
     /// All nodes vote in all groups, as one knows that leads.
