@@ -1,13 +1,14 @@
 //! A node of a cluster.
 
 mod members;
+mod told;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use leveret_link::hello::{ClusterId, NodeFacts, Peer, RaftId};
-use leveret_link::letters::{Founding, NodeLetter, NodeStatus};
+use leveret_link::letters::{Founding, GroupTold, NodeLetter, NodeStatus};
 use leveret_log::disk::{Disk, DiskError};
 use leveret_log::file::{Options, Report};
 use leveret_replica::{
@@ -20,6 +21,8 @@ use crate::formation::{KnownMembers, Linked, missing, refusal, why_not};
 use crate::groups::{GroupActions, Groups};
 use crate::identity::{Identity, IdentityError, Membership};
 use crate::status::{ClusterStatus, GroupRow, NodeRow, Standing};
+
+pub use told::Remembered;
 
 /// Between two tellings of a node's status, and of a founding, in ms.
 const TELL_MS: u64 = 1_000;
@@ -55,6 +58,10 @@ pub struct Setup<D> {
     pub drawn: (RaftId, ClusterId),
     /// What this process says of itself; the rest is filled in.
     pub status: NodeStatus,
+    /// What the file `heard` has, by group: how far is known to be agreed upon.
+    pub heard: Vec<BatchName>,
+    /// The files are not where they were, or nobody knows: they may be an older copy.
+    pub is_copy: bool,
     /// Opens the disk of a directory, which may not be there yet.
     pub open_disk: Box<dyn FnMut(DiskOwner) -> io::Result<D> + Send>,
     /// How the log of a group is opened, by its number and that of the shards.
@@ -116,6 +123,8 @@ pub struct ClusterActions {
     /// The file `cluster`: to be written whole under another name, synced, renamed, and its directory synced. Then
     /// [`identity_written`](Cluster::identity_written). Nothing else is to be written until then.
     pub write_identity: Option<Vec<u8>>,
+    /// The file `heard`, to be written in the same manner, in its own time. Then [`heard_written`](Cluster::heard_written).
+    pub write_heard: Option<Remembered>,
     /// What handshakes go by from now on.
     pub links: Option<(NodeFacts, KnownMembers)>,
     /// What this node is to the others, if that is something else now.
@@ -165,6 +174,13 @@ pub struct Cluster<D: Disk> {
     disks: Disks,
     /// Members of group 0 whose names nobody has told.
     nameless: Vec<RaftId>,
+    /// What each told last of its groups.
+    told: BTreeMap<RaftId, Vec<GroupTold>>,
+    /// What the file `heard` has, and what is on its way there.
+    heard_safe: Option<Remembered>,
+    heard_writing: Option<Remembered>,
+    /// It was told that this node votes for nobody.
+    was_unsure: bool,
     now_ms: u64,
     told_ms: u64,
     standing: Standing,
@@ -212,6 +228,10 @@ impl<D: Disk> Cluster<D> {
             statuses: BTreeMap::new(),
             disks: Disks::default(),
             nameless: Vec::new(),
+            told: BTreeMap::new(),
+            heard_safe: None,
+            heard_writing: None,
+            was_unsure: false,
             now_ms: 0,
             told_ms: 0,
             standing: Standing::Waits,
@@ -304,6 +324,7 @@ impl<D: Disk> Cluster<D> {
             NodeLetter::Found(founding) => self.found_by(from, Membership::of(&founding)),
             NodeLetter::Joining(joining) => self.found_by(from, Membership::told(&joining)),
             NodeLetter::Founded { cluster } => linked.cluster = Some(cluster),
+            NodeLetter::Told(told) => self.hear_groups(from, told),
             NodeLetter::Status(status) => {
                 linked.listed = Some(status.listed.clone());
                 let disk = NodeDisk::of(&status.numbers);
@@ -343,6 +364,7 @@ impl<D: Disk> Cluster<D> {
         if self.now_ms >= self.told_ms.saturating_add(TELL_MS) {
             self.tell_of_cluster();
             self.tell_status();
+            self.remember();
         }
     }
 
@@ -494,6 +516,7 @@ impl<D: Disk> Cluster<D> {
                 Phase::Member(groups) => groups.repaired(),
                 _ => 0,
             },
+            why: (self.standing == Standing::Waits).then(|| self.why_nobody_leads()).flatten(),
         }
     }
 
@@ -506,6 +529,7 @@ impl<D: Disk> Cluster<D> {
             nodes: self.setup.listed.iter().map(|name| self.node_row(name, None)).collect(),
             groups: Vec::new(),
             repaired: 0,
+            why: None,
         }
     }
 
@@ -617,6 +641,8 @@ impl<D: Disk> Cluster<D> {
     }
 
     fn send_status(&mut self, to: RaftId, status: &NodeStatus) {
+        // First, so that it votes by it.
+        self.tell_groups(to);
         self.actions.send.push((to, NodeLetter::Status(Box::new(status.clone()))));
     }
 
@@ -787,7 +813,9 @@ impl<D: Disk> Cluster<D> {
                 options,
                 point.clone(),
             );
-            let (member, report) = opened.map_err(|why| OpenError::Group { group, why })?;
+            let (mut member, report) = opened.map_err(|why| OpenError::Group { group, why })?;
+            let heard = self.setup.heard.get(group as usize).copied().unwrap_or_default();
+            member.remember(heard, self.setup.is_copy);
             self.reports.push((group, report));
             members.push(member);
         }
@@ -796,6 +824,7 @@ impl<D: Disk> Cluster<D> {
             groups.leave();
         }
         self.phase = Phase::Member(groups);
+        self.look_whether_sure();
         Ok(())
     }
 }

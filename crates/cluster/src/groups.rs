@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use leveret_link::hello::RaftId;
-use leveret_link::letters::{GroupStatus, NodeLetter};
+use leveret_link::letters::{GroupStatus, GroupTold, NodeLetter};
 use leveret_log::disk::Disk;
 use leveret_replica::{Change, Content, GroupLog, Lease, Member, MemberId, Members, Step, Votes};
 
@@ -138,6 +138,23 @@ impl<D: Disk> Groups<D> {
         for group in 0..self.members.len() as u64 {
             self.with(group, |member| member.tick(now_ms));
         }
+    }
+
+    /// How far each group is, as this node knows.
+    pub(crate) fn tell(&self) -> Vec<GroupTold> {
+        let told = |(group, it): (u64, &Member<D>)| GroupTold { group, told: it.tells() };
+        (0..).zip(&self.members).map(told).collect()
+    }
+
+    pub(crate) fn hear(&mut self, from: RaftId, told: &[GroupTold]) {
+        for GroupTold { group, told } in told {
+            self.with(*group, |member| member.hear(MemberId(from.0), *told));
+        }
+    }
+
+    /// Whether a group here has to hear others before it votes.
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.members.iter().any(Member::is_unsure)
     }
 
     /// A node is not linked any more. The first of those that are stands at once for what it led, the others later: two that stand

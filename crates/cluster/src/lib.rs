@@ -32,12 +32,14 @@ mod cluster;
 mod disks;
 mod formation;
 mod groups;
+mod heard;
 mod identity;
 mod status;
 
 pub use changes::ForgetError;
-pub use cluster::{Cluster, ClusterActions, DiskOwner, OpenError, Setup};
+pub use cluster::{Cluster, ClusterActions, DiskOwner, OpenError, Remembered, Setup};
 pub use formation::KnownMembers;
+pub use heard::{FilePlace, Heard, HeardDamaged};
 pub use identity::{Identity, IdentityError, KnownMember, Membership, NODES_MAX, SHARDS_MAX};
 pub use leveret_replica::Lease;
 pub use status::{ClusterStatus, GroupRow, NodeRow, Standing};

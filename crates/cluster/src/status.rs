@@ -51,6 +51,8 @@ pub struct ClusterStatus {
     pub groups: Vec<GroupRow>,
     /// Records that were damaged on this node's disk since its process began, and were had from other nodes.
     pub repaired: u64,
+    /// Why no node can lead, though a majority may be here; none if there is nothing to say.
+    pub why: Option<String>,
 }
 
 /// A node.

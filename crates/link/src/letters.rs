@@ -29,7 +29,9 @@ use leveret_topology::GroupId;
 
 use crate::frame::{Class, Envelope, Kind, Letter};
 use crate::payload::Writer;
-pub use nodes::{BEAT, Founding, GroupStatus, Joining, NodeLetter, NodeNumbers, NodeStatus, beat};
+pub use nodes::{
+    BEAT, Founding, GroupStatus, GroupTold, Joining, NodeLetter, NodeNumbers, NodeStatus, beat,
+};
 
 use field::{Field as _, Reader};
 use table::Listed as _;

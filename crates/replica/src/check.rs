@@ -8,7 +8,7 @@ use crate::members::MemberId;
 use crate::message::{Body, Message};
 
 /// Terms above this are from nobody: no group has had so many elections.
-const TERM_MAX: u64 = u64::MAX / 2;
+pub(crate) const TERM_MAX: u64 = u64::MAX / 2;
 
 /// What a member cannot have said. It, or the link, is broken; or somebody's disk has lost what was synced.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,7 +64,7 @@ pub(crate) struct Receiver<'a> {
     /// Of this term, as far as it is known.
     pub(crate) leader: Option<MemberId>,
     pub(crate) agreed: u64,
-    /// Whether it has lost what it had acknowledged, and knows.
+    /// Whether it has lost what it had acknowledged, and knows, or may have and not know.
     pub(crate) lacks: bool,
     pub(crate) log: &'a Entries,
 }

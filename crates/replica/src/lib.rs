@@ -62,5 +62,5 @@ pub use members::{Change, MemberId, Members, Step};
 pub(crate) use memory::MemoryBatches;
 pub use message::{Body, Message};
 pub use output::{Output, Role, Stored, Task, Tasks, Ticket, Word};
-pub use replica::{NotNow, Replica, Settings};
+pub use replica::{GroupFacts, NotNow, Replica, Settings};
 pub use votes::{VOTES, Votes};

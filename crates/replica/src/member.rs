@@ -32,7 +32,7 @@ use crate::lease::Lease;
 use crate::members::{Change, MemberId, Members};
 use crate::message::{Body, Message};
 use crate::output::{Output, Role, Stored, Task, Tasks, Ticket, Word};
-use crate::replica::{NotNow, Replica, Settings};
+use crate::replica::{GroupFacts, NotNow, Replica, Settings};
 pub use contents::Content;
 use contents::Telling;
 use lent::LentLog;
@@ -285,6 +285,34 @@ impl<D: Disk> Member<D> {
         self.repair();
         self.hold();
         self.go_on();
+    }
+
+    /// Another member tells this of itself.
+    pub fn hear(&mut self, from: MemberId, told: GroupFacts) {
+        if self.is_out() {
+            return;
+        }
+        let output = self.replica.hear(from, told);
+        self.absorb(output);
+        self.go_on();
+    }
+
+    /// What this one tells.
+    pub fn tells(&self) -> GroupFacts {
+        self.replica.tells()
+    }
+
+    /// This was known to be agreed upon before this process began; and whether the files may be an older copy of themselves.
+    pub fn remember(&mut self, agreed: BatchName, is_copy: bool) {
+        self.replica.remember(agreed);
+        if is_copy {
+            self.replica.distrust();
+        }
+    }
+
+    /// Whether it has to hear others before it votes for anybody.
+    pub fn is_unsure(&self) -> bool {
+        self.replica.is_unsure()
     }
 
     /// The connections to a member have ended: if it leads, others may be elected at once, and this one stands after so many ticks.

@@ -1,6 +1,7 @@
 //! One member of a group.
 
 mod engine;
+mod told;
 
 use std::collections::VecDeque;
 
@@ -18,6 +19,7 @@ use crate::message::{Body, Message};
 use crate::output::{Output, Role, Stored, Task, Ticket, Word};
 
 use engine::NewEntries;
+pub use told::GroupFacts;
 
 /// How a group is driven. All its members have the same.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +102,15 @@ pub struct Replica {
     cuts: u64,
     /// How far it once acknowledged, if its log has that no more.
     lacks: Option<BatchName>,
+    /// What others told to be agreed upon.
+    known: BatchName,
+    /// Who has told something since the start.
+    heard: Vec<MemberId>,
+    /// What was acknowledged and voted may be forgotten: it votes for nobody, and then for no log that is behind this.
+    is_unsure: bool,
+    floor: BatchName,
+    /// The last term whose leader was found to reckon with no more than this log has.
+    reckoned: u64,
     held: Vec<Held>,
     readies: VecDeque<Ready>,
     agreed: BatchName,
@@ -178,6 +189,11 @@ impl Replica {
             marked: if lacks.is_some() { u64::MAX } else { marked },
             cuts: 0,
             lacks,
+            known: BatchName::NONE,
+            heard: Vec::new(),
+            is_unsure: false,
+            floor: BatchName::NONE,
+            reckoned: 0,
             held: Vec::new(),
             readies: VecDeque::new(),
             agreed,
@@ -323,7 +339,7 @@ impl Replica {
             term: self.term(),
             leader: self.leader(),
             agreed: self.agreed.number,
-            lacks: self.lacks.is_some(),
+            lacks: self.lacks.is_some() || self.reckoned < self.term(),
             log: self.log(),
         };
         receiver.check(from, &message)?;
@@ -334,6 +350,20 @@ impl Replica {
         }
         let Message { term, body } = message;
         self.heed_leases(from, term, &body);
+        let last = self.last();
+        match body {
+            // What a leader sends is behind what it counts.
+            Body::Append { before, .. } if term >= self.term() && before.number <= last.number => {
+                self.reckoned = term;
+            }
+            // It says no more than this member acknowledged: the disk is an older copy.
+            Body::Heartbeat { agreed, .. }
+                if term == self.term() && self.reckoned < term && agreed > last.number =>
+            {
+                output.messages.push((from, Message { term, body: Body::Lacks { last } }));
+            }
+            _ => {}
+        }
         match body {
             Body::Behind { point } if !self.is_here(&point) => {
                 output.behind = Some(point);
@@ -490,8 +520,9 @@ impl Replica {
         point.at.number <= self.agreed.number || self.log().has(point.at)
     }
 
-    /// Whether a time-out may make it stand. One that has lost something may not, nor one whose snapshot is not stored, nor one that
-    /// does not vote; and the engine makes a single voter leader at once, so that has to have stored all before.
+    /// Whether a time-out may make it stand. One that has lost something may not, nor one that lacks what is agreed upon or whose snapshot
+    /// is not stored, nor one that does not vote; and the engine makes a single voter leader at once, so that has to have stored all
+    /// before.
     fn may_stand(&self) -> bool {
         let is_leader = self.node.raft.state == StateRole::Leader;
         if !is_leader && !self.members().has_voter(self.id) {
@@ -502,7 +533,8 @@ impl Replica {
         }
         let is_alone = self.members().voters.len() < 2;
         let has_all = self.sure() == self.last().number && self.readies.is_empty();
-        is_leader || self.lacks.is_none() && (has_all || !is_alone)
+        let is_sound = self.lacks.is_none() && !self.is_unsure && !self.is_behind(self.last());
+        is_leader || is_sound && (has_all || !is_alone)
     }
 
     /// Whether a message is passed over that is in order.
@@ -551,9 +583,9 @@ impl Replica {
         }
     }
 
-    /// A log that ends so may lack what is acknowledged here. Of one that is whole the engine knows.
+    /// A log that ends so may lack what is acknowledged here, or agreed upon. Of one that is whole the engine knows.
     fn would_lose(&self, last: BatchName) -> bool {
-        self.lacks.is_some_and(|mark| last < mark)
+        self.is_unsure || self.is_behind(last) || self.lacks.is_some_and(|mark| last < mark)
     }
 
     /// A member says that its log ends so, whatever it acknowledged in this term.

@@ -5,7 +5,8 @@
 //!   main thread        life: standby while another node leads; the broker while this one does
 //! ```
 //!
-//! - [`life`]: from a start to a stop. [`driver`]: the thread. [`handle`]: what the others ask it. [`bell`]: what wakes it.
+//! - [`life`]: from a start to a stop. [`driver`]: the thread. [`handle`]: what the others ask it. [`bell`]: what wakes it. [`heard`]: what it
+//!   remembers of the others.
 //! - [`links`]: sockets between nodes.
 //! - [`arrivals`]: clients of other nodes, on the node that leads.
 //! - [`standby`]: clients of this node, while another one leads. [`relay`]: their bytes, there and back.
@@ -18,6 +19,7 @@ pub mod arrivals;
 mod bell;
 mod driver;
 mod handle;
+mod heard;
 mod life;
 pub mod links;
 pub mod names;

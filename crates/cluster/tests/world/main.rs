@@ -114,6 +114,98 @@ fn leads(seed: u64, plants: Plants) -> World {
     world
 }
 
+/// The same, while a copy of one node's directory takes its place again and again, at any time.
+fn leads_with_copies(seed: u64, plants: Plants) {
+    let count = if seed.is_multiple_of(4) { 5 } else { 3 };
+    let mut world = World::new(count, seed);
+    assert!(world.run_until(5_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
+    world.is_rough = true;
+    world.nodes.iter_mut().for_each(|it| it.plants = plants);
+    let at = world.dice.below(count as u64) as usize;
+    for _ in 0..1_500 {
+        world.trouble();
+        match world.dice.below(200) {
+            0 => world.nodes[at].make_copy(),
+            1 if world.nodes[at].has_copy() => {
+                world.end(at, true, 10);
+                world.nodes[at].restore(true);
+            }
+            _ => {}
+        }
+        world.step();
+    }
+    world.calm();
+    assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
+    let before = world.confirmed();
+    world.run_ms(1_000);
+    let after = world.confirmed();
+    for group in 0..=u64::from(SHARDS) {
+        assert!(before.get(&group) < after.get(&group), "seed {seed}: group {group} stands still");
+    }
+}
+
+#[test]
+fn a_copy_takes_nothing_away() {
+    (0..12).for_each(|seed| leads_with_copies(seed, Plants::default()));
+}
+
+/// The node that led goes before a copy has heard it, and the third one was away: nobody who is left knows what is missing.
+fn copy_alone_with_one_that_was_away(seed: u64, plants: Plants) {
+    let mut world = World::new(3, seed);
+    assert!(world.run_until(5_000, |it| it.leader().is_some()));
+    world.nodes.iter_mut().for_each(|it| it.plants = plants);
+    let leader = world.leader().unwrap();
+    let [back, third] = [(leader + 1) % 3, (leader + 2) % 3];
+    world.run_ms(500);
+    world.nodes[back].make_copy();
+    world.isolate(third);
+    world.run_ms(3_000);
+    world.end(back, true, 10);
+    world.nodes[back].restore(true);
+    world.end(leader, true, 8_000);
+    world.cut.clear();
+    world.run_ms(7_000);
+    assert!(![back, third].iter().any(|at| world.nodes[*at].has_broker()), "seed {seed}");
+    let why = world.nodes[back].process.as_ref().unwrap().cluster.status().why;
+    assert!(why.is_some_and(|it| it.contains("has to hear")), "seed {seed}");
+    assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
+}
+
+#[test]
+fn a_copy_hears_all_others_before_it_votes() {
+    (0..10).for_each(|seed| copy_alone_with_one_that_was_away(seed, Plants::default()));
+    let plants = Plants { trusts_copies: true, ..Plants::default() };
+    assert!(finds(plants, 3, copy_alone_with_one_that_was_away).is_some());
+}
+
+/// A disk that was set back shows nothing. Who was linked with the node that led knows what is agreed upon, and lets nobody lead who
+/// lacks it: they wait for the node that has it, and say so.
+#[test]
+fn a_disk_that_was_set_back_waits_for_who_has_the_rest() {
+    for seed in 0..20 {
+        let mut world = World::new(3, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let leader = world.leader().unwrap();
+        let [back, third] = [(leader + 1) % 3, (leader + 2) % 3];
+        world.nodes[back].make_copy();
+        world.isolate(third);
+        world.run_ms(3_000);
+        world.end(back, true, 10);
+        world.nodes[back].restore(false);
+        // All hear each other, and nobody gets what it lacks.
+        world.cut.clear();
+        world.loses_batches = true;
+        world.run_ms(150);
+        world.end(leader, true, 10_000);
+        world.loses_batches = false;
+        world.run_ms(8_000);
+        assert!(![back, third].iter().any(|at| world.nodes[*at].has_broker()), "seed {seed}");
+        let why = |at: usize| world.nodes[at].process.as_ref().unwrap().cluster.status().why;
+        assert!(why(third).is_some_and(|it| it.contains("was agreed upon")), "{:?}", why(third));
+        assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
+    }
+}
+
 #[test]
 fn one_node_leads_all_groups() {
     let (mut whole, mut parts) = (0, 0);

@@ -7,7 +7,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use leveret_cluster::{Cluster, ClusterActions, DiskOwner, Lease, OpenError, Setup, Standing};
+use leveret_cluster::{
+    Cluster, ClusterActions, DiskOwner, Lease, OpenError, Remembered, Setup, Standing,
+};
 use leveret_link::hello::{ClusterId, RaftId};
 use leveret_link::letters::{NodeLetter, NodeNumbers, NodeStatus};
 use leveret_log::disk::SimDisk;
@@ -112,6 +114,12 @@ pub(crate) struct Node {
     disks: Disks,
     /// The file `cluster` on the disk.
     pub(crate) identity: Option<Vec<u8>>,
+    /// The file `heard`.
+    heard: Vec<BatchName>,
+    /// The node finds that its files are others than they were.
+    is_copy: bool,
+    /// A copy of the directory that was made while it ran.
+    copy: Option<(BTreeMap<DiskOwner, SimDisk>, Vec<BatchName>)>,
     /// The file that is being written, and when that is done.
     writing: Option<(Vec<u8>, u64)>,
     pub(crate) process: Option<Process>,
@@ -167,6 +175,8 @@ pub(crate) struct Plants {
     pub(crate) new_id: bool,
     /// It looks at the clock after it has heard what came, and not before.
     pub(crate) late_clock: bool,
+    /// A copy takes itself for what it was.
+    pub(crate) trusts_copies: bool,
 }
 
 impl Node {
@@ -177,6 +187,9 @@ impl Node {
             dice: Dice::new(seed ^ (index as u64 + 1) << 32),
             disks: Disks::default(),
             identity: None,
+            heard: Vec::new(),
+            is_copy: false,
+            copy: None,
             writing: None,
             process: None,
             starts_ms: Some(0),
@@ -206,11 +219,35 @@ impl Node {
         }
     }
 
+    /// Makes a copy of its directory, but for the file `cluster`: the latest start is in it.
+    pub(crate) fn make_copy(&mut self) {
+        let disks = self.disks.lock().unwrap();
+        let of =
+            |(owner, disk): (&DiskOwner, &SimDisk)| (*owner, disk.copy_whole(self.dice.next()));
+        self.copy = Some((disks.iter().map(of).collect(), self.heard.clone()));
+    }
+
+    /// The copy takes the directory's place. Whether it shows as one.
+    pub(crate) fn restore(&mut self, shows: bool) {
+        let Some((disks, heard)) = &self.copy else { return };
+        assert!(self.process.is_none());
+        let of =
+            |(owner, disk): (&DiskOwner, &SimDisk)| (*owner, disk.copy_whole(self.dice.next()));
+        *self.disks.lock().unwrap() = disks.iter().map(of).collect();
+        self.heard.clone_from(heard);
+        self.is_copy |= shows;
+    }
+
+    pub(crate) fn has_copy(&self) -> bool {
+        self.copy.is_some()
+    }
+
     /// A wiped machine.
     pub(crate) fn wipe(&mut self) {
         self.identity = None;
         self.writing = None;
         self.wiped_ms = None;
+        self.heard.clear();
         self.disks.lock().unwrap().clear();
     }
 
@@ -245,6 +282,8 @@ impl Node {
             seed: self.dice.next(),
             drawn: (RaftId(self.dice.next() | 1), ClusterId(cluster)),
             status: self.status.clone(),
+            heard: self.heard.clone(),
+            is_copy: self.is_copy && !self.plants.trusts_copies,
             open_disk: Box::new(open_disk),
             options: Box::new(|_, _| Options { segment_bytes: 16 << 10, ..Options::default() }),
         };
@@ -362,6 +401,11 @@ impl Node {
             }
         }
         let Some(process) = &mut self.process else { return actions };
+        if let Some(Remembered { agreed, is_sure }) = &actions.write_heard {
+            self.heard.clone_from(agreed);
+            self.is_copy &= !is_sure;
+            process.cluster.heard_written(true);
+        }
         for group in &actions.wakes {
             if let Some(lent) = &mut process.logs {
                 lent.logs[*group as usize].sync().expect("its disk works");

@@ -29,6 +29,8 @@ pub(crate) struct World {
     pub(crate) cut: BTreeSet<(usize, usize)>,
     /// Letters are lost and late.
     pub(crate) is_rough: bool,
+    /// No batch comes to anybody.
+    pub(crate) loses_batches: bool,
     pub(crate) confirmed: Confirmed,
     /// Every cluster that a disk ever named.
     pub(crate) clusters: BTreeSet<String>,
@@ -79,6 +81,7 @@ impl World {
             epoch: 0,
             cut: BTreeSet::new(),
             is_rough: false,
+            loses_batches: false,
             confirmed,
             clusters: BTreeSet::new(),
             lost: None,
@@ -165,6 +168,11 @@ impl World {
             let Some(to) = (0..self.nodes.len()).find(is_to) else { continue };
             let Some(epoch) = self.views.get(&(at, to)) else { continue };
             if self.is_rough && self.dice.one_in(20) {
+                continue;
+            }
+            let has_batches =
+                matches!(&letter, NodeLetter::Replica { copies, .. } if !copies.is_empty());
+            if self.loses_batches && has_batches {
                 continue;
             }
             let late = match self.is_rough {

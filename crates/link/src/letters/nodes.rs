@@ -14,7 +14,9 @@ use std::num::NonZeroU128;
 
 use leveret_log::file::BatchCopy;
 use leveret_log::{BatchName, Offset};
-use leveret_replica::{Batch, Body, Change, MemberId, Members, Message, Point, RecordLetter, Step};
+use leveret_replica::{
+    Batch, Body, Change, GroupFacts, MemberId, Members, Message, Point, RecordLetter, Step,
+};
 use leveret_topology::GroupId;
 
 use super::field::{Field, Reader, get_list_of, put_list};
@@ -55,6 +57,17 @@ pub enum NodeLetter {
         /// What is said.
         letter: RecordLetter,
     },
+    /// How far it knows its groups to be, so that no other decides by less.
+    Told(Vec<GroupTold>),
+}
+
+/// A group, as a node's member tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupTold {
+    /// The group.
+    pub group: u64,
+    /// What of it.
+    pub told: GroupFacts,
 }
 
 /// A cluster as it is founded.
@@ -184,6 +197,7 @@ const STATUS: u8 = 34;
 const RECORD_WANTED: u8 = 36;
 const RECORD_FOUND: u8 = 37;
 const JOINING: u8 = 40;
+const TOLD: u8 = 35;
 
 impl NodeLetter {
     /// The connection that it goes over: what has batches is not to delay the rest.
@@ -191,7 +205,8 @@ impl NodeLetter {
         match self {
             Self::Replica { copies, .. } if !copies.is_empty() => Urgency::Bulk,
             Self::Found(_) | Self::Joining(_) | Self::Record { .. } => Urgency::Bulk,
-            Self::Replica { .. } | Self::Founded { .. } | Self::Status(_) => Urgency::Urgent,
+            Self::Replica { .. } | Self::Founded { .. } => Urgency::Urgent,
+            Self::Status(_) | Self::Told(_) => Urgency::Urgent,
         }
     }
 
@@ -224,6 +239,10 @@ impl NodeLetter {
                     (RECORD_FOUND, *group, at.get())
                 }
             },
+            Self::Told(told) => {
+                told.put(to);
+                (TOLD, 0, 0)
+            }
         };
         // A group that cannot be is refused where it comes.
         let group = GroupId::new(u32::try_from(group).unwrap_or(u32::MAX));
@@ -263,6 +282,7 @@ fn read_kind(envelope: &Envelope, from: &mut Reader<'_>) -> Result<NodeLetter, L
             group: group.get().into(),
             letter: RecordLetter::Found { at: Offset::new(number), bytes: from.get()? },
         },
+        TOLD => NodeLetter::Told(from.get()?),
         of_replica => {
             let (body, copies) = get_body(of_replica, from)?.ok_or(unknown)?;
             let message = Message { term: number, body };
@@ -366,6 +386,8 @@ fn get_body(
 }
 
 structures! {
+    GroupTold { group, told }
+    GroupFacts { term, agreed, last }
     Point { at, members }
     Members { voters, learners, outgoing, learners_next }
     Founding { cluster, members, shards }
@@ -500,4 +522,5 @@ lists_of! {
     (RaftId, String): 9
     (RaftId, u64): 9
     GroupStatus: 7
+    GroupTold: 6
 }

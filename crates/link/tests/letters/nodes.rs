@@ -8,12 +8,14 @@ use leveret_counting as counting;
 use leveret_link::frame::{Class, Envelope, Kind, Letter};
 use leveret_link::hello::{ClusterId, RaftId, Urgency};
 use leveret_link::letters::{
-    Founding, GroupStatus, Joining, NodeLetter, NodeNumbers, NodeStatus, WrongLetter,
+    Founding, GroupStatus, GroupTold, Joining, NodeLetter, NodeNumbers, NodeStatus, WrongLetter,
 };
 use leveret_link::payload::{Payload, Writer};
 use leveret_log::file::BatchCopy;
 use leveret_log::{BatchName, Offset};
-use leveret_replica::{Batch, Body, Change, MemberId, Members, Message, Point, RecordLetter, Step};
+use leveret_replica::{
+    Batch, Body, Change, GroupFacts, MemberId, Members, Message, Point, RecordLetter, Step,
+};
 use leveret_topology::GroupId;
 
 use crate::any::Seeded;
@@ -104,6 +106,11 @@ fn any_letters(any: &mut Seeded) -> Vec<NodeLetter> {
         members: any.some(5, |any| (RaftId(any.next()), any.text())),
         forgotten: any.some(5, |any| (RaftId(any.next()), any.text())),
     }));
+    let told = NodeLetter::Told(any.some(4, |any| GroupTold {
+        group: any.word(),
+        told: GroupFacts { term: any.word(), agreed: self::name(any), last: self::name(any) },
+    }));
+    all.insert(all.len() - 3, told);
     all
 }
 

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use leveret_cluster::{
-    Cluster, ClusterActions, DiskOwner as Owner, ForgetError, Identity, Setup, Standing,
+    Cluster, ClusterActions, DiskOwner as Owner, FilePlace, ForgetError, Identity, Remembered,
+    Setup, Standing,
 };
 use leveret_config::Config;
 use leveret_config::cluster::Formation;
@@ -36,6 +37,7 @@ use crate::storage::{
 use super::arrivals::{Arrival, Bringers, RelayedListener};
 use super::bell::{Bell, Rung};
 use super::handle::{ClusterThread, Duty, Handle, Order};
+use super::heard;
 use super::links::{LinkNews, LinkSettings, Links, PeerAddress};
 use super::names::CopiedNames;
 use super::numbers::{DiskAlarm, Numbers};
@@ -143,6 +145,7 @@ pub(super) fn start(
         started_ms: now().ms(),
         ..NodeStatus::default()
     };
+    let (heard, is_copy) = heard::read(&dir)?;
     let setup = Setup {
         name: own,
         listed: formation.nodes.iter().map(|it| it.name.clone()).collect(),
@@ -151,6 +154,8 @@ pub(super) fn start(
         seed: rand::random(),
         drawn: (RaftId(drawn(2)), ClusterId(cluster_id)),
         status: status.clone(),
+        heard: heard.agreed,
+        is_copy,
         open_disk: Box::new(open_disk),
         options: Box::new(move |group, shards| {
             let shards = usize::try_from(shards).unwrap_or(usize::MAX);
@@ -203,6 +208,8 @@ pub(super) fn start(
         forgetting: Vec::new(),
         writing: None,
         to_write: None,
+        place: heard.place,
+        remembering: None,
         has_ended: false,
     };
     let thread = std::thread::Builder::new().name("cluster".to_owned());
@@ -291,6 +298,10 @@ struct Driver {
     writing: Option<JoinHandle<IdentityWritten>>,
     /// The one that could not be written.
     to_write: Option<Vec<u8>>,
+    /// Where the files were, as far as it is remembered.
+    place: Option<FilePlace>,
+    /// The file `heard` on its way to the disk.
+    remembering: Option<JoinHandle<anyhow::Result<()>>>,
     has_ended: bool,
 }
 
@@ -313,6 +324,7 @@ impl Driver {
                 },
                 _ = tick.tick() => {}
                 written = written(&mut self.writing) => self.has_written(written),
+                written = written(&mut self.remembering) => self.has_remembered(written),
                 _ = tell.tick() => {
                     self.tell();
                     self.keep_reserve();
@@ -425,6 +437,7 @@ impl Driver {
             send,
             wakes,
             write_identity: identity,
+            write_heard,
             links,
             standing,
             must_restart,
@@ -448,6 +461,9 @@ impl Driver {
         }
         if let Some(bytes) = identity {
             self.write(bytes);
+        }
+        if let Some(remembered) = write_heard {
+            self.remember(remembered);
         }
         for (to, letter) in send {
             self.links.send(to, letter);
@@ -498,6 +514,24 @@ impl Driver {
                 self.to_write = Some(bytes);
             }
         }
+    }
+
+    /// Once a second at most, and nothing waits for it.
+    fn remember(&mut self, remembered: Remembered) {
+        let (dir, Remembered { agreed, is_sure }) = (self.dir.clone(), remembered);
+        if is_sure {
+            self.place = heard::place(&dir);
+        }
+        let place = self.place;
+        self.remembering =
+            Some(tokio::task::spawn_blocking(move || heard::write(&dir, place, agreed)));
+    }
+
+    fn has_remembered(&mut self, written: anyhow::Result<()>) {
+        if let Err(error) = &written {
+            tracing::warn!(from = heard::HEARD, "{error:#}; it is tried again");
+        }
+        self.cluster.heard_written(written.is_ok());
     }
 
     /// Who led once begins anew before it leads again: its logs were lent, and never come back.

@@ -31,6 +31,8 @@ pub struct ClusterView {
     pub groups: Vec<GroupView>,
     /// Records that were damaged on this node's disk since its process began, and were had from other nodes.
     pub repaired: u64,
+    /// Why none of the nodes that are here can lead, though they may be enough.
+    pub why: Option<String>,
 }
 
 /// What a node does in its cluster.
@@ -174,7 +176,8 @@ impl ClusterView {
             true => String::new(),
             false => format!(", missing {}", missing.join(", ")),
         };
-        Some(format!("{what}: {here} of {all} nodes {are} here{missing}"))
+        let why = self.why.as_ref().map_or_else(String::new, |why| format!("; {why}"));
+        Some(format!("{what}: {here} of {all} nodes {are} here{missing}{why}"))
     }
 }
 
@@ -203,6 +206,12 @@ mod tests {
         let why = view(Standing::Forming, [true, true, false]).why_not_served();
         let want = "the cluster is not founded yet: 2 of 3 nodes are here, missing rabbit@c";
         assert_eq!(why.as_deref(), Some(want));
+        let behind = ClusterView {
+            why: Some("batch 7 is with rabbit@a".to_owned()),
+            ..view(Standing::Waits, [true, true, true])
+        };
+        let want = "no node leads the cluster now: 3 of 3 nodes are here; batch 7 is with rabbit@a";
+        assert_eq!(behind.why_not_served().as_deref(), Some(want));
         let led = ClusterView {
             leader: Some("rabbit@b".to_owned()),
             ..view(Standing::Follows, [true, true, false])

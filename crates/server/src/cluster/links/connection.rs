@@ -131,6 +131,7 @@ fn len(letter: &NodeLetter) -> usize {
             RecordLetter::Found { bytes: Some(bytes), .. } => bytes.len(),
             RecordLetter::Found { bytes: None, .. } | RecordLetter::Wanted { .. } => 0,
         },
+        NodeLetter::Told(told) => 48 * told.len(),
         NodeLetter::Status(status) => {
             256 + status.groups.iter().map(|group| 64 + 16 * group.matched.len()).sum::<usize>()
         }

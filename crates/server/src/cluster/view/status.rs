@@ -31,6 +31,7 @@ impl ClusterView {
             nodes: status.nodes.iter().map(|it| node(it, leads(it))).collect(),
             groups: status.groups.iter().map(group).collect(),
             repaired: status.repaired,
+            why: status.why.clone(),
         }
     }
 }

@@ -1,0 +1,109 @@
+//! What nodes tell each other of their groups, and remember, so that a data directory that is an older copy of itself takes nothing
+//! away: see `leveret_replica::GroupFacts`.
+
+use leveret_link::hello::RaftId;
+use leveret_link::letters::{GroupTold, NodeLetter};
+use leveret_log::disk::Disk;
+use leveret_replica::BatchName;
+
+use super::{Cluster, Phase};
+
+/// What is to be in the file `heard`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remembered {
+    /// The last batch that is known to be agreed upon, by group.
+    pub agreed: Vec<BatchName>,
+    /// The files are no copy, or nothing was lost by it: where they are is to be remembered. Else where they were before.
+    pub is_sure: bool,
+}
+
+impl<D: Disk> Cluster<D> {
+    /// What was to be in the file `heard` is there, or could not be written: then it is tried again.
+    pub fn heard_written(&mut self, is_written: bool) {
+        let written = self.heard_writing.take();
+        if is_written {
+            self.heard_safe = written;
+        }
+    }
+
+    /// A node hears how far this one's groups are.
+    pub(super) fn tell_groups(&mut self, to: RaftId) {
+        if let Phase::Member(groups) = &self.phase {
+            self.actions.send.push((to, NodeLetter::Told(groups.tell())));
+        }
+    }
+
+    pub(super) fn hear_groups(&mut self, from: RaftId, told: Vec<GroupTold>) {
+        let membership = self.safe.membership.as_ref();
+        let is_member = membership.is_some_and(|it| it.members.iter().any(|it| it.raft_id == from));
+        if let (Phase::Member(groups), true) = (&mut self.phase, is_member) {
+            groups.hear(from, &told);
+            self.told.insert(from, told);
+        }
+        self.look_whether_sure();
+    }
+
+    /// Has a copy's words told, until they are over.
+    pub(super) fn look_whether_sure(&mut self) {
+        let Phase::Member(groups) = &self.phase else { return };
+        let is_unsure = groups.is_unsure();
+        if std::mem::replace(&mut self.was_unsure, is_unsure) == is_unsure {
+            return;
+        }
+        self.actions.told.push(match is_unsure {
+            true => format!(
+                "the files of this data directory are not those that it had when the node ran last: it is a copy, or was moved. What it \
+                 promised since is forgotten. The node votes for nobody until it has heard all others once: {}",
+                self.others().join(", ")
+            ),
+            false => "all other nodes have told how far they are: this one votes again".to_owned(),
+        });
+        self.remember();
+    }
+
+    fn others(&self) -> Vec<String> {
+        let membership = self.safe.membership.as_ref();
+        let members = membership.map_or(&[][..], |it| it.members.as_slice());
+        let others = members.iter().filter(|it| it.raft_id != self.safe.raft_id);
+        others.map(|it| it.name.clone()).collect()
+    }
+
+    /// Has what is known written, if that is something else than what was.
+    pub(super) fn remember(&mut self) {
+        let Phase::Member(groups) = &self.phase else { return };
+        let agreed = groups.tell().iter().map(|it| it.told.agreed).collect();
+        let now = Remembered { agreed, is_sure: !groups.is_unsure() };
+        if self.heard_writing.is_none() && self.heard_safe.as_ref() != Some(&now) {
+            self.heard_writing = Some(now.clone());
+            self.actions.write_heard = Some(now);
+        }
+    }
+
+    /// Why none of those who are here can lead, if that is so.
+    pub(super) fn why_nobody_leads(&self) -> Option<String> {
+        let Phase::Member(groups) = &self.phase else { return None };
+        if groups.is_unsure() {
+            let is_missing = |name: &String| self.linked_named(name).is_none();
+            let missing: Vec<_> = self.others().into_iter().filter(is_missing).collect();
+            return Some(format!(
+                "this node's files are a copy, or were moved, and it has to hear {} before it votes",
+                if missing.is_empty() { "all others".to_owned() } else { missing.join(", ") }
+            ));
+        }
+        let here = self.told.iter().filter(|(id, _)| self.linked.contains_key(id));
+        let here: Vec<_> = here.map(|(_, told)| told).collect();
+        groups.tell().iter().find_map(|GroupTold { group, told }| {
+            let others = here.iter().filter_map(|of| of.iter().find(|it| it.group == *group));
+            let all = others.map(|it| it.told).chain([*told]);
+            let known = all.clone().map(|it| it.agreed).max()?;
+            let best = all.map(|it| it.last).max()?;
+            (best < known).then(|| {
+                format!(
+                    "batch {} of group {group} was agreed upon, and the nodes that are here have no more than {}: an older copy of a data \
+                     directory is among them, or it is not here yet who has the rest",
+                    known.number, best.number
+                )
+            })
+        })
+    }
+}
