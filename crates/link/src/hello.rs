@@ -46,6 +46,9 @@ pub const VERSIONS: RangeInclusive<u16> = 1..=1;
 /// Clocks may differ by so much, in ms: messages expire by the leader's.
 pub const CLOCK_MS_MAX: u64 = 60_000;
 
+/// Starts of a data directory between two that others hear of, at most: one a second for 136 years.
+const STARTS_MAX: u64 = 1 << 32;
+
 /// A cluster, by a number drawn at random when it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterId(pub NonZeroU128);
@@ -432,6 +435,10 @@ impl Handshake {
         }
         if !members.is_listed(name) {
             return Err(Refusal::NotListed);
+        }
+        let known = members.start_of(*raft_id).unwrap_or(0);
+        if *start > known.saturating_add(STARTS_MAX) {
+            return Err(Refusal::TooManyStarts { known, said: *start });
         }
         match (members.start_of(*raft_id), self.own.cluster, *cluster) {
             (Some(known), ..) if *start < known => {

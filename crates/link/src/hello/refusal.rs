@@ -107,6 +107,17 @@ pub enum Refusal {
         /// This one.
         said: u64,
     },
+    /// So many starts nobody makes: heard of, it would keep the member away for ever.
+    #[error(
+        "it says that it is start {said} of its data directory, and start {known} is the last that was heard of: its file 'cluster' is \
+         not as it was written"
+    )]
+    TooManyStarts {
+        /// The latest.
+        known: u64,
+        /// This one.
+        said: u64,
+    },
     /// Its number is this node's.
     #[error(
         "it has this node's own Raft id {0}: this node itself, or a copy of its data directory"

@@ -216,6 +216,11 @@ fn refusals() {
         "b@x refuses a@x: it is start 2 of its data directory, and start 3 was here: an older copy of the directory, or a second process on a copy of it",
     );
     check(
+        |a, _| a.facts.start = u64::MAX,
+        "the other side says: b@x refuses a@x: it says that it is start 18446744073709551615 of its data directory, and start 3 is the last that was heard of: its file 'cluster' is not as it was written",
+        "b@x refuses a@x: it says that it is start 18446744073709551615 of its data directory, and start 3 is the last that was heard of: its file 'cluster' is not as it was written",
+    );
+    check(
         |_, b| b.facts.raft_id = RaftId(1),
         "a@x refuses b@x: it has this node's own Raft id 0000000000000001: this node itself, or a copy of its data directory",
         "b@x refuses a@x: it has this node's own Raft id 0000000000000001: this node itself, or a copy of its data directory",

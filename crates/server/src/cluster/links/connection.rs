@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::LinkNews;
 
-/// Bytes that wait for a connection at most; one letter may be longer, if nothing else waits. The logs have windows of their own, for
+/// Bytes that wait for a connection at most, and one letter more: one that is longer finds its turn under traffic, too. The logs have windows of their own, for
 /// each group: what is dropped here costs them a second.
 const fn line_max(urgency: Urgency) -> usize {
     match urgency {
@@ -98,7 +98,7 @@ impl LinkLines {
         };
         let len = len(&letter);
         let before = line.waiting.fetch_add(len, Ordering::Relaxed);
-        let has_room = before == 0 || before.saturating_add(len) <= line.max;
+        let has_room = before < line.max;
         let refused = match has_room {
             true => line.letters.send(letter).err().map(|refused| refused.0),
             false => Some(letter),

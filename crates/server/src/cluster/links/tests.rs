@@ -384,6 +384,16 @@ async fn a_node_is_called_until_it_is_there() {
     }
 }
 
+/// A batch that is longer than its line gets in while others wait, and no second one.
+#[test]
+fn a_letter_longer_than_its_line_gets_in() {
+    let (lines, _ends) = LinkLines::new(&Arc::default());
+    assert_eq!(lines.put(append(1, 3 << 20)), None);
+    assert_eq!(lines.put(append(2, 80 << 20)), None);
+    assert_eq!(lines.put(append(3, 7)), Some(append(3, 7)));
+    assert_eq!(lines.put(heard(7)), None, "that is another line");
+}
+
 /// A founder may have made a node a member that has not heard of it: they link.
 #[tokio::test]
 async fn a_member_that_does_not_know_it() {
