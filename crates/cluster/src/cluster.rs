@@ -12,8 +12,8 @@ use leveret_link::letters::{Founding, GroupTold, NodeLetter, NodeStatus};
 use leveret_log::disk::{Disk, DiskError};
 use leveret_log::file::{Options, Report};
 use leveret_replica::{
-    BatchName, Content, GroupLog, Lease, Member, MemberError, MemberId, Members, Point, Settings,
-    Ticket, Votes, Word,
+    BatchName, Content, GroupLog, Lease, Member, MemberError, MemberId, Members, Point, Reopened,
+    Reopening, Settings, Ticket, Votes, Word,
 };
 
 use crate::disks::{Disks, NodeDisk, of_majority};
@@ -112,14 +112,16 @@ pub enum OpenError {
 }
 
 /// What is to be done.
-#[derive(Debug, Default)]
-pub struct ClusterActions {
+#[derive(Debug)]
+pub struct ClusterActions<D> {
     /// For other nodes, in this order.
     pub send: Vec<(RaftId, NodeLetter)>,
     /// What the log of names is about, as far as all agree, in order.
     pub names: Vec<Content>,
     /// Logs that are lent: the shard of the group is to have a turn.
     pub wakes: Vec<u64>,
+    /// Logs of groups that are to be opened anew, which takes as long as a start: on another thread. Then [`reopened`](Cluster::reopened).
+    pub reopen: Vec<(u64, Reopening<D>)>,
     /// The file `cluster`: to be written whole under another name, synced, renamed, and its directory synced. Then
     /// [`identity_written`](Cluster::identity_written). Nothing else is to be written until then.
     pub write_identity: Option<Vec<u8>>,
@@ -139,6 +141,30 @@ pub struct ClusterActions {
     pub failed: Option<String>,
     /// Warnings for people, each once.
     pub told: Vec<String>,
+    /// What is well again.
+    pub noted: Vec<String>,
+}
+
+impl<D> Default for ClusterActions<D> {
+    fn default() -> Self {
+        let (send, wakes, names, reopen, told, noted) = Default::default();
+        Self {
+            send,
+            wakes,
+            names,
+            reopen,
+            write_identity: None,
+            links: None,
+            standing: None,
+            must_restart: false,
+            left: false,
+            room: None,
+            write_heard: None,
+            failed: None,
+            told,
+            noted,
+        }
+    }
 }
 
 /// How far a node is with its cluster.
@@ -188,7 +214,7 @@ pub struct Cluster<D: Disk> {
     is_leaving: bool,
     failed: Option<String>,
     /// To be done.
-    actions: ClusterActions,
+    actions: ClusterActions<D>,
     /// What was told of foundings that were refused.
     warned: Vec<String>,
     reports: Vec<(u64, Report)>,
@@ -314,11 +340,16 @@ impl<D: Disk> Cluster<D> {
     pub fn letter(&mut self, from: RaftId, letter: NodeLetter) {
         let Some(linked) = self.linked.get_mut(&from) else { return };
         match letter {
-            NodeLetter::Replica { group, .. } | NodeLetter::Record { group, .. } => {
+            NodeLetter::Replica { group, .. }
+            | NodeLetter::Record { group, .. }
+            | NodeLetter::Refill { group, .. } => {
                 let membership = self.safe.membership.as_ref();
                 let is_member = membership.is_some_and(|it| it.member(from).is_some());
                 if let (Phase::Member(groups), true) = (&mut self.phase, is_member) {
-                    groups.letter(from, group, letter);
+                    match letter {
+                        NodeLetter::Refill { refill, .. } => groups.refill(from, group, refill),
+                        letter => groups.letter(from, group, letter),
+                    }
                 }
             }
             NodeLetter::Found(founding) => self.found_by(from, Membership::of(&founding)),
@@ -389,6 +420,13 @@ impl<D: Disk> Cluster<D> {
         }
     }
 
+    /// The log of a group was opened anew, as [`ClusterActions::reopen`] wanted.
+    pub fn reopened(&mut self, group: u64, log: Reopened<D>) {
+        if let Phase::Member(groups) = &mut self.phase {
+            groups.reopened(group, log);
+        }
+    }
+
     /// What this process says of itself from now on; the rest is filled in.
     pub fn set_status(&mut self, status: NodeStatus) {
         let alarm = |it: &NodeStatus| it.numbers.disk_free_alarm;
@@ -402,7 +440,7 @@ impl<D: Disk> Cluster<D> {
 
     /// All that is to be done now.
     #[must_use]
-    pub fn take_actions(&mut self) -> ClusterActions {
+    pub fn take_actions(&mut self) -> ClusterActions<D> {
         self.look_at_disks();
         if matches!(self.phase, Phase::Member(_)) {
             self.follow_members();
@@ -418,8 +456,10 @@ impl<D: Disk> Cluster<D> {
             let left = self.is_leaving && groups.has_left(told);
             self.actions.send.extend(done.send);
             self.actions.wakes.extend(done.wakes);
+            self.actions.reopen.extend(done.reopen);
             self.actions.told.extend(done.told);
             self.actions.names.extend(done.names);
+            self.actions.noted.extend(done.noted);
             self.actions.left = left;
             self.must_restart |= done.must_restart;
             if let Some(why) = done.failed {

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use leveret_link::hello::RaftId;
 use leveret_link::letters::{GroupStatus, GroupTold, NodeLetter};
 use leveret_log::disk::Disk;
-use leveret_replica::{Change, Content, GroupLog, Lease, Member, MemberId, Members, Step, Votes};
+use leveret_replica::{
+    Change, Content, GroupLog, Lease, Member, MemberId, Members, Refill, Reopened, Reopening, Step,
+    Votes,
+};
 
 use crate::changes::next_step;
 
@@ -36,8 +39,6 @@ pub(crate) struct Groups<D: Disk> {
     /// When all had a tick.
     ticked_ms: Option<u64>,
     is_lent: bool,
-    /// Groups of which it was said that this node cannot catch up.
-    behind: Vec<bool>,
     looked_ms: u64,
     /// When each was last transferred.
     transferred_ms: Vec<Option<u64>>,
@@ -66,14 +67,23 @@ struct Leaving {
 const STAND_TICKS: usize = 2;
 
 /// What the members want done.
-#[derive(Debug, Default)]
-pub(crate) struct GroupActions {
+#[derive(Debug)]
+pub(crate) struct GroupActions<D> {
     pub(crate) send: Vec<(RaftId, NodeLetter)>,
     pub(crate) wakes: Vec<u64>,
+    pub(crate) reopen: Vec<(u64, Reopening<D>)>,
     pub(crate) must_restart: bool,
     pub(crate) failed: Option<String>,
     pub(crate) told: Vec<String>,
     pub(crate) names: Vec<Content>,
+    pub(crate) noted: Vec<String>,
+}
+
+impl<D> Default for GroupActions<D> {
+    fn default() -> Self {
+        let (send, wakes, reopen, told, noted, names) = Default::default();
+        Self { send, wakes, reopen, must_restart: false, failed: None, told, noted, names }
+    }
 }
 
 impl<D: Disk> Groups<D> {
@@ -89,7 +99,6 @@ impl<D: Disk> Groups<D> {
             now_ms: 0,
             ticked_ms: None,
             is_lent: false,
-            behind: vec![false; count],
             looked_ms: 0,
             transferred_ms: vec![None; count],
             last: vec![u64::MAX; count],
@@ -126,6 +135,15 @@ impl<D: Disk> Groups<D> {
 
     pub(crate) fn tell_time(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
+    }
+
+    pub(crate) fn refill(&mut self, from: RaftId, group: u64, refill: Refill) {
+        self.with(group, |member| member.refill(MemberId(from.0), refill));
+    }
+
+    /// The log of a group was opened anew.
+    pub(crate) fn reopened(&mut self, group: u64, log: Reopened<D>) {
+        self.with(group, |member| member.reopened(log));
     }
 
     pub(crate) fn tick(&mut self, now_ms: u64) {
@@ -185,7 +203,7 @@ impl<D: Disk> Groups<D> {
     }
 
     /// All that is to be done.
-    pub(crate) fn take_actions(&mut self, to: &mut GroupActions) {
+    pub(crate) fn take_actions(&mut self, to: &mut GroupActions<D>) {
         // What is kept at once, or comes from the disk at once, has consequences.
         while let Some(index) = self.touched.iter().position(|touched| *touched) {
             if let (Some(member), Some(touched)) =
@@ -194,12 +212,16 @@ impl<D: Disk> Groups<D> {
                 *touched = false;
                 let actions = member.take_actions();
                 let group = index as u64;
+                to.reopen.extend(member.take_reopening().map(|log| (group, log)));
                 for (id, message, copies) in actions.messages {
                     let letter = NodeLetter::Replica { group, message, copies };
                     to.send.push((RaftId(id.0), letter));
                 }
                 for (id, letter) in actions.records {
                     to.send.push((RaftId(id.0), NodeLetter::Record { group, letter }));
+                }
+                for (id, refill) in actions.refill {
+                    to.send.push((RaftId(id.0), NodeLetter::Refill { group, refill }));
                 }
                 for (word, ticket) in actions.keep {
                     self.votes.keep(group, word, ticket);
@@ -208,16 +230,9 @@ impl<D: Disk> Groups<D> {
                     to.wakes.push(group);
                 }
                 to.names.extend(actions.contents);
-                to.told.extend(actions.told.into_iter().map(|it| format!("group {group}: {it}")));
-                if let (Some(point), Some(said)) = (actions.behind, self.behind.get_mut(index))
-                    && !std::mem::replace(said, true)
-                {
-                    to.told.push(format!(
-                        "group {group}: this node was away for too long: the node that leads has what it lacks up to {} no more as it \
-                         was, and another copy cannot be fetched yet. It stays behind, and cannot lead",
-                        point.at
-                    ));
-                }
+                let of_group = |it| format!("group {group}: {it}");
+                to.told.extend(actions.told.into_iter().map(of_group));
+                to.noted.extend(actions.noted.into_iter().map(of_group));
                 // A node that leaves has stopped its broker: nothing is left to begin anew for.
                 to.must_restart |= actions.must_restart && self.leaving.is_none();
                 if let Some(why) = actions.failed {
@@ -482,6 +497,8 @@ impl<D: Disk> Groups<D> {
                     .iter()
                     .map(|(id, number)| (RaftId(id.0), *number))
                     .collect(),
+                refill_here: status.refill.map_or(0, |it| it.here),
+                refill_of: status.refill.map_or(0, |it| it.of),
             }
         });
         rows.collect()

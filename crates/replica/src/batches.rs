@@ -45,6 +45,12 @@ pub trait Batches {
     /// What the log begins behind.
     fn point(&self) -> Point;
 
+    /// The members of the point are those as of this batch, which all agreed upon. It is behind the point where the list of files knows of
+    /// later changes: what is between is there, too.
+    fn applied(&self) -> u64 {
+        self.point().at.number
+    }
+
     /// The last batch, that of the point if there is none behind it.
     fn last(&self) -> BatchName;
 

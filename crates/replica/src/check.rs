@@ -64,8 +64,6 @@ pub(crate) struct Receiver<'a> {
     /// Of this term, as far as it is known.
     pub(crate) leader: Option<MemberId>,
     pub(crate) agreed: u64,
-    /// Whether it has lost what it had acknowledged, and knows, or may have and not know.
-    pub(crate) lacks: bool,
     pub(crate) log: &'a Entries,
 }
 
@@ -93,13 +91,8 @@ impl Receiver<'_> {
                     self.check_agreed(batches)?;
                 }
             }
-            // A heartbeat of the past is answered, and does nothing.
-            Body::Heartbeat { agreed, .. } => {
-                self.check_leader(from, term)?;
-                if term >= self.term && !self.lacks {
-                    bound(*agreed, last)?;
-                }
-            }
+            // One of the past is answered, and does nothing. One that speaks of more than is here tells that something was lost.
+            Body::Heartbeat { .. } => self.check_leader(from, term)?,
             Body::Behind { point } => {
                 self.check_leader(from, term)?;
                 if point.at.term > term || point.at.number == 0 {

@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use leveret_log::disk::{Disk, Point};
-use leveret_log::file::BatchCopy;
+use leveret_log::file::{BatchCopy, NoBatch};
 use leveret_log::{BatchName, FileLog, Offset};
+
+use crate::files::{Given, Wanted};
 
 /// Shared by a lent log and its member.
 pub struct Desk {
@@ -37,7 +39,9 @@ pub(crate) struct Reports {
     /// Files wait to go until its list of files knows a later point.
     pub(crate) wants_point: bool,
     /// Batches that were asked for, and why one cannot be had.
-    pub(crate) read: Vec<(u64, Result<BatchCopy, String>)>,
+    pub(crate) read: Vec<(u64, Result<BatchCopy, NoBatch>)>,
+    /// Files that were asked for.
+    pub(crate) files: Given,
     /// Records that are damaged here.
     pub(crate) damaged: Vec<Offset>,
     /// Its shard is to have a turn.
@@ -58,12 +62,14 @@ impl Reports {
             && self.made.is_empty()
             && self.read.is_empty()
             && self.damaged.is_empty()
+            && self.files.is_empty()
     }
 
     fn add(&mut self, more: Self) {
         self.made.extend(more.made);
         self.read.extend(more.read);
         self.damaged.extend(more.damaged);
+        self.files.add(more.files);
         self.stored = more.stored.or(self.stored);
         self.point = more.point.or(self.point);
         self.wants_turn |= more.wants_turn;
@@ -82,6 +88,8 @@ pub(crate) struct Orders {
     pub(crate) wanted: Vec<RangeInclusive<u64>>,
     /// Damaged records, as another member has them; none if nobody has them whole.
     pub(crate) mended: Vec<(Offset, Option<Bytes>)>,
+    /// Files that somebody lacks.
+    pub(crate) files: Wanted,
     /// Changes of members that are to be written.
     pub(crate) members: Vec<Vec<u8>>,
     /// What its list of files is to know before files go.
@@ -100,14 +108,12 @@ pub(crate) struct Hold {
     /// the disk.
     pub(crate) lacked: u64,
     pub(crate) bytes: u64,
-    /// Those from this one on stay in any case.
-    pub(crate) needed: u64,
 }
 
 impl Default for Hold {
     /// None.
     fn default() -> Self {
-        Self { lacked: u64::MAX, bytes: 0, needed: u64::MAX }
+        Self { lacked: u64::MAX, bytes: 0 }
     }
 }
 
@@ -115,8 +121,7 @@ impl Hold {
     pub(crate) fn apply<D: Disk>(self, log: &mut FileLog<D>) {
         // Where there is little room what is kept for others alone goes: they get files in place of batches.
         let bytes = if log.wants_room() { 0 } else { self.bytes };
-        let lacked = self.lacked.max(log.batches_within(bytes));
-        log.hold_batches(lacked.min(self.needed));
+        log.hold_batches(self.lacked.max(log.batches_within(bytes)));
     }
 }
 
@@ -126,6 +131,7 @@ impl Default for Orders {
             agreed: BatchName::NONE,
             wanted: Vec::new(),
             mended: Vec::new(),
+            files: Wanted::default(),
             members: Vec::new(),
             point: None,
             let_go_of: 0,
@@ -170,7 +176,8 @@ impl Desk {
         let (wanted, members) =
             (std::mem::take(&mut orders.wanted), std::mem::take(&mut orders.members));
         let (point, mended) = (orders.point.take(), std::mem::take(&mut orders.mended));
-        Orders { wanted, members, point, mended, ..orders.clone() }
+        let files = std::mem::take(&mut orders.files);
+        Orders { wanted, members, point, mended, files, ..orders.clone() }
     }
 }
 

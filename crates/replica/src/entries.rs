@@ -37,10 +37,11 @@ impl Entries {
     /// Those of a log that is opened.
     pub(crate) fn of<B: Batches>(batches: &B, word: &Word) -> Self {
         let point = batches.point();
+        let known = batches.applied().clamp(point.at.number, batches.last().number);
         let start = HardState {
             term: word.term,
             vote: word.vote.map_or(0, |id| id.0),
-            commit: batches.agreed().clamp(point.at.number, batches.last().number),
+            commit: batches.agreed().clamp(known, batches.last().number),
             ..HardState::default()
         };
         let last = point.at.number;
@@ -50,6 +51,7 @@ impl Entries {
         for number in last + 1..=batches.last().number {
             entries.extend(batches.batch(number));
         }
+        entries.applied.at = entries.name_of(known).unwrap_or_default();
         entries
     }
 
@@ -77,8 +79,12 @@ impl Entries {
         self.term_of(name.number) == Some(name.term)
     }
 
-    /// The last batch that is not ahead of this one.
-    pub(crate) fn last_not_above(&self, BatchName { number, term }: BatchName) -> u64 {
+    /// The last batch that is not ahead of this one; 0 if there is none.
+    pub(crate) fn last_not_above(&self, name: BatchName) -> u64 {
+        if self.point.at > name {
+            return 0;
+        }
+        let BatchName { number, term } = name;
         let next = self.runs.iter().find(|(_, of)| *of > term);
         let end = next.map_or(self.last, |(first, _)| first - 1);
         let is_of = self.term_of(end) == Some(term);
@@ -120,7 +126,8 @@ impl Entries {
         self.point = point;
     }
 
-    /// The point that the log would have if it began behind this batch, if that is applied.
+    /// The point that the log would have if it began behind this batch, if that is applied. (Behind one that a start found it has the
+    /// members that this knew.)
     pub(crate) fn point_at(&self, number: u64) -> Option<Point> {
         if number < self.point.at.number || number > self.applied.at.number {
             return None;
@@ -157,10 +164,6 @@ impl Entries {
     /// What a snapshot made now would end with.
     pub(crate) fn applied(&self) -> &Point {
         &self.applied
-    }
-
-    pub(crate) fn first_change(&self) -> Option<u64> {
-        self.changes.keys().next().copied()
     }
 
     /// What the last change that names a member calls it.

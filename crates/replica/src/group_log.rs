@@ -17,6 +17,7 @@ use leveret_log::{
 };
 
 use crate::desk::{Desk, Hold, Reports};
+use crate::files::Wanted;
 
 /// Bytes of batches that are given at once to who lacks some.
 pub(crate) const GIVEN_BYTES: u64 = 1 << 20;
@@ -41,6 +42,8 @@ struct Lent {
     point: BatchName,
     /// Batches that are being read for others.
     wanted: Vec<RangeInclusive<u64>>,
+    /// Files that are wanted by others.
+    files: Wanted,
     hold: Hold,
     /// What was held when there was little room.
     wants_room: bool,
@@ -91,6 +94,7 @@ impl<D: Disk> GroupLog<D> {
             stored: BatchName::NONE,
             point: BatchName::NONE,
             wanted: Vec::new(),
+            files: Wanted::default(),
             hold: Hold::default(),
             wants_room: false,
             pause: None,
@@ -230,6 +234,10 @@ impl Lent {
         reports.wants_turn = calls;
         self.wanted.extend(orders.wanted);
         self.read(log, &mut reports);
+        self.files.add(orders.files);
+        if !self.files.is_empty() {
+            self.files.look(log, &mut reports.files);
+        }
         let (stored, point) = (log.stored(), log.point());
         reports.stored = (stored != self.stored).then_some(stored);
         reports.point = (point != self.point).then_some(point);
@@ -270,7 +278,7 @@ impl Lent {
                     // The last ones may not be made yet.
                     Err(NoBatch::ToCome | NoBatch::NotYet) => return number == *range.start(),
                     Err(error) => {
-                        reports.read.push((number, Err(error.to_string())));
+                        reports.read.push((number, Err(error)));
                         return false;
                     }
                 }

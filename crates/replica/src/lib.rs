@@ -36,6 +36,7 @@ mod check;
 mod desk;
 mod dice;
 mod entries;
+mod files;
 mod group_log;
 mod lease;
 mod member;
@@ -53,10 +54,14 @@ mod tests;
 pub use batches::{Batch, Batches, Point};
 pub use check::Breach;
 pub use desk::Desk;
+pub use files::Refill;
 pub use group_log::GroupLog;
 pub use lease::Lease;
 pub use leveret_log::BatchName;
-pub use member::{Content, Member, MemberActions, MemberError, MemberStatus, RecordLetter};
+pub use member::{
+    Content, Member, MemberActions, MemberError, MemberStatus, RecordLetter, Refilling, Reopened,
+    Reopening,
+};
 pub use members::{Change, MemberId, Members, Step};
 #[cfg(test)]
 pub(crate) use memory::MemoryBatches;

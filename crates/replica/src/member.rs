@@ -15,6 +15,8 @@
 mod changes;
 mod contents;
 mod lent;
+mod opening;
+mod refill;
 mod repair;
 mod sending;
 
@@ -22,11 +24,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use leveret_log::disk::Disk;
-use leveret_log::file::{BatchCopy, Inspected, NoBatch, OnDamage, OpenError, Options, Report};
+use leveret_log::file::{BatchCopy, NoBatch, OpenError, Options, Report};
 use leveret_log::{BatchName, FileLog};
 
 use crate::batches::{Batch, Batches, NoBytes, Point};
 use crate::desk::{Desk, Hold, Reports};
+use crate::files::Refill;
 use crate::group_log::GroupLog;
 use crate::lease::Lease;
 use crate::members::{Change, MemberId, Members};
@@ -36,9 +39,13 @@ use crate::replica::{GroupFacts, NotNow, Replica, Settings};
 pub use contents::Content;
 use contents::Telling;
 use lent::LentLog;
+use opening::open;
+use refill::{Giving, Taking};
 use repair::Repairs;
 use sending::Sending;
 
+pub use opening::{Reopened, Reopening};
+pub use refill::Refilling;
 pub use repair::RecordLetter;
 
 /// Why a member cannot be opened. It neither votes nor stands, and acknowledges nothing.
@@ -62,6 +69,9 @@ pub enum MemberError {
     /// A change of members cannot be read.
     #[error("{0} is a change of members that this version cannot read")]
     Change(BatchName),
+    /// Who is a member as of the point of its list of files cannot be read.
+    #[error("this version cannot read who is a member as of {0}")]
+    Point(BatchName),
     /// Its log begins behind nothing, or before the group did.
     #[error("the log begins behind {found}, and its group's behind {point}: it is another group's")]
     OtherGroup {
@@ -80,6 +90,8 @@ pub struct MemberActions {
     pub messages: Vec<(MemberId, Message, Vec<BatchCopy>)>,
     /// The same, of single records.
     pub records: Vec<(MemberId, RecordLetter)>,
+    /// What other members are told of files, beside those.
+    pub refill: Vec<(MemberId, Refill)>,
     /// Words to be kept; what is kept is told with [`Member::kept`].
     pub keep: Vec<(Word, Ticket)>,
     /// The lent log's shard is to have a turn.
@@ -88,14 +100,14 @@ pub struct MemberActions {
     pub roles: Vec<Role>,
     /// What its log is about, in order, once that is to be [told](Member::tell_contents).
     pub contents: Vec<Content>,
-    /// What it lacks no other member has as batches any more, but in a snapshot of this or a later one.
-    pub behind: Option<Point>,
     /// Its log was lent, and others decide now: what it did that is not agreed upon is to be forgotten. The process starts anew.
     pub must_restart: bool,
     /// Its disk failed: the process ends.
     pub failed: Option<String>,
-    /// For people.
+    /// For people: warnings.
     pub told: Vec<String>,
+    /// For people: what is well again.
+    pub noted: Vec<String>,
 }
 
 /// How far a member is.
@@ -109,6 +121,8 @@ pub struct MemberStatus {
     pub agreed: BatchName,
     /// What it once acknowledged and does not have.
     pub lacks: Option<BatchName>,
+    /// It takes files of its leader in place of its log, and has so much of them.
+    pub refill: Option<Refilling>,
     /// Who is in the group, as far as it knows.
     pub members: Members,
     /// Of a leader: how far the log of each other member is known to be as its own.
@@ -118,6 +132,7 @@ pub struct MemberStatus {
 /// What a start finds.
 struct Opened {
     point: Point,
+    applied: u64,
     last: BatchName,
     agreed: u64,
     batches: BTreeMap<u64, Batch>,
@@ -126,6 +141,10 @@ struct Opened {
 impl Batches for Opened {
     fn point(&self) -> Point {
         self.point.clone()
+    }
+
+    fn applied(&self) -> u64 {
+        self.applied
     }
 
     fn last(&self) -> BatchName {
@@ -151,6 +170,13 @@ pub struct Member<D: Disk> {
     /// A term was begun since it was opened.
     has_led: bool,
     lent: Option<LentLog>,
+    /// It is being opened anew.
+    is_reopening: bool,
+    reopening: Option<Reopening<D>>,
+    giving: Giving,
+    taking: Option<Taking>,
+    /// What was told of: it lacks something.
+    has_told_lack: bool,
     tasks: Tasks,
     kept: Ticket,
     /// Of batches that are to be copied.
@@ -175,7 +201,8 @@ pub struct Member<D: Disk> {
 
 impl<D: Disk> Member<D> {
     /// Opens the log on `disk` as a follower's. `word` is what is kept of this group: the default if it never gave any, none if
-    /// that is damaged or was forgotten. A newly founded group has the same `point` on all its members: its log begins behind it.
+    /// that is damaged or was forgotten. A newly founded group has the same `point` on all its members: its log begins behind it. Who
+    /// came later has that, too, and lacks all behind it. Once the list of files has a point, that says who is a member.
     /// Of the options `follows`, `until` and `begins_behind` are this function's.
     pub fn open(
         id: MemberId,
@@ -198,13 +225,18 @@ impl<D: Disk> Member<D> {
             let name = BatchName { number, term: log.term_of(number).unwrap_or(0) };
             changes.insert(number, changes::decode(&bytes).ok_or(MemberError::Change(name))?);
         }
+        let listed = log.listed_point().map(|it| changes::of_log(it).ok_or(it.at)).transpose();
+        let listed = listed.map_err(MemberError::Point)?;
+        let applied = listed.as_ref().map_or(0, |it| it.at.number).max(found.number);
+        let members = listed.map_or(point.members, |it| it.members);
         let last = log.last();
         let batch = |number| {
             let name = BatchName { number, term: log.term_of(number)? };
             Some((number, Batch { name, change: changes.get(&number).cloned() }))
         };
         let opened = Opened {
-            point: Point { at: found, members: point.members },
+            point: Point { at: found, members },
+            applied,
             last,
             agreed: log.applied().map_or(0, |it| it.number).max(found.number),
             batches: (found.number + 1..=last.number).filter_map(batch).collect(),
@@ -217,6 +249,11 @@ impl<D: Disk> Member<D> {
             log: Some(Box::new(log)),
             has_led: false,
             lent: None,
+            is_reopening: false,
+            reopening: None,
+            giving: Giving::default(),
+            taking: None,
+            has_told_lack: false,
             tasks: Tasks::default(),
             kept: Ticket(0),
             copies: BTreeMap::new(),
@@ -284,6 +321,7 @@ impl<D: Disk> Member<D> {
         self.sending.give_up(self.now_ms, self.settings.patience_ms());
         self.repair();
         self.hold();
+        self.tick_files();
         self.go_on();
     }
 
@@ -335,8 +373,18 @@ impl<D: Disk> Member<D> {
         let is_out = self.is_out();
         let Some(lent) = self.lent.as_mut().filter(|_| !is_out) else { return };
         let reports = lent.desk().take_reports();
-        let Reports { made, stored, point, wants_point, read, damaged, wants_turn, pause, failed } =
-            reports;
+        let Reports {
+            made,
+            stored,
+            point,
+            wants_point,
+            read,
+            damaged,
+            files,
+            wants_turn,
+            pause,
+            failed,
+        } = reports;
         for (name, batch) in made {
             // What the replica wanted it has.
             if batch.members().is_none() {
@@ -347,12 +395,14 @@ impl<D: Disk> Member<D> {
         lent.stored = stored.unwrap_or(lent.stored);
         lent.paused = pause.or(lent.paused);
         for (number, batch) in read {
-            let error = lent.take_read(number, batch);
+            // For what is gone they get files.
+            let error = lent.take_read(number, batch).filter(|it| *it != NoBatch::Gone);
             self.actions
                 .told
                 .extend(error.map(|it| format!("batch {number} is lacked by others: {it}")));
         }
         self.actions.wakes_log |= wants_turn;
+        self.give(files);
         if let Some(failed) = failed {
             return self.fail(failed);
         }
@@ -439,6 +489,7 @@ impl<D: Disk> Member<D> {
         self.lent = Some(LentLog::new(desk.clone(), (agreed, log.last().number), cuts, bytes));
         self.waiting.clear();
         self.hold();
+        self.hand_over_files();
         Some(GroupLog::lent(*log, desk))
     }
 
@@ -475,6 +526,7 @@ impl<D: Disk> Member<D> {
             stored: self.replica.sure().min(self.replica.last().number),
             agreed: self.replica.agreed(),
             lacks: self.replica.lacks(),
+            refill: self.taking.as_ref().map(Taking::progress),
             matched: others.into_iter().filter_map(matched).collect(),
             members,
         }
@@ -540,7 +592,9 @@ impl<D: Disk> Member<D> {
         let is_deposed = |role: &Role| matches!(role, Role::Deposed { .. });
         self.is_restarting |= self.lent.is_some() && roles.iter().any(is_deposed);
         self.actions.roles.extend(roles);
-        self.actions.behind = behind.or_else(|| self.actions.behind.take());
+        if behind.is_some() {
+            self.take_files(true);
+        }
     }
 
     /// Does whatever can be done, until nothing can.
@@ -562,6 +616,25 @@ impl<D: Disk> Member<D> {
         self.pause();
         self.send();
         self.read_for_others();
+        self.tell_lack();
+    }
+
+    fn tell_lack(&mut self) {
+        let lacks = self.replica.lacks();
+        // What is on its way to the disk is not there.
+        let is_busy = self.is_reopening || self.is_installing();
+        if lacks.is_some() == self.has_told_lack || lacks.is_none() && is_busy {
+            return;
+        }
+        self.has_told_lack = lacks.is_some();
+        let last = self.replica.last();
+        match lacks {
+            Some(lacks) => self.actions.told.push(format!(
+                "this node's log ends with {last}, and once went up to {lacks}: it gets what it lacks from the others, and neither leads \
+                 before nor votes for who has less"
+            )),
+            None => self.actions.noted.push(format!("this node lacks nothing any more of what it once had: {last}")),
+        }
     }
 
     /// Tells more of what the log is about.
@@ -578,6 +651,10 @@ impl<D: Disk> Member<D> {
             self.fail(error.to_string());
             return false;
         }
+        if log.is_installed() {
+            self.open_installed();
+            return false;
+        }
         let (stored, point) = (log.stored().number, log.point());
         let mut has_news = false;
         while let Some(stored) = self.waiting.pop_front_if(|it| it.name.number <= stored) {
@@ -586,6 +663,8 @@ impl<D: Disk> Member<D> {
             has_news = true;
         }
         self.begin_behind(point);
+        self.look_for_files();
+        self.take_files(false);
         has_news
     }
 
@@ -654,6 +733,9 @@ impl<D: Disk> Member<D> {
         if matches!(task, Task::Keep(..)) {
             return true;
         }
+        if self.is_reopening || self.is_installing() {
+            return false;
+        }
         let Some(log) = &mut self.log else {
             // Others decide what the log is.
             self.is_restarting |= !is_change;
@@ -677,12 +759,53 @@ impl<D: Disk> Member<D> {
 
     /// Opens the log anew, as a follower's: it led, or was about to.
     fn follow(&mut self) {
-        let Some(log) = self.log.take() else { return };
-        match open(log.into_disk(), &self.options, self.told) {
-            Ok((log, _)) => {
+        if let Some(log) = self.log.take() {
+            self.reopen(*log);
+        }
+    }
+
+    fn reopen(&mut self, log: FileLog<D>) {
+        let (options, agreed) = (self.options.clone(), self.told);
+        self.reopening = Some(Reopening { disk: log.into_disk(), options, agreed });
+        self.is_reopening = true;
+    }
+
+    /// The files are others than the log's: it is opened anew.
+    fn open_installed(&mut self) {
+        let installing = self.taking.as_ref().and_then(Taking::installing);
+        let (Some((at, cuts)), Some(log)) = (installing, self.log.take()) else { return };
+        self.told = at;
+        self.waiting.clear();
+        self.waiting.push_back(Stored { name: at, cuts });
+        // What was kept of the log before may be of batches that are no more.
+        self.telling = self.telling.take().map(|_| Telling::new());
+        self.reopen(*log);
+    }
+
+    fn is_installing(&self) -> bool {
+        self.taking.as_ref().is_some_and(|it| it.installing().is_some())
+    }
+
+    /// A log that is to be opened anew, which takes as long as a start: on another thread than the one that all groups need. What
+    /// came of it goes to [`reopened`](Self::reopened). To be asked after each [`take_actions`](Self::take_actions).
+    pub fn take_reopening(&mut self) -> Option<Reopening<D>> {
+        self.reopening.take()
+    }
+
+    /// The log was opened anew.
+    pub fn reopened(&mut self, reopened: Reopened<D>) {
+        if self.is_out() {
+            return;
+        }
+        match reopened.0 {
+            Ok(log) => {
                 self.log = Some(Box::new(log));
-                self.has_led = false;
+                (self.has_led, self.is_reopening) = (false, false);
                 self.hold();
+                if self.is_installing() {
+                    self.refilled();
+                }
+                self.go_on();
             }
             Err(error) => self.fail(error.to_string()),
         }
@@ -726,7 +849,11 @@ impl<D: Disk> Member<D> {
                 self.waiting.push_back(Stored { name, cuts });
             }
             Task::Install(Point { at, .. }) => {
-                return Err(format!("nobody has a snapshot of {at}"));
+                if log.arrived().is_none_or(|it| it.at != at) {
+                    return Err(format!("the files up to {at} are not there"));
+                }
+                log.install();
+                self.taking.iter_mut().for_each(|it| it.install(at, cuts));
             }
             Task::Keep(..) => {}
         }
@@ -737,10 +864,14 @@ impl<D: Disk> Member<D> {
     fn tell_agreed(&mut self) {
         let agreed = self.replica.agreed();
         if let Some(lent) = &mut self.lent {
-            self.actions.wakes_log |= lent.agree(agreed);
+            if lent.agree(agreed) {
+                self.actions.wakes_log = true;
+                self.order_manifest();
+            }
             return;
         }
-        let Some(log) = self.log.as_mut().filter(|_| self.tasks.is_empty()) else { return };
+        let is_other = !self.tasks.is_empty() || self.is_installing();
+        let Some(log) = self.log.as_mut().filter(|_| !is_other) else { return };
         if agreed.number > self.told.number && log.term_of(agreed.number).is_some() {
             match log.apply_to(agreed) {
                 Ok(()) => self.told = agreed,
@@ -767,13 +898,14 @@ impl<D: Disk> Member<D> {
         if self.sending.is_empty() {
             return;
         }
-        let Self { replica, log, lent, tasks, waiting, sending, actions, .. } = self;
+        let Self { replica, log, is_reopening, lent, tasks, waiting, sending, actions, .. } = self;
         let mut calls = false;
         let copy = |name: BatchName, last: u64| {
             if let Some(lent) = lent.as_mut() {
                 return lent.copy(name, last, &mut calls);
             }
-            let Some(log) = log else { return Err(NoBytes::Gone) };
+            let nothing = if *is_reopening { NoBytes::ToCome } else { NoBytes::Gone };
+            let Some(log) = log else { return Err(nothing) };
             let is_to_come = !tasks.is_empty() || waiting.iter().any(|it| it.name == name);
             let missing = if is_to_come { NoBytes::ToCome } else { NoBytes::Gone };
             if log.term_of(name.number) != Some(name.term) {
@@ -794,13 +926,12 @@ impl<D: Disk> Member<D> {
         actions.wakes_log |= calls;
     }
 
-    /// Has batches stay that others lack, or may lack, and changes of members: nothing else tells a start of those.
+    /// Has batches stay that others lack, or may lack.
     fn hold(&mut self) {
-        let needed = self.replica.first_change().unwrap_or(u64::MAX);
         let bytes = self.settings.held_bytes;
         let Some(lent) = &mut self.lent else {
             // Whom it may lead it does not know.
-            let hold = Hold { lacked: 0, bytes: bytes / 16, needed };
+            let hold = Hold { lacked: 0, bytes: bytes / 16 };
             self.log.iter_mut().for_each(|log| hold.apply(log));
             return;
         };
@@ -816,7 +947,7 @@ impl<D: Disk> Member<D> {
         let since_ms = self.now_ms.saturating_sub(2 * self.settings.patience_ms());
         let hears = |id: &MemberId| heard.get(id).is_some_and(|&at| at >= since_ms);
         let near = have.iter().filter(|it| hears(&it.0)).map(|it| it.1).min().unwrap_or(last);
-        lent.hold(near + 1, Hold { lacked, bytes, needed });
+        lent.hold(near + 1, Hold { lacked, bytes });
     }
 
     /// The log begins behind this batch, as far as others can have it.
@@ -826,25 +957,6 @@ impl<D: Disk> Member<D> {
         }
         let point = self.replica.point_at(at.number).filter(|point| point.at == at);
         point.into_iter().for_each(|point| self.replica.begin_behind(point));
-    }
-}
-
-/// Opens a log as a follower's. Nothing is changed in one that is damaged.
-fn open<D: Disk>(
-    disk: D,
-    options: &Options,
-    agreed: BatchName,
-) -> Result<(FileLog<D>, Report), MemberError> {
-    let options = Options { follows: Some(agreed), ..options.clone() };
-    match FileLog::inspect(disk, options, &mut |_| {})? {
-        whole @ Inspected::Whole(..) => Ok(whole.open(&mut |_| {})?),
-        Inspected::Damaged(disk, options) => {
-            let options = Options { on_damage: OnDamage::Refuse, ..options };
-            match FileLog::inspect(disk, options, &mut |_| {}) {
-                Err(error) => Err(MemberError::Damaged(error)),
-                Ok(found) => Ok(found.open(&mut |_| {})?),
-            }
-        }
     }
 }
 

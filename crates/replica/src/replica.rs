@@ -109,8 +109,6 @@ pub struct Replica {
     /// What was acknowledged and voted may be forgotten: it votes for nobody, and then for no log that is behind this.
     is_unsure: bool,
     floor: BatchName,
-    /// The last term whose leader was found to reckon with no more than this log has.
-    reckoned: u64,
     held: Vec<Held>,
     readies: VecDeque<Ready>,
     agreed: BatchName,
@@ -155,7 +153,8 @@ impl Replica {
         let log = Entries::of(batches, &word);
         assert_eq!(point.number == 0, point.term == 0, "only before the first batch is term 0");
         let last = log.last();
-        let agreed = batches.agreed().clamp(point.number, last.number);
+        let known = log.applied().at.number;
+        let agreed = batches.agreed().clamp(known, last.number);
         let agreed = log.name_of(agreed).unwrap_or_default();
         let lacks = Some(word.mark).filter(|mark| *mark > last);
         let marked = log.last_not_above(word.mark);
@@ -163,7 +162,7 @@ impl Replica {
             id: id.0,
             election_tick: settings.election_ticks,
             heartbeat_tick: 1,
-            applied: point.number,
+            applied: known,
             max_size_per_msg: settings.append_batches * ENTRY_BYTES,
             max_inflight_msgs: settings.appends,
             check_quorum: true,
@@ -193,7 +192,6 @@ impl Replica {
             heard: Vec::new(),
             is_unsure: false,
             floor: BatchName::NONE,
-            reckoned: 0,
             held: Vec::new(),
             readies: VecDeque::new(),
             agreed,
@@ -339,7 +337,6 @@ impl Replica {
             term: self.term(),
             leader: self.leader(),
             agreed: self.agreed.number,
-            lacks: self.lacks.is_some() || self.reckoned < self.term(),
             log: self.log(),
         };
         receiver.check(from, &message)?;
@@ -350,23 +347,15 @@ impl Replica {
         }
         let Message { term, body } = message;
         self.heed_leases(from, term, &body);
-        let last = self.last();
-        match body {
-            // What a leader sends is behind what it counts.
-            Body::Append { before, .. } if term >= self.term() && before.number <= last.number => {
-                self.reckoned = term;
-            }
-            // It says no more than this member acknowledged: the disk is an older copy.
-            Body::Heartbeat { agreed, .. }
-                if term == self.term() && self.reckoned < term && agreed > last.number =>
-            {
-                output.messages.push((from, Message { term, body: Body::Lacks { last } }));
-            }
-            _ => {}
-        }
         match body {
             Body::Behind { point } if !self.is_here(&point) => {
                 output.behind = Some(point);
+                // It may have what follows on what is agreed upon here, and not know how far that is.
+                let number = self.agreed.number.min(self.sure());
+                if number > 0 && term == self.term() && self.voted <= self.kept {
+                    let message = Message { term, body: Body::Appended { number } };
+                    output.messages.push((from, message));
+                }
                 return Ok(output);
             }
             Body::Lacks { last } => {
@@ -374,7 +363,7 @@ impl Replica {
                 self.drain(NewEntries::Engine, &mut output);
             }
             mut body => {
-                let batches = self.heed(from, &mut body, &mut output);
+                let batches = self.heed((from, term), &mut body, &mut output);
                 // What a member that was removed answers does not matter any more.
                 let _ = self.node.step(engine::to_engine(from, self.id, Message { term, body }));
                 // A leader that hears of its election begins with a batch of its own.
@@ -408,11 +397,6 @@ impl Replica {
     /// Where its log begins for others.
     pub(crate) fn point(&self) -> &Point {
         self.log().point()
-    }
-
-    /// The first change of members behind the point.
-    pub(crate) fn first_change(&self) -> Option<u64> {
-        self.log().first_change()
     }
 
     /// The name of the batch of this number, if it is in the log and behind its point.
@@ -515,9 +499,14 @@ impl Replica {
         self.node.store()
     }
 
+    /// Whether the log has this batch, or had it and began behind a later one.
+    pub(crate) fn has(&self, name: BatchName) -> bool {
+        name.number <= self.agreed.number || self.log().has(name)
+    }
+
     /// Whether nothing of a snapshot that ends so is needed.
     fn is_here(&self, point: &Point) -> bool {
-        point.at.number <= self.agreed.number || self.log().has(point.at)
+        self.has(point.at)
     }
 
     /// Whether a time-out may make it stand. One that has lost something may not, nor one that lacks what is agreed upon or whose snapshot

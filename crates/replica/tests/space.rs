@@ -17,6 +17,9 @@ fn take(member: &mut Member<SimDisk>) -> Taken {
     let mut all = Taken::default();
     loop {
         let actions = member.take_actions();
+        if let Some(log) = member.take_reopening() {
+            member.reopened(log.open());
+        }
         let last = actions.keep.last().map(|(_, ticket)| *ticket);
         all.messages.extend(actions.messages);
         all.wakes_log |= actions.wakes_log;

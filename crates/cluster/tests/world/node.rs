@@ -321,7 +321,7 @@ impl Node {
     }
 
     /// One step of its process: disks, time, logs.
-    pub(crate) fn step(&mut self, now_ms: u64) -> ClusterActions {
+    pub(crate) fn step(&mut self, now_ms: u64) -> ClusterActions<SimDisk> {
         if self.process.is_none() || self.paused_ms > now_ms {
             return ClusterActions::default();
         }
@@ -371,7 +371,7 @@ impl Node {
     }
 
     /// What the cluster wants done, but for what others have to do.
-    pub(crate) fn act(&mut self, now_ms: u64) -> ClusterActions {
+    pub(crate) fn act(&mut self, now_ms: u64) -> ClusterActions<SimDisk> {
         let Some(process) = &mut self.process else { return ClusterActions::default() };
         let mut actions = process.cluster.take_actions();
         for content in std::mem::take(&mut actions.names) {
@@ -387,6 +387,9 @@ impl Node {
             } else {
                 process.follower.take(content, &self.told);
             }
+        }
+        for (group, log) in actions.reopen.drain(..) {
+            process.cluster.reopened(group, log.open());
         }
         process.lease = process.cluster.lease();
         assert_eq!(actions.failed, None, "{}: its disks work", self.name);

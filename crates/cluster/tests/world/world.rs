@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use leveret_cluster::{ClusterActions, Identity, NodeRow, Standing};
 use leveret_link::hello::{Handshake, Members as _, Peer, RaftId, Secret, Urgency};
 use leveret_link::letters::NodeLetter;
-use leveret_log::disk::Faults;
+use leveret_log::disk::{Faults, SimDisk};
 
 use crate::dice::Dice;
 use crate::node::{Confirmed, Node};
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    fn act(&mut self, at: usize, actions: ClusterActions) {
+    fn act(&mut self, at: usize, actions: ClusterActions<SimDisk>) {
         self.told.extend(actions.told);
         if let Some((_, members)) = actions.links {
             let is_gone = |id: &RaftId| members.is_forgotten(*id);

@@ -5,6 +5,9 @@
 //! member       8 bytes: a Raft id
 //! step         u8: 1 votes, 2 learns, 3 goes | member
 //! batch        name | option of list of steps | varint segment | varint position | beginning bytes | bytes
+//! file         varint segment, generation
+//! manifest     name, bytes of members | list of: file | varint through, first, as of, mark, length | bool sealed
+//! piece        file | varint mark, position, length
 //! ```
 //!
 //! The bytes of a batch are written from where they are. They are read in one piece, as a follower's log takes them so: what came in
@@ -12,10 +15,11 @@
 
 use std::num::NonZeroU128;
 
-use leveret_log::file::BatchCopy;
+use leveret_log::disk::{FileName, Heading, Point as LogPoint};
+use leveret_log::file::{BatchCopy, Manifest, ManifestFile, PieceCopy, PieceName};
 use leveret_log::{BatchName, Offset};
 use leveret_replica::{
-    Batch, Body, Change, GroupFacts, MemberId, Members, Message, Point, RecordLetter, Step,
+    Batch, Body, Change, GroupFacts, MemberId, Members, Message, Point, RecordLetter, Refill, Step,
 };
 use leveret_topology::GroupId;
 
@@ -38,6 +42,13 @@ pub enum NodeLetter {
         message: Message,
         /// The bytes of an [`Append`](Body::Append)'s batches, in their order; else none.
         copies: Vec<BatchCopy>,
+    },
+    /// The same, of files in place of batches.
+    Refill {
+        /// The group; below 65,536.
+        group: u64,
+        /// What is said.
+        refill: Refill,
     },
     /// The founder to each node: the cluster is this.
     Found(Founding),
@@ -134,6 +145,10 @@ pub struct GroupStatus {
     pub agreed: u64,
     /// A leader's: how far each other member has the log, as far as it is known.
     pub matched: Vec<(RaftId, u64)>,
+    /// Bytes of the leader's files that it has, while it takes them in place of its own.
+    pub refill_here: u64,
+    /// Of so many; 0 if it takes none, or does not know yet.
+    pub refill_of: u64,
 }
 
 /// A process in numbers. Those that a node's version does not have are 0.
@@ -191,11 +206,16 @@ const HEARTBEAT: u8 = 9;
 const HEARD: u8 = 10;
 const BEHIND: u8 = 11;
 const TIMEOUT_NOW: u8 = 12;
+const WANT_MANIFEST: u8 = 13;
+const MANIFEST: u8 = 14;
+const WANT_PIECES: u8 = 15;
+const PIECE: u8 = 16;
+const GONE: u8 = 17;
 const FOUND: u8 = 32;
 const FOUNDED: u8 = 33;
-const STATUS: u8 = 34;
 const RECORD_WANTED: u8 = 36;
 const RECORD_FOUND: u8 = 37;
+const STATUS: u8 = 38;
 const JOINING: u8 = 40;
 const TOLD: u8 = 35;
 
@@ -204,7 +224,9 @@ impl NodeLetter {
     pub fn urgency(&self) -> Urgency {
         match self {
             Self::Replica { copies, .. } if !copies.is_empty() => Urgency::Bulk,
-            Self::Found(_) | Self::Joining(_) | Self::Record { .. } => Urgency::Bulk,
+            Self::Found(_) | Self::Joining(_) | Self::Record { .. } | Self::Refill { .. } => {
+                Urgency::Bulk
+            }
             Self::Replica { .. } | Self::Founded { .. } => Urgency::Urgent,
             Self::Status(_) | Self::Told(_) => Urgency::Urgent,
         }
@@ -216,6 +238,7 @@ impl NodeLetter {
             Self::Replica { group, message, copies } => {
                 (put_body(&message.body, copies, to), *group, message.term)
             }
+            Self::Refill { group, refill } => (put_refill(refill, to), *group, 0),
             Self::Found(founding) => {
                 founding.put(to);
                 (FOUND, 0, 0)
@@ -283,11 +306,45 @@ fn read_kind(envelope: &Envelope, from: &mut Reader<'_>) -> Result<NodeLetter, L
             letter: RecordLetter::Found { at: Offset::new(number), bytes: from.get()? },
         },
         TOLD => NodeLetter::Told(from.get()?),
+        WANT_MANIFEST..=GONE => {
+            NodeLetter::Refill { group: group.get().into(), refill: get_refill(kind, from)? }
+        }
         of_replica => {
             let (body, copies) = get_body(of_replica, from)?.ok_or(unknown)?;
             let message = Message { term: number, body };
             NodeLetter::Replica { group: group.get().into(), message, copies }
         }
+    })
+}
+
+/// Writes what a member says of files. Returns the number of its kind.
+fn put_refill(refill: &Refill, to: &mut Writer) -> u8 {
+    match refill {
+        Refill::WantManifest => WANT_MANIFEST,
+        Refill::Manifest(manifest) => {
+            manifest.put(to);
+            MANIFEST
+        }
+        Refill::WantPieces(names) => {
+            names.put(to);
+            WANT_PIECES
+        }
+        Refill::Piece(piece) => {
+            piece.put(to);
+            PIECE
+        }
+        Refill::Gone => GONE,
+    }
+}
+
+/// Reads it.
+fn get_refill(kind: Kind, from: &mut Reader<'_>) -> Result<Refill, LetterError> {
+    Ok(match kind.number() {
+        WANT_MANIFEST => Refill::WantManifest,
+        MANIFEST => Refill::Manifest(from.get()?),
+        WANT_PIECES => Refill::WantPieces(from.get()?),
+        PIECE => Refill::Piece(from.get()?),
+        _ => Refill::Gone,
     })
 }
 
@@ -393,7 +450,14 @@ structures! {
     Founding { cluster, members, shards }
     Joining { cluster, shards, founders, as_of, members, forgotten }
     NodeStatus { name, version, started_ms, leads, groups, numbers, listed }
-    GroupStatus { group, term, leader, last, stored, agreed, matched }
+    GroupStatus { group, term, leader, last, stored, agreed, matched, refill_here, refill_of }
+    LogPoint { at, members }
+    Manifest { point, files }
+    ManifestFile { file, heading, len, is_sealed }
+    FileName { segment, generation }
+    Heading { through, first, as_of, mark }
+    PieceName { file, mark, position, len }
+    PieceCopy { name, bytes, crc }
 }
 
 counts! {
@@ -521,6 +585,8 @@ lists_of! {
     String: 1
     (RaftId, String): 9
     (RaftId, u64): 9
-    GroupStatus: 7
+    GroupStatus: 9
     GroupTold: 6
+    ManifestFile: 8
+    PieceName: 5
 }

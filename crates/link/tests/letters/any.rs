@@ -26,6 +26,7 @@ use leveret_topology::{
 };
 
 /// Numbers that follow from a seed.
+#[derive(Clone)]
 pub(crate) struct Seeded {
     state: u64,
     /// No body is long; no list is empty, and nothing is left out.

@@ -11,10 +11,11 @@ use leveret_link::letters::{
     Founding, GroupStatus, GroupTold, Joining, NodeLetter, NodeNumbers, NodeStatus, WrongLetter,
 };
 use leveret_link::payload::{Payload, Writer};
-use leveret_log::file::BatchCopy;
+use leveret_log::disk::{self, FileName, Heading};
+use leveret_log::file::{BatchCopy, Manifest, ManifestFile, PieceCopy, PieceName};
 use leveret_log::{BatchName, Offset};
 use leveret_replica::{
-    Batch, Body, Change, GroupFacts, MemberId, Members, Message, Point, RecordLetter, Step,
+    Batch, Body, Change, GroupFacts, MemberId, Members, Message, Point, RecordLetter, Refill, Step,
 };
 use leveret_topology::GroupId;
 
@@ -50,6 +51,29 @@ fn copy(any: &mut Seeded) -> BatchCopy {
     BatchCopy { segment: any.word(), position: any.word(), beginning, pieces }
 }
 
+fn of_files(any: &mut Seeded) -> impl Iterator<Item = Refill> {
+    let file = |any: &mut Seeded| FileName { segment: any.word(), generation: any.word() };
+    let files = any.some(4, |any| {
+        let (through, first, as_of, mark) = (any.word(), any.word(), any.word(), any.word());
+        let heading = Heading { through, first, as_of, mark };
+        ManifestFile { file: file(any), heading, len: any.word(), is_sealed: any.is() }
+    });
+    let piece = |any: &mut Seeded| {
+        let (mark, position) = (any.word(), any.word());
+        PieceName { file: file(any), mark, position, len: any.half() }
+    };
+    let point = disk::Point { at: name(any), members: any.body().into() };
+    let copy = PieceCopy { name: piece(any), bytes: any.body().into(), crc: any.half() };
+    let all = [
+        Refill::WantManifest,
+        Refill::Manifest(Manifest { point, files }),
+        Refill::WantPieces(any.some(4, piece)),
+        Refill::Piece(copy),
+        Refill::Gone,
+    ];
+    all.into_iter()
+}
+
 fn any_letters(any: &mut Seeded) -> Vec<NodeLetter> {
     let batches =
         any.some(5, |any| (Batch { name: name(any), change: any.maybe(change) }, copy(any)));
@@ -75,6 +99,7 @@ fn any_letters(any: &mut Seeded) -> Vec<NodeLetter> {
         NodeLetter::Replica { group, message: Message { term: any.word(), body }, copies }
     });
     let mut all: Vec<_> = of_replica.collect();
+    all.extend(of_files(&mut any.clone()).map(|refill| NodeLetter::Refill { group, refill }));
     let cluster = ClusterId(NonZeroU128::new(u128::from(any.next()) + 1).unwrap());
     let members = any.some(5, |any| (RaftId(any.next()), any.text()));
     all.push(NodeLetter::Found(Founding { cluster, members, shards: any.half() }));
@@ -87,6 +112,8 @@ fn any_letters(any: &mut Seeded) -> Vec<NodeLetter> {
         stored: any.word(),
         agreed: any.word(),
         matched: any.some(4, |any| (RaftId(any.next()), any.word())),
+        refill_here: any.word(),
+        refill_of: any.word(),
     });
     let numbers = NodeNumbers { uptime_ms: any.word(), relayed: any.word(), ..Default::default() };
     let (name, version) = (any.text(), any.text());
@@ -95,9 +122,9 @@ fn any_letters(any: &mut Seeded) -> Vec<NodeLetter> {
     let at = Offset::new(started_ms);
     let bytes = (!leads).then(|| Bytes::from(name.clone()));
     let status = NodeStatus { name, version, started_ms, leads, groups, numbers, listed };
-    all.push(NodeLetter::Status(Box::new(status)));
     all.push(NodeLetter::Record { group, letter: RecordLetter::Wanted { at } });
     all.push(NodeLetter::Record { group, letter: RecordLetter::Found { at, bytes } });
+    all.push(NodeLetter::Status(Box::new(status)));
     all.push(NodeLetter::Joining(Joining {
         cluster,
         shards: any.half(),
@@ -110,7 +137,7 @@ fn any_letters(any: &mut Seeded) -> Vec<NodeLetter> {
         group: any.word(),
         told: GroupFacts { term: any.word(), agreed: self::name(any), last: self::name(any) },
     }));
-    all.insert(all.len() - 3, told);
+    all.insert(all.len() - 4, told);
     all
 }
 
@@ -156,7 +183,10 @@ fn connections() {
     for letter in any_letters(&mut Seeded::brief(1)) {
         let is_bulk = matches!(
             letter,
-            NodeLetter::Found(_) | NodeLetter::Joining(_) | NodeLetter::Record { .. }
+            NodeLetter::Found(_)
+                | NodeLetter::Joining(_)
+                | NodeLetter::Record { .. }
+                | NodeLetter::Refill { .. }
         ) || matches!(&letter, NodeLetter::Replica { copies, .. } if !copies.is_empty());
         let want = if is_bulk { Urgency::Bulk } else { Urgency::Urgent };
         assert_eq!(letter.urgency(), want, "{letter:?}");
@@ -246,9 +276,12 @@ fn wrong_letters() {
     check(5,  of(&[&[0, 0, 0, 1, 0, 0, 1, 1, 4], &[0; 20]]), "unknown step 4");
     check(11, of(&[&[0, 0], &huge, &[0; 8]]),           "it is shorter than it says");
     check(33, of(&[&[0; 16]]),                          "unknown cluster 0");
-    check(34, of(&[&[1, 0xff], &[0; 20]]),              "a text that is not UTF-8");
+    check(38, of(&[&[1, 0xff], &[0; 20]]),              "a text that is not UTF-8");
+    check(14, of(&[&[0, 0, 0], &huge, &[0; 8]]),        "it is shorter than it says");
+    check(15, of(&[&huge, &[0; 8]]),                    "it is shorter than it says");
     check(0,  of(&[]),                                  "unknown kind of letter 0");
-    check(13, of(&[]),                                  "unknown kind of letter 13");
+    check(18, of(&[]),                                  "unknown kind of letter 18");
+    check(34, of(&[]),                                  "unknown kind of letter 34");
 }
 
 #[track_caller]

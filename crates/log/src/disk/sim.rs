@@ -684,7 +684,16 @@ impl SimDisk {
             let point = world.point.clone();
             (world.roster.clone(), world.floor, world.list, aside, digests, point)
         };
+        // The list may have them, and a start gives them their names.
+        let came = |(name, file): (&FileName, &File)| {
+            (*name, File { bytes: file.bytes.clone(), ..File::default() })
+        };
+        let (coming, arriving): (BTreeMap<_, _>, _) = {
+            let world = self.world();
+            (world.coming.iter().map(came).collect(), world.arriving.clone())
+        };
         let mut world = copy.world();
+        (world.coming, world.arriving) = (coming, arriving);
         world.point = point;
         (world.safe_roster, world.roster) = (roster.clone(), roster);
         (world.floor, world.list, world.aside) = (floor, list, aside);

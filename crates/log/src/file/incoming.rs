@@ -282,7 +282,7 @@ impl<D: Disk> FileLog<D> {
         self.space.check();
     }
 
-    /// Pieces to be asked for now, so that what was asked for and did not come yet is about `most` bytes.
+    /// Pieces to be asked for now, so that what was asked for and is not written yet is about `most` bytes.
     pub fn wanted(&mut self, most: u64) -> Vec<PieceName> {
         let Some(incoming) = self.incoming.as_mut().filter(|it| it.damaged().is_none()) else {
             return Vec::new();
@@ -291,7 +291,9 @@ impl<D: Disk> FileLog<D> {
             State::Comes { asked, .. } => asked.sum(),
             _ => 0,
         });
-        let mut left = most.saturating_sub(under_way.fold(0, u64::saturating_add));
+        let written = incoming.writes.values().map(|it| u64::from(it.len));
+        let under_way = under_way.chain(written).fold(0, u64::saturating_add);
+        let mut left = most.saturating_sub(under_way);
         let mut wanted = Vec::new();
         for it in &mut incoming.files {
             let State::Comes { here, asked } = &mut it.state else { continue };
@@ -446,6 +448,10 @@ impl<D: Disk> FileLog<D> {
     pub(super) fn install_if_idle(&mut self) {
         let Self { incoming, following, space, point, disk, next_token, .. } = self;
         let Some(incoming) = incoming.as_mut().filter(|it| it.is_wanted) else { return };
+        if incoming.installing.is_some() || incoming.is_installed {
+            incoming.is_wanted = false;
+            return;
+        }
         let is_busy = following.as_ref().is_some_and(|it| it.is_writing())
             || space.is_busy()
             || point.is_moving()

@@ -160,23 +160,23 @@ impl Sending {
 }
 
 impl<D: Disk> FileLog<D> {
-    /// The files of a leader's log as of a batch of its term that all agreed to, with who is a member as of it. They stay on the
-    /// disk, and the batches behind it in the log, until they are [let go of](Self::let_go_of_manifest), another
+    /// The files of a leader's log as of a batch that all agreed to, with who is a member as of it. They stay on the disk, and the batches behind it in the log, until they are [let go of](Self::let_go_of_manifest), another
     /// manifest is made, or they keep more than [`Options::manifest_bytes`](super::Options::manifest_bytes) from being given back.
     ///
-    /// None if the log does not lead, this disk does not have the batch yet, or it is not one of the newest: then it may
-    /// have a later one.
+    /// None if the log does not lead, this disk does not have the batch yet, or has it only as a part of something rewritten: then it may
+    /// have a later one. So, too, if where it ends has to be looked for: then it is known once the disk has woken the log's owner.
     pub fn manifest(&mut self, point: Point) -> Option<Manifest> {
         let number = point.at.number;
         let is_agreed = number < self.writer.agreed().min(self.writer.synced());
         let leads = self.following.is_none() && !self.writer.has_no_term();
-        let leads = leads && self.writer.term() == point.at.term;
         let is_here = leads && point.at.term > 0 && self.term_of(number) == Some(point.at.term);
-        if !is_here || !is_agreed || number < self.giving.sending.reflected {
+        // Also of files that an earlier process rewrote.
+        let rewritten = self.store.segments.all.iter().filter(|it| it.file.generation > 0);
+        let reflected = rewritten.map(|it| it.as_of.saturating_sub(1)).max().unwrap_or(0);
+        if !is_here || !is_agreed || number < self.giving.sending.reflected.max(reflected) {
             return None;
         }
-        let ends = &self.giving.sending.ends;
-        let (_, last, end) = *ends.iter().rev().find(|(it, ..)| *it == number)?;
+        let (last, end) = self.end_of(number)?;
         let all = self.store.segments.all.iter().take_while(|it| it.file.segment <= last);
         let files: Vec<_> = all.map(|segment| file_of(segment, (last, end))).collect();
         let is_whole =
@@ -188,6 +188,17 @@ impl<D: Disk> FileLog<D> {
         self.giving.sending.let_go();
         self.giving.sending.manifest = Some(manifest.clone());
         Some(manifest)
+    }
+
+    /// The segment that has a batch, and the byte behind it. None if it is not here as it was written, or has to be read first.
+    fn end_of(&mut self, number: u64) -> Option<(u64, u64)> {
+        let ends = &self.giving.sending.ends;
+        if let Some((_, segment, end)) = ends.iter().rev().find(|(it, ..)| *it == number) {
+            return Some((*segment, *end));
+        }
+        // One of before this term.
+        let batch = self.batch(number).ok()?;
+        Some((batch.segment, batch.position.saturating_add(batch.len())))
     }
 
     /// Nobody needs the files of the manifest any more. What holds the batches behind it from now on is

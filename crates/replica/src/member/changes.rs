@@ -73,8 +73,7 @@ pub(crate) fn logged(point: &Point) -> disk::Point {
     disk::Point { at: point.at, members: bytes.into() }
 }
 
-/// What a log's point says, if it says it in these words. Nobody asks yet: a member without snapshots keeps all changes of members.
-#[cfg(test)]
+/// What a log's point says, if it says it in these words.
 pub(crate) fn of_log(point: &disk::Point) -> Option<Point> {
     let mut bytes = &point.members[..];
     let mut kinds: [Vec<MemberId>; 4] = Default::default();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use leveret_log::BatchName;
-use leveret_log::file::BatchCopy;
+use leveret_log::file::{BatchCopy, NoBatch};
 
 use crate::batches::NoBytes;
 use crate::desk::{Desk, Hold, Orders};
@@ -29,7 +29,7 @@ pub(super) struct LentLog {
     newest_bytes: u64,
     newest_max: u64,
     /// What was asked for and came, or why it did not; and what is to come.
-    read: BTreeMap<u64, Result<BatchCopy, String>>,
+    read: BTreeMap<u64, Result<BatchCopy, NoBatch>>,
     asked: BTreeSet<u64>,
     orders: Sent,
 }
@@ -94,8 +94,8 @@ impl LentLog {
     pub(super) fn take_read(
         &mut self,
         number: u64,
-        batch: Result<BatchCopy, String>,
-    ) -> Option<String> {
+        batch: Result<BatchCopy, NoBatch>,
+    ) -> Option<NoBatch> {
         self.asked.remove(&number);
         let error = batch.as_ref().err().cloned();
         self.read.insert(number, batch);

@@ -127,6 +127,15 @@ impl Replica {
 
     /// The log is a snapshot.
     fn replace(&mut self, point: crate::Point, output: &mut Output) {
+        // What was acknowledged above it is cut, as by a leader that has other batches.
+        if self.lacks.is_none() {
+            if self.word.mark > point.at {
+                self.word.mark = BatchName::NONE;
+                self.keep(output);
+            }
+            self.marks.clear();
+            self.marked = 0;
+        }
         self.lose_from(0);
         self.stored = 0;
         self.node.mut_store().install(point.clone());
@@ -259,7 +268,7 @@ impl Replica {
     /// Looks at a message before the engine does: what the batches are, and whether what was acknowledged is missed.
     pub(super) fn heed(
         &mut self,
-        from: MemberId,
+        (from, term): (MemberId, u64),
         body: &mut Body,
         output: &mut Output,
     ) -> Vec<Batch> {
@@ -267,8 +276,12 @@ impl Replica {
         let (is_missed, batches) = match body {
             Body::Append { before, batches, .. } => (before.number > last.number, batches.clone()),
             Body::Heartbeat { agreed, .. } => {
-                let is_missed = *agreed > last.number;
-                *agreed = last.number.min(*agreed);
+                let number = *agreed;
+                let is_missed = number > last.number && term >= self.term();
+                if is_missed {
+                    self.miss(BatchName { number, term }, output);
+                }
+                *agreed = last.number.min(number);
                 (is_missed, Vec::new())
             }
             _ => (false, Vec::new()),
@@ -278,6 +291,22 @@ impl Replica {
             output.messages.push((from, message));
         }
         batches
+    }
+}
+
+impl Replica {
+    /// The leader knows of a batch that this member acknowledged to it, and neither its log nor its word has it: both are
+    /// older than they were. From now on the word says so, and it does not stand, nor vote for who has less, until it has that again.
+    fn miss(&mut self, acknowledged: BatchName, output: &mut Output) {
+        if self.lacks.is_some() {
+            return;
+        }
+        // Which term that batch has it does not know: none above the leader's.
+        self.lacks = Some(acknowledged);
+        self.word.mark = self.word.mark.max(acknowledged);
+        self.marks.clear();
+        self.marked = u64::MAX;
+        self.keep(output);
     }
 }
 

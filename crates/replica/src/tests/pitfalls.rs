@@ -232,12 +232,6 @@ fn a_batch_that_cannot_be_is_refused() {
     check(1, 2, 0, Body::Heard { stamp: 0 }, |it| matches!(it, Breach::Term(0)));
     check(1, 2, u64::MAX, Body::Heard { stamp: 0 }, |it| matches!(it, Breach::Term(_)));
     // Above the log: the engine would stop the process.
-    check(1, 2, term, Body::Heartbeat { agreed: 9, stamp: 0 }, |it| {
-        matches!(it, Breach::Above { .. })
-    });
-    check(1, 2, term + 1, Body::Heartbeat { agreed: 9, stamp: 0 }, |it| {
-        matches!(it, Breach::Above { .. })
-    });
     check(2, 1, term, Body::Appended { number: 9 }, |it| matches!(it, Breach::Above { .. }));
     let hint = name(9, 1);
     check(2, 1, term, Body::Refused { number: 2, hint }, |it| matches!(it, Breach::Above { .. }));
@@ -612,5 +606,42 @@ fn a_member_that_lost_what_it_acknowledged() {
         bench.deliver(&[1, 2, 3]);
     }
     assert_eq!((bench.replica(2).lacks(), bench.replica(2).last()), (None, last));
+    assert_eq!(bench.replica(2).agreed(), bench.replica(1).agreed());
+}
+
+/// A disk and a word that are older than they were: the leader knows, and the member learns it from the leader's beats.
+#[test]
+fn a_member_whose_word_and_log_are_older_than_they_were() {
+    let mut bench = led();
+    for _ in 0..3 {
+        bench.propose(1);
+        bench.deliver(&[1, 2]);
+    }
+    let (last, left) = (bench.replica(2).last(), 2);
+    let seat = bench.seat(2);
+    seat.log.lose(left as usize);
+    seat.word.mark = name(last.number - left, last.term);
+    bench.restart(2);
+    assert_eq!(bench.replica(2).lacks(), None, "nothing tells it");
+    // The beat speaks of what it does not have: that is no breach.
+    bench.say(1, 2, last.term, Body::Heartbeat { agreed: last.number, stamp: 0 }).unwrap();
+    let end = bench.replica(2).last();
+    assert_eq!(bench.said_by(2)[0], Body::Lacks { last: end });
+    assert!(bench.replica(2).lacks().is_some_and(|it| it >= last));
+    // It knows that after a start, too, and does neither stand nor vote for less.
+    bench.restart(2);
+    assert!(bench.replica(2).lacks().is_some_and(|it| it >= last));
+    bench.pass_quiet(2);
+    bench.ticks(2, 3 * SETTINGS.election_ticks as u64);
+    assert_eq!(bench.said_by(2), [], "it does not stand");
+    let less = Body::Vote { last: name(last.number - 1, last.term), transfer: Some(0) };
+    bench.say(3, 2, last.term + 1, less).unwrap();
+    assert_eq!(bench.said_by(2), [], "it may have been agreed upon");
+    for _ in 0..3 {
+        bench.propose(1);
+        bench.ticks(1, 1);
+        bench.deliver(&[1, 2, 3]);
+    }
+    assert_eq!(bench.replica(2).lacks(), None);
     assert_eq!(bench.replica(2).agreed(), bench.replica(1).agreed());
 }

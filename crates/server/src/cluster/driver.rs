@@ -18,7 +18,7 @@ use leveret_config::Config;
 use leveret_config::cluster::Formation;
 use leveret_link::hello::{ClusterId, RaftId, Secret};
 use leveret_link::letters::NodeStatus;
-use leveret_replica::Settings;
+use leveret_replica::{Reopened, Settings};
 use leveret_topology::Topology;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -167,6 +167,7 @@ pub(super) fn start(
         tell_of_member(&dir, local(Owner::Group(group)), &report);
     }
     let (orders_in, orders) = mpsc::unbounded_channel();
+    let (opened, reopened) = mpsc::unbounded_channel();
     let (duty, duty_out) = watch::channel(Duty::StandBy);
     let (views, views_out) = watch::channel(Arc::new(ClusterView::of(&cluster.status())));
     let relayed = Arc::<Totals>::default();
@@ -206,6 +207,8 @@ pub(super) fn start(
         leads: false,
         leaving: None,
         forgetting: Vec::new(),
+        opened,
+        reopened,
         writing: None,
         to_write: None,
         place: heard.place,
@@ -243,7 +246,10 @@ fn in_cluster(owner: DiskOwner) -> Owner {
 }
 
 /// The identity is on the disk before anybody hears of this start. What else is to be done then.
-fn begin(dir: &Path, cluster: &mut Cluster<RealDisk>) -> anyhow::Result<Vec<ClusterActions>> {
+fn begin(
+    dir: &Path,
+    cluster: &mut Cluster<RealDisk>,
+) -> anyhow::Result<Vec<ClusterActions<RealDisk>>> {
     cluster.tick(boot_ms());
     let mut first = cluster.take_actions();
     if let Some(bytes) = first.write_identity.take() {
@@ -294,6 +300,9 @@ struct Driver {
     leaving: Option<oneshot::Sender<()>>,
     /// Nodes that are to be forgotten, and who waits for that.
     forgetting: Vec<Forgetting>,
+    /// Logs that were opened anew.
+    opened: mpsc::UnboundedSender<(u64, Reopened<RealDisk>)>,
+    reopened: mpsc::UnboundedReceiver<(u64, Reopened<RealDisk>)>,
     /// The identity on its way to the disk.
     writing: Option<JoinHandle<IdentityWritten>>,
     /// The one that could not be written.
@@ -323,6 +332,7 @@ impl Driver {
                     None => break,
                 },
                 _ = tick.tick() => {}
+                Some((group, log)) = self.reopened.recv() => self.cluster.reopened(group, log),
                 written = written(&mut self.writing) => self.has_written(written),
                 written = written(&mut self.remembering) => self.has_remembered(written),
                 _ = tell.tick() => {
@@ -431,11 +441,12 @@ impl Driver {
         }
     }
 
-    fn act(&mut self, actions: ClusterActions) {
+    fn act(&mut self, actions: ClusterActions<RealDisk>) {
         let ClusterActions {
             names,
             send,
             wakes,
+            reopen,
             write_identity: identity,
             write_heard,
             links,
@@ -445,6 +456,7 @@ impl Driver {
             room,
             failed,
             told,
+            noted,
         } = actions;
         if let Some(room) = room {
             self.waker.room().set_of_majority(room);
@@ -455,6 +467,18 @@ impl Driver {
         }
         if let (Some(shards), false) = (self.cluster.shards(), names.is_empty()) {
             self.names.tell(shards, names);
+        }
+        for text in noted {
+            tracing::info!("{text}");
+        }
+        for (group, log) in reopen {
+            let opened = self.opened.clone();
+            // As long as a start: the beats of all groups are not to wait for it.
+            let thread = std::thread::Builder::new().name("cluster-open".to_owned());
+            let begun = thread.spawn(move || drop(opened.send((group, log.open()))));
+            if let Err(why) = begun {
+                self.fail(&format!("the log of group {group} cannot be opened anew: {why}"));
+            }
         }
         if let Some((facts, members)) = links {
             self.links.set_members(facts, members);

@@ -43,11 +43,6 @@ impl Writer {
         self.refuses == Some(AppendError::NoTerm)
     }
 
-    /// The term of the next batch.
-    pub(in crate::file) fn term(&self) -> u64 {
-        self.term
-    }
-
     /// The last batch has this term.
     pub(in crate::file) fn go_on_in(&mut self, term: u64) {
         (self.term, self.last_term) = (term, term);

@@ -1,5 +1,7 @@
 //! What goes wrong in a world, and what its operator does meanwhile.
 
+use leveret_log::disk::SimDisk;
+
 use super::world::{Event, Machine, World};
 use crate::{Change, Member, MemberId, Step};
 
@@ -14,7 +16,7 @@ impl World {
         let at = self.below(self.machines.len() as u64) as usize;
         let leader = self.machines.iter().position(|it| it.leads().is_some());
         let at = leader.filter(|_| self.below(2) == 0).unwrap_or(at);
-        match self.below(20) {
+        match self.below(24) {
             0..=2 => self.crash(at),
             3 => (0..self.machines.len()).for_each(|at| self.crash(at)),
             4..=7 => self.part(at),
@@ -29,6 +31,8 @@ impl World {
             }
             14 => return self.transfer(at),
             15 => self.lost = [0, 0, 5, 30][self.below(4) as usize],
+            20 | 21 => self.wipe(at),
+            22 | 23 => self.leave(at),
             _ => return self.change(),
         }
         Ok(())
@@ -57,6 +61,34 @@ impl World {
         }
     }
 
+    /// The files of its log are gone, and its word is not. What another one lost is to be back before; and of two voters, or while it is
+    /// not everywhere known who votes, one may be the only voter that has something.
+    fn wipe(&mut self, at: usize) {
+        let can = |it: &Machine| {
+            let status = it.member.as_ref().map(Member::status);
+            !it.is_wiped && status.is_some_and(|it| it.members.voters.len() > 2)
+        };
+        if !self.machines.iter().all(can) {
+            return;
+        }
+        self.end(at, true);
+        self.done.wipes += 1;
+        let seed = self.below(u64::MAX);
+        let machine = &mut self.machines[at];
+        (machine.disk, machine.is_wiped) = (SimDisk::new(seed), true);
+        let after_ms = 1 + self.below(400);
+        self.at(after_ms, Event::Restart { at });
+    }
+
+    /// It is away for so long that the others may not keep all that it lacks.
+    fn leave(&mut self, at: usize) {
+        if self.machines[at].member.is_some() {
+            self.end(at, false);
+            let after_ms = 1_000 + self.below(2_000);
+            self.at(after_ms, Event::Restart { at });
+        }
+    }
+
     /// For a while cuts links: those between two halves, those of one machine, one, or one way of these.
     fn part(&mut self, one: usize) {
         let (count, kind) = (self.machines.len(), self.below(8));
@@ -78,7 +110,7 @@ impl World {
         self.at(after_ms, Event::Heal);
     }
 
-    fn leader(&mut self) -> Option<(usize, &mut Member<leveret_log::disk::SimDisk>)> {
+    fn leader(&mut self) -> Option<(usize, &mut Member<SimDisk>)> {
         let at = self.machines.iter().position(|it| it.leads().is_some())?;
         self.machines[at].member.as_mut().map(|member| (at, member))
     }
@@ -91,11 +123,10 @@ impl World {
         self.after(leader)
     }
 
-    /// The operator takes votes from machines, and gives them back. Who is in the group stays in it: nobody has a snapshot for
-    /// who comes back.
+    /// The operator takes votes from machines, and gives them back.
     fn change(&mut self) -> Result<(), String> {
         let dice = self.below(u64::MAX);
-        if self.needs_snapshots() {
+        if self.machines.iter().any(|it| it.is_wiped) {
             return Ok(());
         }
         let ids: Vec<_> = self.machines.iter().map(|it: &Machine| it.id).collect();

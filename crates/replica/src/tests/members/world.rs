@@ -12,8 +12,8 @@ use leveret_log::{FileLog, Holder, Log};
 use super::shard::{HOLDERS, Held, Made, Shard, SharedMade, found};
 use crate::dice::Dice;
 use crate::{
-    BatchName, Body, Member, MemberActions, MemberId, Members, Message, Point, Role, Settings,
-    Votes,
+    BatchName, Body, Member, MemberActions, MemberId, Members, Message, Point, Refill, Reopening,
+    Role, Settings, Votes,
 };
 
 /// Time in a world is quick.
@@ -56,6 +56,11 @@ pub(super) enum Event {
         at: usize,
         life: u64,
     },
+    /// Its log was opened anew.
+    Reopen {
+        at: usize,
+        life: u64,
+    },
     Restart {
         at: usize,
     },
@@ -72,8 +77,13 @@ pub(super) enum Event {
 pub(super) struct Packet {
     from: usize,
     to: usize,
-    message: Message,
-    copies: Vec<BatchCopy>,
+    said: Said,
+}
+
+#[derive(Clone, Debug)]
+enum Said {
+    Message(Message, Vec<BatchCopy>),
+    Files(Refill),
 }
 
 /// What a run did.
@@ -84,6 +94,9 @@ pub(super) struct Done {
     pub(super) changes: u64,
     /// Of shards.
     pub(super) batches: u64,
+    /// Disks that were emptied, and members that got files.
+    pub(super) wipes: u64,
+    pub(super) refills: u64,
 }
 
 impl Done {
@@ -92,6 +105,8 @@ impl Done {
         self.restarts += more.restarts;
         self.changes += more.changes;
         self.batches += more.batches;
+        self.wipes += more.wipes;
+        self.refills += more.refills;
     }
 }
 
@@ -119,8 +134,12 @@ pub(super) struct Machine {
     has_look: bool,
     agreed: u64,
     cuts: u64,
-    /// It needs a snapshot, which nobody has.
-    is_behind: bool,
+    /// Its log, which is to be opened anew.
+    opening: Option<Reopening<SimDisk>>,
+    /// Its disk was emptied, and does not have again what it had.
+    pub(super) is_wiped: bool,
+    /// It takes files.
+    is_refilled: bool,
 }
 
 impl Machine {
@@ -146,7 +165,9 @@ impl Machine {
             has_look: false,
             agreed: 0,
             cuts: 0,
-            is_behind: false,
+            opening: None,
+            is_wiped: false,
+            is_refilled: false,
         }
     }
 
@@ -241,7 +262,7 @@ impl World {
             done: Done::default(),
         };
         world.settings.append_batches = [1, 2, 64][world.below(3) as usize];
-        world.settings.held_bytes = [u64::MAX, u64::MAX, 16 * 8_000][world.below(3) as usize];
+        world.settings.held_bytes = [u64::MAX, 16 * 8_000, 10_000][world.below(3) as usize];
         let voters = [3, 3, 5][world.below(3) as usize];
         for id in 1..=voters {
             let skew = 90 + world.below(21);
@@ -299,7 +320,7 @@ impl World {
         let place = match &event {
             Event::Arrive(packet) => Some(packet.to),
             Event::Tick { at, .. } | Event::Disk { at, .. } | Event::Word { at, .. } => Some(*at),
-            Event::Turn { at, .. } | Event::Look { at, .. } => Some(*at),
+            Event::Turn { at, .. } | Event::Look { at, .. } | Event::Reopen { at, .. } => Some(*at),
             _ => None,
         };
         // A machine that stands still hears of all later.
@@ -322,6 +343,7 @@ impl World {
                 self.machines[at].has_look = false;
                 self.with(at, Member::log_woke)
             }
+            Event::Reopen { at, life } if is_alive(at, life) => self.reopen(at),
             Event::Restart { at } => self.start(at),
             Event::Crash { at } => {
                 if !self.is_calm {
@@ -337,12 +359,6 @@ impl World {
             Event::Fault => self.fault(),
             _ => Ok(()),
         }
-    }
-
-    /// Whether batches go that somebody may lack: who does stays behind, as nobody has a snapshot. Without it the others are a
-    /// majority.
-    pub(super) fn needs_snapshots(&self) -> bool {
-        self.settings.held_bytes < u64::MAX
     }
 
     /// Starts a process.
@@ -363,7 +379,7 @@ impl World {
         let (id, disk) = (machine.id, machine.disk.clone());
         let opened = Member::open(id, self.settings, seed, Some(word), disk, options(id.0), point);
         let (member, _) = opened.map_err(|error| format!("member {id}: {error}"))?;
-        if let Some(lacks) = member.status().lacks {
+        if let Some(lacks) = member.status().lacks.filter(|_| !machine.is_wiped) {
             return Err(format!("member {id} lost {lacks}, which its disk had"));
         }
         (machine.agreed, machine.cuts) = (member.status().agreed.number, 0);
@@ -377,6 +393,7 @@ impl World {
     pub(super) fn end(&mut self, at: usize, is_power_cut: bool) {
         let machine = &mut self.machines[at];
         (machine.member, machine.shard, machine.votes) = (None, None, None);
+        (machine.opening, machine.is_refilled) = (None, false);
         machine.is_woken = Arc::default();
         machine.life += 1;
         (machine.has_disk, machine.has_word) = (false, false);
@@ -398,11 +415,22 @@ impl World {
     }
 
     fn arrive(&mut self, packet: Packet) -> Result<(), String> {
-        let Packet { from, to, message, copies } = packet;
+        let Packet { from, to, said } = packet;
         let id = self.machines[from].id;
-        let what = message.term ^ (from as u64) << 32 ^ (to as u64) << 40 ^ self.now_ms << 8;
+        let term = if let Said::Message(message, _) = &said { message.term } else { 0 };
+        let what = term ^ (from as u64) << 32 ^ (to as u64) << 40 ^ self.now_ms << 8;
         self.trace = (self.trace.rotate_left(5) ^ what).wrapping_mul(0x517C_C1B7_2722_0A95);
-        self.with(to, |member| member.step(id, message, copies))
+        self.with(to, |member| match said {
+            Said::Message(message, copies) => member.step(id, message, copies),
+            Said::Files(refill) => member.refill(id, refill),
+        })
+    }
+
+    fn reopen(&mut self, at: usize) -> Result<(), String> {
+        match self.machines[at].opening.take() {
+            Some(log) => self.with(at, |member| member.reopened(log.open())),
+            None => Ok(()),
+        }
     }
 
     fn tick(&mut self, at: usize) -> Result<(), String> {
@@ -466,28 +494,40 @@ impl World {
     pub(super) fn after(&mut self, at: usize) -> Result<(), String> {
         let Some(member) = &mut self.machines[at].member else { return Ok(()) };
         let actions = member.take_actions();
+        let opening = member.take_reopening();
+        let status = member.status();
         let MemberActions {
             messages,
             records,
+            refill,
             keep,
             wakes_log,
             roles,
-            behind,
             must_restart,
             failed,
-            told,
-            contents: _,
+            ..
         } = actions;
         if !records.is_empty() {
             return Err(format!("member {}: no record is damaged", self.machines[at].id));
         }
-        if let Some(what) = failed.or_else(|| told.first().cloned()) {
+        // Of itself it says what it lacks.
+        let told = actions.told.iter().find(|it| !it.starts_with("this node"));
+        if let Some(what) = failed.as_ref().or(told) {
             return Err(format!("member {}: {what}", self.machines[at].id));
         }
-        if let Some(point) = behind.as_ref().filter(|_| !self.needs_snapshots()) {
-            return Err(format!("member {} needs a snapshot: {point:?}", self.machines[at].id));
+        let machine = &mut self.machines[at];
+        // What is agreed upon may not be on its disk yet.
+        machine.is_wiped &= status.lacks.is_some() || status.stored < status.last.number;
+        let is_refilled = status.refill.is_some();
+        let was_refilled = std::mem::replace(&mut machine.is_refilled, is_refilled);
+        self.done.refills +=
+            u64::from(was_refilled && actions.noted.iter().any(|it| it.contains("all files")));
+        if opening.is_some() {
+            let life = machine.life;
+            machine.opening = opening;
+            let after_ms = 1 + self.below(200);
+            self.at(after_ms, Event::Reopen { at, life });
         }
-        self.machines[at].is_behind |= behind.is_some();
         self.take_own(at);
         self.check_agreed(at)?;
         // Some moments are more delicate than others.
@@ -499,6 +539,9 @@ impl World {
         }
         for (to, message, copies) in messages {
             self.post(at, to, message, copies)?;
+        }
+        for (to, refill) in refill {
+            self.send(at, to, Said::Files(refill));
         }
         let machine = &mut self.machines[at];
         if let Some(votes) = &mut machine.votes {
@@ -594,16 +637,20 @@ impl World {
                 return Err("a message came with the bytes of other batches".to_owned());
             }
         }
-        let Some(to) = self.machines.iter().position(|it| it.id == to) else { return Ok(()) };
+        self.send(from, to, Said::Message(message, copies));
+        Ok(())
+    }
+
+    fn send(&mut self, from: usize, to: MemberId, said: Said) {
+        let Some(to) = self.machines.iter().position(|it| it.id == to) else { return };
         let is_lost = self.blocked.contains(&(from, to)) || self.below(100) < self.lost;
         let count = 1 + u64::from(self.below(100) < self.doubled);
         for _ in 0..if is_lost { 0 } else { count } {
             let late = self.below(100) < self.doubled;
             let after_ms = 1 + self.below(if late { 800 } else { 8 });
-            let packet = Packet { from, to, message: message.clone(), copies: copies.clone() };
+            let packet = Packet { from, to, said: said.clone() };
             self.at(after_ms, Event::Arrive(Box::new(packet)));
         }
-        Ok(())
     }
 
     /// Batches that the replica of a machine wanted.
@@ -700,11 +747,12 @@ impl World {
 }
 
 impl Machine {
-    /// Whether it knows that so much is agreed upon, or is no member.
+    /// Whether it knows that so much is agreed upon.
     fn has(&self, number: u64) -> bool {
         let Some(member) = &self.member else { return false };
         let status = member.status();
-        status.agreed.number >= number || self.is_behind
+        let is_whole = !self.is_refilled && self.opening.is_none();
+        status.agreed.number >= number && is_whole
     }
 }
 

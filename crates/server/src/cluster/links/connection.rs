@@ -11,7 +11,7 @@ use leveret_link::letters::{BEAT, NodeLetter, beat};
 use leveret_link::payload::Writer;
 use leveret_link::receiver::{Limits, Receiver};
 use leveret_link::sender::Sender;
-use leveret_replica::RecordLetter;
+use leveret_replica::{RecordLetter, Refill};
 use rustix::net::{Shutdown, shutdown};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -119,6 +119,12 @@ fn len(letter: &NodeLetter) -> usize {
                 |copy: &leveret_log::file::BatchCopy| copy.beginning.len() + copy.len() as usize;
             copies.iter().map(|copy| 64 + bytes(copy)).sum()
         }
+        NodeLetter::Refill { refill, .. } => match refill {
+            Refill::Piece(piece) => 64 + piece.bytes.len(),
+            Refill::Manifest(manifest) => 64 + 64 * manifest.files.len(),
+            Refill::WantPieces(names) => 32 * names.len(),
+            Refill::WantManifest | Refill::Gone => 0,
+        },
         NodeLetter::Found(founding) => {
             founding.members.iter().map(|(_, name)| 16 + name.len()).sum()
         }
