@@ -20,7 +20,7 @@ use crate::disks::{Disks, NodeDisk, of_majority};
 use crate::formation::{KnownMembers, Linked, missing, refusal, why_not};
 use crate::groups::{GroupActions, Groups};
 use crate::identity::{Identity, IdentityError, Membership};
-use crate::status::{ClusterStatus, GroupRow, NodeRow, Standing};
+use crate::status::{ClusterStatus, GroupRow, NodeRow, Standing, bound};
 
 pub use told::Remembered;
 
@@ -671,6 +671,7 @@ impl<D: Disk> Cluster<D> {
             _ => Vec::new(),
         };
         groups.truncate(GROUPS_TOLD);
+        bound(&mut groups);
         NodeStatus {
             name: self.safe.name.clone(),
             leads: self.standing == Standing::Leads,

@@ -1,7 +1,7 @@
 //! What a node knows of its cluster, for people.
 
 use leveret_link::hello::{ClusterId, RaftId};
-use leveret_link::letters::NodeStatus;
+use leveret_link::letters::{GroupStatus, NodeStatus};
 
 /// What this node is to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,20 @@ impl Standing {
             Self::Waits => "waits",
             Self::Follows(_) => "follows",
             Self::Leads => "leads",
+        }
+    }
+}
+
+/// Places of members that are told in one status, at most: it fits a letter of the urgent connection.
+const MATCHED_TOLD: usize = 16_384;
+
+/// Leaves out how far other members are, of the last groups, where all would be too long for a letter.
+pub(crate) fn bound(groups: &mut [GroupStatus]) {
+    let mut left = MATCHED_TOLD;
+    for group in groups {
+        match left.checked_sub(group.matched.len()) {
+            Some(rest) => left = rest,
+            None => group.matched.clear(),
         }
     }
 }
@@ -89,4 +103,35 @@ pub struct GroupRow {
     pub agreed: u64,
     /// How far each other member has the log, if this one leads.
     pub matched: Vec<(String, u64)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use leveret_link::letters::NodeLetter;
+    use leveret_link::payload::Writer;
+
+    use super::*;
+
+    /// What an urgent connection takes is a mebibyte: a longer letter would end the link.
+    #[test]
+    fn the_longest_status_fits_a_letter() {
+        let matched: Vec<_> = (0..63).map(|id| (RaftId(id), u64::MAX)).collect();
+        let (last, stored, agreed, term) = (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+        let group = |group| GroupStatus {
+            group,
+            term,
+            leader: Some(RaftId(1)),
+            last,
+            stored,
+            agreed,
+            matched: matched.clone(),
+        };
+        let mut groups: Vec<_> = (0..=1_024).map(group).collect();
+        bound(&mut groups);
+        assert_eq!(groups[0].matched.len(), 63);
+        let listed = vec!["n".repeat(255); 64];
+        let status = NodeStatus { groups, listed, ..NodeStatus::default() };
+        let letter = NodeLetter::Status(Box::new(status)).write(&mut Writer::default());
+        assert!(letter.payload.len() < 1 << 20, "{}", letter.payload.len());
+    }
 }

@@ -97,6 +97,20 @@ pub(crate) fn refuse_of_a_member(dir: &Path) -> anyhow::Result<()> {
 /// A node, its name, and who waits until it is forgotten.
 type Forgetting = (RaftId, String, oneshot::Sender<Result<(), ForgetError>>);
 
+/// Refuses to begin as a new node over what a member has whose file `cluster` is gone.
+fn refuse_without_identity(dir: &Path) -> anyhow::Result<()> {
+    let words = dir.join("words");
+    anyhow::ensure!(
+        !words.exists(),
+        "the file {} is missing, and {} is there: this was a member of a cluster, and nothing else says which. Nothing was changed. \
+         Restore that file from where it went; or move the whole directory away, `leveret ctl forget_cluster_node` the node on \
+         another one, and start this one with an empty directory: it gets all from the others",
+        dir.join(IDENTITY).display(),
+        words.display()
+    );
+    Ok(())
+}
+
 /// What became of a write of the identity, with its bytes if it failed.
 type IdentityWritten = Result<(), (anyhow::Error, Vec<u8>)>;
 
@@ -111,6 +125,9 @@ pub(super) fn start(
 ) -> anyhow::Result<(Handle, ClusterThread, Links)> {
     let (dir, own) = (basis.data_dir.clone(), node_name(config));
     let identity = read_identity(&dir)?;
+    if identity.is_none() {
+        refuse_without_identity(&dir)?;
+    }
     let is_member = match &identity {
         Some(bytes) => Identity::read(bytes)
             .with_context(|| format!("{} is damaged", dir.join(IDENTITY).display()))?
@@ -637,6 +654,15 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
     use super::*;
+
+    #[test]
+    fn a_member_without_its_identity_is_told_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        refuse_without_identity(dir.path()).unwrap();
+        std::fs::create_dir(dir.path().join("words")).unwrap();
+        let why = refuse_without_identity(dir.path()).unwrap_err().to_string();
+        assert!(why.contains("forget_cluster_node"), "{why}");
+    }
 
     /// A node whose disk is full gives way, and has to begin anew for that.
     #[test]
