@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use leveret_broker::message::{ConnectionId, ToShard};
 use leveret_cluster::Lease;
 use leveret_topology::GroupId;
+use serde::Serialize;
 use tokio::sync::Notify;
 
 use crate::clock::boot_ms;
@@ -40,6 +41,18 @@ pub(crate) struct Leading {
     /// No client is left: turns put away what there is.
     is_over: AtomicBool,
     back: Notify,
+    lapses: AtomicU64,
+    lapsed_ms: AtomicU64,
+}
+
+/// How often a lease was over before the next heartbeat was answered, and how long these times were, in ms: nothing was given out,
+/// taken or answered then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Lapses {
+    /// Times, since the process began.
+    pub count: u64,
+    /// All of them together, in ms.
+    pub ms: u64,
 }
 
 #[derive(Debug, Default)]
@@ -62,15 +75,34 @@ impl Leading {
             is_ending: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             back: Notify::new(),
+            lapses: AtomicU64::new(0),
+            lapsed_ms: AtomicU64::new(0),
         }
     }
 
-    /// For the cluster's thread: the lease as it is now.
-    pub(crate) fn set(&self, lease: Lease) {
+    /// For the cluster's thread: the lease as it is now. Gives for how long there was none, in ms, if one is back that was over
+    /// while this node led on.
+    pub(crate) fn set(&self, lease: Lease) -> Option<u64> {
         self.from_ms.store(lease.from_ms, Ordering::Release);
-        self.until_ms.store(lease.until_ms, Ordering::Release);
+        let before_ms = self.until_ms.swap(lease.until_ms, Ordering::AcqRel);
         if self.has_some.load(Ordering::SeqCst) && (self.holds() || self.gives_out()) {
             self.back.notify_one();
+        }
+        let now_ms = boot_ms();
+        let lapsed_ms = now_ms.saturating_sub(before_ms);
+        if before_ms == 0 || lapsed_ms == 0 || lease.until_ms <= now_ms {
+            return None;
+        }
+        self.lapses.fetch_add(1, Ordering::Relaxed);
+        self.lapsed_ms.fetch_add(lapsed_ms, Ordering::Relaxed);
+        Some(lapsed_ms)
+    }
+
+    /// How often there was none, and for how long.
+    pub(crate) fn lapses(&self) -> Lapses {
+        Lapses {
+            count: self.lapses.load(Ordering::Relaxed),
+            ms: self.lapsed_ms.load(Ordering::Relaxed),
         }
     }
 
@@ -205,6 +237,21 @@ mod tests {
         assert!(leading.park(Due::Meta).is_none(), "only clients are told");
         leading.puts_away();
         assert!(leading.park(Due::Meta).is_some());
+    }
+
+    #[test]
+    fn a_lease_that_lapsed_is_counted() {
+        let leading = Leading::new();
+        let now_ms = boot_ms();
+        assert_eq!(leading.set(until(0, now_ms + 60_000)), None, "the first one");
+        assert_eq!(leading.set(until(0, now_ms + 60_001)), None);
+        assert_eq!(leading.set(until(0, now_ms - 700)), None, "it is over");
+        let lapsed_ms = leading.set(until(0, now_ms + 60_000)).unwrap();
+        assert!(lapsed_ms >= 700, "{lapsed_ms}");
+        assert_eq!(leading.lapses(), Lapses { count: 1, ms: lapsed_ms });
+        assert_eq!(leading.set(Lease::NONE), None, "it is given up");
+        assert_eq!(leading.set(until(0, now_ms + 60_000)), None);
+        assert_eq!(leading.lapses().count, 1);
     }
 
     #[test]

@@ -56,6 +56,7 @@ pub(crate) fn cluster_of(about: &About, view: Option<&ClusterView>) -> Value {
         "nodes": view.nodes.iter().map(row).collect::<Value>(),
         "groups": view.groups,
         "repaired": view.repaired,
+        "lapses": view.lapses,
     })
 }
 

@@ -40,4 +40,11 @@ pub(super) fn write(view: &ClusterView, text: &mut Text) {
     let help = "Records that were damaged on this node's disk, and were had from another node";
     text.family(name, Kind::Counter, help);
     text.sample(name, "", view.repaired);
+    let name = "leveret_cluster_lease_lapses_total";
+    let help = "Times at which this node had no lease though it led on: it gave out, took and answered nothing";
+    text.family(name, Kind::Counter, help);
+    text.sample(name, "", view.lapses.count);
+    let name = "leveret_cluster_lease_lapses_seconds_total";
+    text.family(name, Kind::Counter, "How long these times were");
+    text.sample(name, "", view.lapses.ms as f64 / 1e3);
 }

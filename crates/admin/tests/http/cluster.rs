@@ -17,7 +17,9 @@ use leveret_server::cluster::names::{
     BatchContents, BatchName, Content, CopiedNames, Holder, Offset,
 };
 use leveret_server::cluster::standby::{Relay, Relaying, Totals};
-use leveret_server::cluster::view::{ClusterView, GroupView, NodeTold, NodeView, Standing, Views};
+use leveret_server::cluster::view::{
+    ClusterView, GroupView, Lapses, NodeTold, NodeView, Standing, Views,
+};
 use leveret_server::front::{About, Running, Standby, Stop};
 use leveret_server::proxy::Ends;
 use leveret_topology::{Destination, EntityKey, Homes, Noted, PasswordHash, QueueSpec, Topology};
@@ -68,6 +70,8 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
         nodes: nodes.collect(),
         groups: vec![GroupView { group: 0, term: 3, last: 9, agreed: 9, matched, leader: None }],
         repaired: 2,
+        lapses: Lapses { count: 1, ms: 1_500 },
+        ..ClusterView::default()
     }
 }
 
@@ -198,6 +202,8 @@ fn all_nodes_of_the_cluster_are_listed() {
         "leveret_cluster_member_lag_batches{group=\"0\",node=\"rabbit@b\"} 4",
         "leveret_cluster_group_term{group=\"0\"} 3",
         "leveret_cluster_records_repaired_total 2",
+        "leveret_cluster_lease_lapses_total 1",
+        "leveret_cluster_lease_lapses_seconds_total 1.5",
     ] {
         assert!(page.lines().any(|it| it == line), "{line}");
     }

@@ -42,7 +42,7 @@ use super::links::{LinkNews, LinkSettings, Links, PeerAddress};
 use super::names::CopiedNames;
 use super::numbers::{DiskAlarm, Numbers};
 use super::standby::Totals;
-use super::view::ClusterView;
+use super::view::{ClusterView, Lapses};
 
 /// What is taken of what has come, at most, before it is acted upon.
 const ROUND: usize = 64;
@@ -55,6 +55,9 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// How often the state is told anew, though nothing else has happened.
 const TELL: Duration = Duration::from_secs(1);
+
+/// Between two lines about leases that were over, in ms.
+const LAPSES_MS: u64 = 60_000;
 
 /// Who this node is: in the data directory.
 const IDENTITY: &str = "cluster";
@@ -186,7 +189,8 @@ pub(super) fn start(
     let (orders_in, orders) = mpsc::unbounded_channel();
     let (opened, reopened) = mpsc::unbounded_channel();
     let (duty, duty_out) = watch::channel(Duty::StandBy);
-    let (views, views_out) = watch::channel(Arc::new(ClusterView::of(&cluster.status())));
+    let (views, views_out) =
+        watch::channel(Arc::new(ClusterView::of(&cluster.status(), Lapses::default())));
     let relayed = Arc::<Totals>::default();
     let leading = Arc::new(Leading::new());
     let numbers = Numbers {
@@ -222,6 +226,7 @@ pub(super) fn start(
         names: Arc::clone(&names),
         own: status,
         leads: false,
+        lapses_told: None,
         leaving: None,
         forgetting: Vec::new(),
         opened,
@@ -314,6 +319,8 @@ struct Driver {
     own: NodeStatus,
     /// The broker runs here, or is about to: once it was told to.
     leads: bool,
+    /// When it was last told that it had no lease, and how often it had none as of then.
+    lapses_told: Option<(u64, u64)>,
     leaving: Option<oneshot::Sender<()>>,
     /// Nodes that are to be forgotten, and who waits for that.
     forgetting: Vec<Forgetting>,
@@ -373,7 +380,9 @@ impl Driver {
             self.cluster.tick(now_ms);
             let actions = self.cluster.take_actions();
             // Before it is said that another one may lead.
-            self.leading.set(self.cluster.lease());
+            if let Some(lapsed_ms) = self.leading.set(self.cluster.lease()) {
+                self.tell_of_lapse(lapsed_ms, now_ms);
+            }
             self.act(actions);
             self.answer_who_forgets();
         }
@@ -601,6 +610,22 @@ impl Driver {
         self.has_ended = true;
     }
 
+    /// Once a minute at most: it may be that of a machine which is always late.
+    fn tell_of_lapse(&mut self, lapsed_ms: u64, now_ms: u64) {
+        let count = self.leading.lapses().count;
+        let (told_ms, before) = self.lapses_told.unwrap_or_default();
+        if self.lapses_told.is_some() && now_ms < told_ms.saturating_add(LAPSES_MS) {
+            return;
+        }
+        self.lapses_told = Some((now_ms, count));
+        tracing::warn!(
+            lapsed_ms,
+            times = count - before,
+            "a majority of the nodes answered late: meanwhile this one, which leads, gave out, took and answered nothing. Machines or \
+             the network between them may be too slow or too busy"
+        );
+    }
+
     /// Tells the process and, by its status, the other nodes.
     fn tell(&mut self) {
         if matches!(self.cluster.standing(), Standing::Follows(_)) {
@@ -608,7 +633,8 @@ impl Driver {
         }
         let numbers = self.numbers.now();
         self.cluster.set_status(NodeStatus { numbers, ..self.own.clone() });
-        self.views.send_replace(Arc::new(ClusterView::of(&self.cluster.status())));
+        let view = ClusterView::of(&self.cluster.status(), self.leading.lapses());
+        self.views.send_replace(Arc::new(view));
     }
 
     /// A client of another node, which takes this one for the one that leads.

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use tokio::sync::watch;
 
+pub use crate::lease::Lapses;
+
 /// Where the view is found. Its value is the last one.
 pub type Views = watch::Receiver<Arc<ClusterView>>;
 
@@ -31,6 +33,8 @@ pub struct ClusterView {
     pub groups: Vec<GroupView>,
     /// Records that were damaged on this node's disk since its process began, and were had from other nodes.
     pub repaired: u64,
+    /// How often and how long this node had no lease though it led on.
+    pub lapses: Lapses,
     /// Why none of the nodes that are here can lead, though they may be enough.
     pub why: Option<String>,
 }

@@ -3,11 +3,11 @@
 use leveret_cluster::{ClusterStatus, GroupRow, NodeRow, Standing as Known};
 use leveret_link::letters::NodeStatus;
 
-use super::{ClusterView, GroupView, NodeTold, NodeView, Standing};
+use super::{ClusterView, GroupView, Lapses, NodeTold, NodeView, Standing};
 
 impl ClusterView {
     /// What is known now.
-    pub(crate) fn of(status: &ClusterStatus) -> Self {
+    pub(crate) fn of(status: &ClusterStatus, lapses: Lapses) -> Self {
         let named = |id| status.nodes.iter().find(|it| it.raft_id == Some(id));
         let own = || status.nodes.iter().find(|it| it.name == status.own);
         let cluster = match &status.standing {
@@ -31,6 +31,7 @@ impl ClusterView {
             nodes: status.nodes.iter().map(|it| node(it, leads(it))).collect(),
             groups: status.groups.iter().map(group).collect(),
             repaired: status.repaired,
+            lapses,
             why: status.why.clone(),
         }
     }
