@@ -434,7 +434,7 @@ fn replaces(seed: u64, plants: Plants) -> usize {
     let is_well = |world: &World| world.leader().is_some() && world.all_are_members();
     let is_well = world.run_until(20_000, is_well);
     // Files without records go, and what was in them nobody can have yet: such a new one stays behind, and is no member.
-    if world.told.iter().any(|it| it.contains("away for too long")) {
+    if world.told.iter().any(|it| it.contains("lacks more than the node that leads keeps")) {
         return world.replaced;
     }
     assert!(is_well, "seed {seed}: {}", world.picture());
