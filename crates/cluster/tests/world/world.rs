@@ -366,13 +366,7 @@ impl World {
     /// A node is lost for good, is forgotten while all else goes wrong, and comes back: some time with what it had, and then with an
     /// empty disk. One that is new may be lost again at any moment, another one once the new one votes.
     pub(crate) fn replace(&mut self) {
-        let ghosts = self.ghosts();
-        if !ghosts.is_empty() && self.dice.one_in(20) {
-            for name in ghosts {
-                let all = self.nodes.iter_mut().filter_map(|it| it.process.as_mut());
-                all.for_each(|it| _ = it.cluster.forget(&name));
-            }
-        }
+        self.forget_ghosts();
         let Some(Lost { at, id }) = self.lost else {
             let any = self.dice.below(self.nodes.len() as u64) as usize;
             let at = if self.all_are_members() { any } else { self.new.unwrap_or(any) };
@@ -406,6 +400,18 @@ impl World {
             } else {
                 self.nodes[at].wipe();
             }
+        }
+    }
+
+    /// Who operates the cluster sees [such names](Self::ghosts), sooner or later.
+    pub(crate) fn forget_ghosts(&mut self) {
+        let ghosts = self.ghosts();
+        if ghosts.is_empty() || !self.dice.one_in(20) {
+            return;
+        }
+        for name in ghosts {
+            let all = self.nodes.iter_mut().filter_map(|it| it.process.as_mut());
+            all.for_each(|it| _ = it.cluster.forget(&name));
         }
     }
 
