@@ -125,6 +125,8 @@ mod tests {
             stored,
             agreed,
             matched: matched.clone(),
+            refill_here: u64::MAX,
+            refill_of: u64::MAX,
         };
         let mut groups: Vec<_> = (0..=1_024).map(group).collect();
         bound(&mut groups);

@@ -413,9 +413,10 @@ fn nobody_gives_way_for_nothing() {
 
 /// Nodes are lost, forgotten and come back with empty disks, whatever else goes wrong: there is one cluster, nothing that was
 /// confirmed is lost, and in the end all are members that vote in all groups.
-fn replaces(seed: u64, plants: Plants) -> usize {
+fn replaces(seed: u64, plants: Plants) -> World {
     let count = if seed.is_multiple_of(4) { 5 } else { 3 };
     let mut world = World::new(count, seed);
+    world.nodes.iter_mut().for_each(|it| it.lets_names_go = true);
     assert!(world.run_until(5_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
     world.is_rough = true;
     world.nodes.iter_mut().for_each(|it| it.plants = plants);
@@ -446,13 +447,19 @@ fn replaces(seed: u64, plants: Plants) -> usize {
     for group in 0..=u64::from(SHARDS) {
         assert!(before.get(&group) < after.get(&group), "seed {seed}: group {group} stands still");
     }
-    world.replaced
+    world
 }
 
 #[test]
 fn lost_nodes_are_replaced() {
-    let replaced: usize = (0..20).map(|seed| replaces(seed, Plants::default())).sum();
-    assert!(replaced > 20, "{replaced}");
+    let (mut replaced, mut refilled) = (0, 0);
+    for seed in 0..20 {
+        let world = replaces(seed, Plants::default());
+        let has_files =
+            world.told.iter().filter(|it| it.contains("it gets all of that node's files"));
+        (replaced, refilled) = (replaced + world.replaced, refilled + has_files.count());
+    }
+    assert!(replaced > 20 && refilled > 20, "{replaced} replaced, {refilled} got files");
 }
 
 /// A cluster of three whose third node is lost.

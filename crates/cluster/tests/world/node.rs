@@ -31,8 +31,8 @@ const SETTINGS: Settings = Settings {
     election_ticks: 10,
     append_batches: 64,
     appends: 64,
-    // All of it: who is new gets it as batches.
-    held_bytes: 1 << 30,
+    // What is older who is new gets as files.
+    held_bytes: 1 << 14,
 };
 
 /// Who is there at most.
@@ -133,7 +133,7 @@ pub(crate) struct Node {
     rate: u64,
     confirmed: Confirmed,
     pub(crate) told: SharedTold,
-    /// Names go, too: then files go, and what was in them nobody can have.
+    /// Names go, too: then files go.
     pub(crate) lets_names_go: bool,
     pub(crate) plants: Plants,
     /// What it says of itself.
