@@ -208,6 +208,11 @@ impl Node {
         self.meta.as_ref().expect("a node on standby runs no turn")
     }
 
+    /// Whether it has the names and nothing else: no queue, and none of what is in no log.
+    pub fn is_copy(&self) -> bool {
+        self.meta.is_none()
+    }
+
     /// Whether all queues are filled. Until then no shard answers, and their locks are held.
     pub fn is_filled(&self) -> bool {
         self.filled.load(Ordering::SeqCst)

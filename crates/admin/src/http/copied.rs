@@ -51,9 +51,11 @@ pub(crate) fn needs_only_names(request: &Request<Body>) -> bool {
     match *parts.as_slice() {
         ["queues"] | ["queues", _] => {
             let query = parse_query(request.uri().query().unwrap_or_default());
-            let columns = query.iter().filter(|(name, _)| name == "columns");
-            let mut columns = columns.flat_map(|(_, names)| names.split(',')).peekable();
-            columns.peek().is_some() && columns.all(|name| OF_QUEUE.contains(&name))
+            let is_key = |key: &str| key == "columns" || key == "sort";
+            let named = query.iter().filter(|(key, _)| is_key(key));
+            let mut names = named.flat_map(|(_, names)| names.split(','));
+            query.iter().any(|(key, _)| key == "columns")
+                && names.all(|name| OF_QUEUE.contains(&name))
         }
         ["queues", _, _, "bindings"] => true,
         // Messages of a traced vhost, and who is connected.
@@ -121,6 +123,8 @@ mod tests {
         check("GET",  "/api/queues/%2F?columns=name",              true);
         check("GET",  "/api/queues?columns=name,arguments",        true);
         check("GET",  "/api/queues/%2F/q/bindings",                true);
+        check("GET",  "/api/queues?columns=name&sort=durable",     true);
+        check("GET",  "/api/queues?columns=name&sort=messages",    false);
         check("GET",  "/api/queues",                               false); // messages are the shards'
         check("GET",  "/api/queues/%2F?columns=name,messages",     false);
         check("GET",  "/api/queues/%2F/q",                         false);

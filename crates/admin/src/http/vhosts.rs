@@ -45,6 +45,9 @@ async fn row(call: &Call, name: &str) -> Result<Value, Fault> {
         let vhost = topology.vhost(name).ok_or_else(Fault::not_found)?;
         (vhost.id, topology.queue_ids(vhost.id), named(call, vhost))
     };
+    if call.node().is_copy() {
+        return Ok(row);
+    }
     let mut totals = facts::Totals::default();
     facts::each(call.node(), &queues, |facts| totals.add(&facts)).await?;
     if let (Value::Object(row), Value::Object(totals)) = (&mut row, totals.row()) {
@@ -71,10 +74,12 @@ fn named(call: &Call, vhost: &Vhost) -> Value {
         "tags": vhost.tags,
         "default_queue_type": kind.unwrap_or("classic"),
         "metadata": metadata,
-        "tracing": vhost.is_traced,
         "protected_from_deletion": vhost.is_protected,
-        "cluster_state": {call.node_name(): "running"},
     });
+    if !call.node().is_copy() {
+        row["tracing"] = json!(vhost.is_traced);
+        row["cluster_state"] = json!({call.node_name(): "running"});
+    }
     if vhost.unmatched_names() > 0 {
         row["names_not_matched_by_policies"] = json!(vhost.unmatched_names());
     }

@@ -117,20 +117,23 @@ impl Backlog {
     pub(crate) fn read(&self, nodes: &[Uri], sum: &mut BacklogSum) -> Result<()> {
         let began = Instant::now();
         let mut account = Account::new(self);
-        for _ in 1..TRIES {
-            match account.read(nodes, sum) {
-                Ok(()) => break,
-                // What it had unacked comes again, with the mark of it.
-                Err(_) => std::thread::sleep(Duration::from_millis(500)),
-            }
-        }
-        if !account.is_complete() {
-            account.read(nodes, sum)?;
-        }
+        let read = tried(TRIES, || account.read(nodes, sum));
+        // What has not come when the queue could not be read counts as lost: nobody knows better.
         sum.lost = self.count - account.came;
         sum.read_s = began.elapsed().as_secs_f64();
-        Ok(())
+        Ok(read?)
     }
+}
+
+/// Does it until it succeeds, so many times at most. Who read it before had messages unacked: they come again, with the mark of it.
+fn tried<E>(times: usize, mut read: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+    for _ in 1..times {
+        match read() {
+            Ok(()) => return Ok(()),
+            Err(_) => std::thread::sleep(Duration::from_millis(500)),
+        }
+    }
+    read()
 }
 
 /// Which messages have come.
@@ -251,6 +254,20 @@ mod tests {
         check("0 2 1 3",        [0, 0, 1, 0]);
         check("0 1 2x 3",       [1, 0, 0, 1]);
         check("0 1 2 9 3",      [0, 0, 0, 1]);
+    }
+
+    /// The queue is gone once it was read to its end: what it had no more is lost, and nobody asks again.
+    #[test]
+    fn what_was_read_to_the_end_is_not_read_again() {
+        let mut answers = vec![Ok(()), Err("a node went")];
+        let mut count = 0;
+        let read = || {
+            count += 1;
+            answers.pop().unwrap_or(Err("no such queue"))
+        };
+        assert_eq!(tried(2, read), Ok(()));
+        assert_eq!(count, 2);
+        assert_eq!(tried(1, || Err("a node went")), Err("a node went"));
     }
 
     #[test]

@@ -186,7 +186,9 @@ impl Follower {
     fn forget(&mut self) {
         self.copied.is_whole.store(false, Ordering::Release);
         self.follower = None;
-        drop(std::mem::take(&mut *self.copied.node.topology_mut()));
+        // It is freed when nobody waits for the lock.
+        let names = std::mem::take(&mut *self.copied.node.topology_mut());
+        drop(names);
     }
 
     fn give(&mut self) -> Option<TakenNames> {
