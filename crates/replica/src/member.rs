@@ -19,6 +19,7 @@ mod opening;
 mod refill;
 mod repair;
 mod sending;
+mod unwritten;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -43,6 +44,7 @@ use opening::open;
 use refill::{Giving, Taking};
 use repair::Repairs;
 use sending::Sending;
+use unwritten::{UNWRITTEN_MAX, Unwritten};
 
 pub use opening::{Reopened, Reopening};
 pub use refill::Refilling;
@@ -179,6 +181,7 @@ pub struct Member<D: Disk> {
     has_told_lack: bool,
     tasks: Tasks,
     kept: Ticket,
+    unwritten: Unwritten,
     /// Of batches that are to be copied.
     copies: BTreeMap<BatchName, BatchCopy>,
     /// What its log was handed, and has not stored.
@@ -256,6 +259,7 @@ impl<D: Disk> Member<D> {
             has_told_lack: false,
             tasks: Tasks::default(),
             kept: Ticket(0),
+            unwritten: Unwritten::default(),
             copies: BTreeMap::new(),
             waiting: VecDeque::new(),
             told: BatchName::NONE,
@@ -286,6 +290,10 @@ impl<D: Disk> Member<D> {
         if let Err(what) = check(&mut message, &copies) {
             return self.breach(from, &what);
         }
+        // One that did not come is sent again: what waits for a full disk, or for a log that is being opened, is no burden for long.
+        if !copies.is_empty() && self.unwritten.bytes > UNWRITTEN_MAX {
+            return;
+        }
         match self.replica.step(from, message) {
             Ok(output) => {
                 let mut copies = copies.into_iter();
@@ -295,7 +303,10 @@ impl<D: Disk> Member<D> {
                         |copy: &BatchCopy| copy.name() == batches.first().map(|it| it.name);
                     let first = copies.by_ref().find(is_new);
                     let new = first.into_iter().chain(copies.by_ref());
-                    self.copies.extend(new.filter_map(|copy| Some((copy.name()?, copy))));
+                    for (name, copy) in new.filter_map(|copy| Some((copy.name()?, copy))) {
+                        self.unwritten.add(name.number, copy.len());
+                        self.copies.insert(name, copy);
+                    }
                 }
                 self.absorb(output);
                 self.go_on();
@@ -662,6 +673,7 @@ impl<D: Disk> Member<D> {
             self.absorb(output);
             has_news = true;
         }
+        self.unwritten.has_written(stored);
         self.begin_behind(point);
         self.look_for_files();
         self.take_files(false);
@@ -768,6 +780,7 @@ impl<D: Disk> Member<D> {
         let (options, agreed) = (self.options.clone(), self.told);
         self.reopening = Some(Reopening { disk: log.into_disk(), options, agreed });
         self.is_reopening = true;
+        self.replica.set_away(true);
     }
 
     /// The files are others than the log's: it is opened anew.
@@ -801,6 +814,8 @@ impl<D: Disk> Member<D> {
             Ok(log) => {
                 self.log = Some(Box::new(log));
                 (self.has_led, self.is_reopening) = (false, false);
+                self.replica.set_away(false);
+                self.read_after_opening();
                 self.hold();
                 if self.is_installing() {
                     self.refilled();

@@ -109,6 +109,8 @@ pub struct Replica {
     /// What was acknowledged and voted may be forgotten: it votes for nobody, and then for no log that is behind this.
     is_unsure: bool,
     floor: BatchName,
+    /// Its log is being opened: a term that it leads would have no first batch until then.
+    is_away: bool,
     held: Vec<Held>,
     readies: VecDeque<Ready>,
     agreed: BatchName,
@@ -192,6 +194,7 @@ impl Replica {
             heard: Vec::new(),
             is_unsure: false,
             floor: BatchName::NONE,
+            is_away: false,
             held: Vec::new(),
             readies: VecDeque::new(),
             agreed,
@@ -348,8 +351,9 @@ impl Replica {
         let Message { term, body } = message;
         self.heed_leases(from, term, &body);
         match body {
-            Body::Behind { point } if !self.is_here(&point) => {
-                output.behind = Some(point);
+            // A snapshot comes by `install` alone: the engine hears of none that nobody has fetched.
+            Body::Behind { point } => {
+                output.behind = Some(point).filter(|it| !self.is_here(it));
                 // It may have what follows on what is agreed upon here, and not know how far that is.
                 let number = self.agreed.number.min(self.sure());
                 if number > 0 && term == self.term() && self.voted <= self.kept {
@@ -387,6 +391,11 @@ impl Replica {
         let _ = self.node.step(engine::to_engine(leader, self.id, message));
         self.drain(NewEntries::Engine, &mut output);
         Ok(output)
+    }
+
+    /// Its log can be used now, or not until it is opened: it does not stand meanwhile.
+    pub(crate) fn set_away(&mut self, is_away: bool) {
+        self.is_away = is_away;
     }
 
     /// What a snapshot of the log ends with that is made now.
@@ -514,6 +523,9 @@ impl Replica {
     /// before.
     fn may_stand(&self) -> bool {
         let is_leader = self.node.raft.state == StateRole::Leader;
+        if !is_leader && self.is_away {
+            return false;
+        }
         if !is_leader && !self.members().has_voter(self.id) {
             return false;
         }

@@ -21,6 +21,7 @@ use leveret_log::file::{Manifest, NoPiece, PieceCopy, PieceName};
 use super::{Member, changes};
 use crate::files::{Given, Refill, Wanted};
 use crate::members::MemberId;
+use crate::replica::NotNow;
 
 /// Bytes that were asked for, and are not written.
 const WINDOW: u64 = 4 << 20;
@@ -139,7 +140,7 @@ impl<D: Disk> Member<D> {
         // The log may have let go of one, for room: what follows on those files is not there any more then.
         let point = self.replica.point().at.number;
         self.giving.manifest.take_if(|it| it.point.at.number < point);
-        let manifest = self.giving.manifest.clone();
+        let manifest = self.giving.manifest.clone().filter(|it| names(it, from));
         *self.giving.takers.entry(from).or_default() =
             Taker { waits: manifest.is_none(), until: None };
         match manifest {
@@ -206,7 +207,8 @@ impl<D: Disk> Member<D> {
         let Given { manifest, pieces } = given;
         if let Some(manifest) = manifest {
             for (&id, taker) in &mut self.giving.takers {
-                if std::mem::take(&mut taker.waits) {
+                if taker.waits && names(&manifest, id) {
+                    taker.waits = false;
                     self.actions.refill.push((id, Refill::Manifest(manifest.clone())));
                 }
             }
@@ -364,9 +366,13 @@ impl<D: Disk> Member<D> {
         if !self.tasks.is_empty() {
             return;
         }
-        if let Ok(output) = self.replica.install(point) {
-            taking.is_decided = true;
-            self.absorb(output);
+        match self.replica.install(point) {
+            Ok(output) => {
+                taking.is_decided = true;
+                self.absorb(output);
+            }
+            // Nobody leads just now, or it is no member as of these files: after a time-out it asks which there are then.
+            Err(NotNow) => taking.manifest = None,
         }
     }
 
@@ -381,6 +387,10 @@ impl<D: Disk> Member<D> {
                 log.install();
             }
             return;
+        }
+        if self.replica.leader().is_none() {
+            // Nobody can say so.
+            taking.behind_ms = self.now_ms;
         }
         let is_here = taking.manifest.is_some_and(|at| self.replica.has(at));
         let waited_ms = self.now_ms.saturating_sub(taking.moved_ms);
@@ -413,4 +423,9 @@ impl<D: Disk> Member<D> {
             "this node has all files of this log again, up to {at}: {of} bytes in {passed_ms} ms; what follows is copied"
         ));
     }
+}
+
+/// Whether somebody is a member as of these files: they are of no use to anybody else.
+fn names(manifest: &Manifest, id: MemberId) -> bool {
+    changes::of_log(&manifest.point).is_some_and(|point| point.members.has(id))
 }

@@ -12,13 +12,16 @@ use leveret_log::{FileLog, Log as _, Offset};
 
 use super::Member;
 use crate::desk::Orders;
-use crate::members::MemberId;
+use crate::members::{MemberId, Members};
 
 /// Records that are asked for at a time. Of a damaged index there may be thousands.
 const ASKED_MAX: usize = 64;
 
 /// What a member reads for others at a time.
 const READ_MAX: usize = 256;
+
+/// So long others may be silent until a record is given up: they may be reading their files, or come back.
+const SILENT_MS: u64 = 30_000;
 
 /// What members say to each other of single records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +53,17 @@ pub(super) struct Repairs {
 #[derive(Debug, Default)]
 struct Wanted {
     asked: Vec<MemberId>,
-    /// When the last one was.
+    /// Who has said that it has it not.
+    refused: Vec<MemberId>,
+    /// When the first one was, and the last one.
+    begun_ms: Option<u64>,
     since_ms: u64,
+}
+
+impl Repairs {
+    fn refused(&mut self, at: Offset, by: MemberId) {
+        self.wanted.entry(at).or_default().refused.push(by);
+    }
 }
 
 impl<D: Disk> Member<D> {
@@ -63,13 +75,17 @@ impl<D: Disk> Member<D> {
         match letter {
             RecordLetter::Wanted { at } => {
                 let is_new = !self.repairs.reading.contains(&(from, at));
-                match &mut self.log {
-                    Some(log) if self.repairs.reading.len() < READ_MAX => {
-                        log.fetch(&[at]);
-                        self.repairs.reading.extend(is_new.then_some((from, at)));
-                    }
-                    _ => self.answer(from, at, None),
+                // Whoever hears nothing asks again.
+                if self.repairs.reading.len() >= READ_MAX {
+                    return;
                 }
+                match &mut self.log {
+                    Some(log) => log.fetch(&[at]),
+                    // It is read once the log is open again.
+                    None if self.is_reopening => {}
+                    None => return self.answer(from, at, None),
+                }
+                self.repairs.reading.extend(is_new.then_some((from, at)));
             }
             RecordLetter::Found { at, bytes } => {
                 // Whoever was given up may answer late.
@@ -79,7 +95,10 @@ impl<D: Disk> Member<D> {
                 }
                 match bytes {
                     Some(bytes) => self.has_record(from, at, bytes),
-                    None => self.ask_another(at),
+                    None => {
+                        self.repairs.refused(at, from);
+                        self.ask_another(at);
+                    }
                 }
             }
         }
@@ -121,9 +140,19 @@ impl<D: Disk> Member<D> {
     /// Asks whoever was not asked yet; gives the record up if there is nobody.
     fn ask_another(&mut self, at: Offset) {
         let Some(wanted) = self.repairs.wanted.get_mut(&at) else { return };
-        let others = self.heard.keys().copied().filter(|id| !wanted.asked.contains(id));
+        let begun_ms = *wanted.begun_ms.get_or_insert(self.now_ms);
+        let Members { voters, outgoing, .. } = self.replica.members();
+        let others = voters.iter().chain(outgoing).copied().filter(|id| *id != self.replica.id());
+        let others: Vec<_> = others.filter(|id| !wanted.refused.contains(id)).collect();
+        if others.iter().all(|id| wanted.asked.contains(id))
+            && self.now_ms.saturating_sub(begun_ms) < SILENT_MS
+        {
+            // Who is silent may be reading its files, or come back.
+            wanted.asked.clear();
+        }
+        let next = others.into_iter().filter(|id| !wanted.asked.contains(id));
         // Who has the most of the log has the record.
-        match others.max_by_key(|id| (self.replica.matched(*id), *id)) {
+        match next.max_by_key(|id| (self.replica.matched(*id), *id)) {
             Some(to) => {
                 wanted.asked.push(to);
                 wanted.since_ms = self.now_ms;
@@ -152,9 +181,18 @@ impl<D: Disk> Member<D> {
         }
     }
 
+    /// The log is open again: what others asked for meanwhile is read.
+    pub(super) fn read_after_opening(&mut self) {
+        let all: Vec<_> = self.repairs.reading.iter().map(|it| it.1).collect();
+        self.log.iter_mut().for_each(|log| log.fetch(&all));
+    }
+
     /// Answers those who asked for what was read since.
     pub(super) fn read_for_others(&mut self) {
         let Self { repairs, log, actions, .. } = self;
+        if log.is_none() && self.is_reopening {
+            return;
+        }
         repairs.reading.retain(|&(to, at)| {
             let bytes = match log.as_deref_mut().map(|log| read(log, at)) {
                 Some(Read::ToCome) => return true,

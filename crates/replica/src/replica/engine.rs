@@ -281,7 +281,10 @@ impl Replica {
                 if is_missed {
                     self.miss(BatchName { number, term }, output);
                 }
-                *agreed = last.number.min(number);
+                // Of the leader's term there are its own batches alone. An older one may be of a tail that is to be cut, if this log
+                // is an older copy; what is agreed upon of it comes with batches.
+                let here = self.log().name_of(last.number.min(number));
+                *agreed = here.filter(|it| it.term == term).map_or(0, |it| it.number);
                 (is_missed, Vec::new())
             }
             _ => (false, Vec::new()),

@@ -17,6 +17,9 @@ use crate::check::TERM_MAX;
 use crate::members::MemberId;
 use crate::output::Output;
 
+/// So far nobody is ahead: what is told is kept for good, and nothing takes it back if it was wrong.
+const LEAP: u64 = 1 << 32;
+
 /// What a member tells the others now and then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupFacts {
@@ -58,7 +61,11 @@ impl Replica {
     pub fn hear(&mut self, from: MemberId, told: GroupFacts) -> Output {
         let mut output = Output::default();
         let GroupFacts { term, agreed, last } = told;
-        if from == self.id || [term, agreed.term, last.term].iter().any(|it| *it > TERM_MAX) {
+        let terms = [term, agreed.term, last.term];
+        let is_much = |number: u64, known: u64| number > known.saturating_add(LEAP);
+        let is_wrong = terms.iter().any(|it| *it > TERM_MAX || is_much(*it, self.term()))
+            || is_much(agreed.number, self.last().number.max(self.known.number));
+        if from == self.id || is_wrong {
             return output;
         }
         self.known = self.known.max(agreed);

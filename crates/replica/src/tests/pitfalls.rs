@@ -645,3 +645,39 @@ fn a_member_whose_word_and_log_are_older_than_they_were() {
     assert_eq!(bench.replica(2).lacks(), None);
     assert_eq!(bench.replica(2).agreed(), bench.replica(1).agreed());
 }
+
+/// A leader's beat speaks of its own batches: what is here under the same number may be of a tail that it has cut.
+#[test]
+fn a_beat_agrees_upon_batches_of_its_term_alone() {
+    let mut bench = led();
+    let (last, agreed) = (bench.replica(2).last(), bench.replica(2).agreed());
+    let next = batch(last.number + 1, last.term);
+    let tail = Body::Append { before: last, batches: vec![next.clone()], agreed: agreed.number };
+    bench.say(1, 2, last.term, tail).unwrap();
+    assert_eq!(bench.replica(2).last(), next.name);
+    for number in [next.name.number, next.name.number + 5] {
+        let beat = Body::Heartbeat { agreed: number, stamp: 0 };
+        bench.say(3, 2, last.term + 1, beat).unwrap();
+        assert_eq!(bench.replica(2).agreed(), agreed, "{number}");
+    }
+    let mut bench = led();
+    let tail = Body::Append { before: last, batches: vec![next.clone()], agreed: agreed.number };
+    bench.say(1, 2, last.term, tail).unwrap();
+    let beat = Body::Heartbeat { agreed: next.name.number, stamp: 0 };
+    bench.say(1, 2, last.term, beat).unwrap();
+    assert_eq!(bench.replica(2).agreed(), next.name);
+}
+
+/// The engine takes a snapshot that was fetched, and none that is only spoken of.
+#[test]
+fn who_is_told_that_it_is_behind_and_is_not_installs_nothing() {
+    let mut bench = led();
+    let (last, agreed) = (bench.replica(2).last(), bench.replica(2).agreed());
+    let members = bench.replica(2).members().clone();
+    let point = Point { at: name(agreed.number, agreed.term), members };
+    bench.said_by(2);
+    bench.say(1, 2, last.term, Body::Behind { point }).unwrap();
+    assert_eq!(bench.said_by(2), [Body::Appended { number: agreed.number }]);
+    assert_eq!(bench.seat(2).behind, None);
+    assert_eq!(bench.replica(2).last(), last);
+}
