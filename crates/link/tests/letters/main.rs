@@ -316,13 +316,12 @@ fn wrong_letters() {
     check(14, vec![1, 0xff, 0, 0, 0, 0, 0],              "a text that is not UTF-8");
     check(14, vec![0, 3, 0, 0, 0, 0],                    "unknown origin 3");
     check(33, of(&[0xff, 0xff, 4]),                      "group 81919, which cannot be");
-    check(23, vec![],                                    "unknown letter to a shard 23");
     check(35, vec![],                                    "unknown letter to the owner of the names 35");
-    check(47, of(&[]),                                   "unknown letter to a session 47");
-    check(43, of(&[0, 16]),                              "unknown answer 16");
+    check(48, of(&[]),                                   "unknown letter to a session 48");
+    check(43, of(&[0, 17]),                              "unknown answer 17");
     check(43, of(&[0, 13, 1, 0]),                        "unknown reply code 1");
     check(22, vec![0, 0, 0, 1],                          "a stream whose node cannot be");
-    check(22, vec![1, 0, 0, 3],                          "unknown numbered letter 3");
+    check(22, vec![1, 0, 0, 9],                          "unknown numbered letter 9");
     check(56, vec![1, 0, 2, 0, 0],                       "unknown class of stream 2");
     check(56, vec![1, 0, 1, 2, 0],                       "unknown news 2");
     check(0, vec![],                                     "unknown kind of letter 64");

@@ -234,7 +234,8 @@ fn so_many_may_wait() {
 
 #[test]
 fn who_waits_at_the_end_is_given_back_and_the_port_is_free() {
-    let set = start(door(RelayedListener::Amqp), Some(7), LIMITS);
+    let limits = Limits { farewell: Duration::from_secs(60), ..LIMITS };
+    let set = start(door(RelayedListener::Amqp), Some(7), limits);
     let broker = set.broker(7);
     let mut relayed_client = set.connect();
     let mut relayed = accept(&broker);
