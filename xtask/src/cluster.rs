@@ -144,7 +144,6 @@ impl ClusterArgs {
         let is_usual = match round.played {
             rounds::Played::Always => true,
             rounds::Played::Here => !self.is_test,
-            rounds::Played::IfNamed => false,
         };
         is_named || (self.only.is_empty() && is_usual)
     }

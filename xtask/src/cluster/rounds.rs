@@ -77,8 +77,6 @@ pub(super) enum Played {
     Always,
     /// In runs of this command.
     Here,
-    /// If it is named: the broker cannot do it yet.
-    IfNamed,
 }
 
 /// What clients over other nodes than that of the fault are to see.
@@ -114,7 +112,7 @@ const PLANNED: Option<u32> = Some(50);
 use Felt::{ByAll, Nowhere};
 use Need::{Cuts, LittleKept, Ours, SmallDisks};
 use Nodes::{Alone, Cluster, Five};
-use Played::{Always, Here, IfNamed};
+use Played::{Always, Here};
 
 /// All rounds.
 #[rustfmt::skip] // a table
@@ -127,15 +125,15 @@ pub(super) static ALL: [Round; 23] = [
     Round { name: "leader-deaf",        what: "the node that leads does not hear the others",                               nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByAll,   promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, Net::cut_hearing) },
     Round { name: "leader-vanished",    what: "nobody hears the node that leads, nor its clients",                          nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByAll,   promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, processes::vanish) },
     Round { name: "leader-disk-full",   what: "the disk of the node that leads is full for a while",                        nodes: Cluster, needs: &[SmallDisks], played: Here,    felt: ByAll,   promise_ms: None,     run: stored::leader_disk_full },
-    Round { name: "leader-replaced",    what: "the node that leads is lost with its data, forgotten, and a new one comes",  nodes: Cluster, needs: &[Ours],       played: IfNamed, felt: ByAll,   promise_ms: KILLED,   run: stored::leader_replaced },
+    Round { name: "leader-replaced",    what: "the node that leads is lost with its data, forgotten, and a new one comes",  nodes: Cluster, needs: &[Ours],       played: Always,  felt: ByAll,   promise_ms: KILLED,   run: stored::leader_replaced },
     Round { name: "follower-killed",    what: "a node that does not lead is killed and started again",                      nodes: Cluster, needs: &[],           played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: processes::follower_killed },
     Round { name: "follower-stopped",   what: "a node that does not lead stands still for 10 seconds",                      nodes: Cluster, needs: &[],           played: Here,    felt: Nowhere, promise_ms: FOLLOWER, run: processes::follower_stopped },
     Round { name: "follower-cut-off",   what: "a node that does not lead is cut off from the others",                       nodes: Cluster, needs: &[Cuts],       played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: processes::follower_cut },
-    Round { name: "follower-away",      what: "a node is away until the others keep no more what it lacks",                 nodes: Cluster, needs: &[LittleKept], played: IfNamed, felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_away },
-    Round { name: "follower-lost-files", what: "a node that does not lead loses the log of the names, or those of shards",  nodes: Cluster, needs: &[Ours],       played: IfNamed, felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_lost_files },
+    Round { name: "follower-away",      what: "a node is away until the others keep no more what it lacks",                 nodes: Cluster, needs: &[LittleKept], played: Here,    felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_away },
+    Round { name: "follower-lost-files", what: "a node that does not lead loses the log of the names, or those of shards",  nodes: Cluster, needs: &[Ours],       played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_lost_files },
     Round { name: "follower-disk-full", what: "the disk of a node that does not lead is full for a while",                  nodes: Cluster, needs: &[SmallDisks], played: Here,    felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_disk_full },
     Round { name: "follower-wiped",     what: "a node with an empty disk under an old name is refused",                     nodes: Cluster, needs: &[Ours],       played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_wiped },
-    Round { name: "follower-replaced",  what: "a node that does not lead loses its data, is forgotten, and a new one comes", nodes: Cluster, needs: &[Ours],      played: IfNamed, felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_replaced },
+    Round { name: "follower-replaced",  what: "a node that does not lead loses its data, is forgotten, and a new one comes", nodes: Cluster, needs: &[Ours],      played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_replaced },
     Round { name: "two-killed",         what: "two nodes, one leads, are killed and started again",                         nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,   promise_ms: None,     run: processes::two_killed },
     Round { name: "two-stopped",        what: "two nodes, one leads, stand still for 10 seconds",                           nodes: Five,    needs: &[],           played: Here,    felt: ByAll,   promise_ms: SILENT,   run: processes::two_stopped },
     Round { name: "two-cut-off",        what: "two nodes, one leads, and the others do not hear each other",                nodes: Five,    needs: &[Cuts],       played: Here,    felt: ByAll,   promise_ms: SILENT,   run: processes::two_cut_off },
