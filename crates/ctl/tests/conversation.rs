@@ -27,7 +27,7 @@ const CLUSTER: &[(&str, u16, &str)] = &[
             {"name":"a@b","running":true,"leads":true,"why_not":null,"version":"0.2.0","figures":{"processors":9}},
             {"name":"b@b","running":true,"leads":false,"why_not":null,"version":"0.2.1","figures":{"processors":4,"mem_alarm":true}},
             {"name":"c@b","running":false,"leads":false,"why_not":"its clock differs","version":"0.2.1","figures":{"mem_alarm":true}},
-            {"name":"d@b","running":true,"joins":true}],
+            {"name":"d@b","running":true,"joins":true,"figures":{"refill_here":7,"refill_of":90}}],
           "groups":[{"group":0,"term":3,"leader":"a@b","last":9,"agreed":9,"matched":[["b@b",9],["c@b",3]]},
                     {"group":1,"term":4,"leader":null,"last":2,"agreed":2,"matched":[]}]}"#,
     ),
@@ -89,7 +89,7 @@ fn lists() {
          Maintenance status\n\nNode: a@b, status: not under maintenance\nNode: b@b, status: unknown\n\n\
          Alarms\n\nMemory alarm on node b@b\n\nNetwork Partitions\n\n(none)\n\nListeners\n\n(none)\n\n\
          Feature flags\n\nFlag: f, state: enabled\n\n\
-         Leader\n\nNode: a@b, leads all groups and serves all clients\nNode: c@b, not there: its clock differs\nNode: d@b, joins: no member until it has all\n\n\
+         Leader\n\nNode: a@b, leads all groups and serves all clients\nNode: c@b, not there: its clock differs\nNode: d@b, joins: no member until it has all\nNode: d@b, gets files that it lacks: 7 of 90 bytes\n\n\
          Groups\n\nGroup: names, leader: a@b, term: 3, batches agreed upon: 9, b@b lacks 0, c@b lacks 6\n\
          Group: shard 0, leader: none, term: 4, batches agreed upon: 2\n");
     // One that follows, while nobody leads, has what it knows itself.

@@ -202,7 +202,12 @@ fn leader(cluster: &Value, nodes: &[Member], joining: &[String]) -> Vec<String> 
         None => format!("Node: {}, not there", node.name),
     });
     let new = joining.iter().map(|name| format!("Node: {name}, joins: no member until it has all"));
-    std::iter::once(leads).chain(absent).chain(new).collect()
+    let refilled = list(&cluster["nodes"]).filter_map(|node| {
+        let bytes = |key: &str| node["figures"][key].as_u64().unwrap_or_default();
+        let (name, here, of) = (cell(&node["name"]), bytes("refill_here"), bytes("refill_of"));
+        (of > 0).then(|| format!("Node: {name}, gets files that it lacks: {here} of {of} bytes"))
+    });
+    std::iter::once(leads).chain(absent).chain(new).chain(refilled).collect()
 }
 
 /// A group, and how many batches its other members lack, if this node leads it.

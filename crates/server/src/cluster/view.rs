@@ -104,6 +104,10 @@ pub struct NodeTold {
     pub processors: u64,
     /// Clients whose bytes it relays.
     pub relayed: u64,
+    /// Bytes that it has of files which it gets in place of logs, as it lacks more than the others keep.
+    pub refill_here: u64,
+    /// Of so many; 0 if it gets none.
+    pub refill_of: u64,
 }
 
 /// A group, as this node's member of it knows it.

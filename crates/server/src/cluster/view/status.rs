@@ -65,6 +65,8 @@ fn told(status: &NodeStatus) -> NodeTold {
         sockets_used: numbers.sockets_used,
         processors: numbers.processors,
         relayed: numbers.relayed,
+        refill_here: status.groups.iter().map(|it| it.refill_here).sum(),
+        refill_of: status.groups.iter().map(|it| it.refill_of).sum(),
     }
 }
 
