@@ -346,10 +346,7 @@ impl<D: Disk> Cluster<D> {
                 let membership = self.safe.membership.as_ref();
                 let is_member = membership.is_some_and(|it| it.member(from).is_some());
                 if let (Phase::Member(groups), true) = (&mut self.phase, is_member) {
-                    match letter {
-                        NodeLetter::Refill { refill, .. } => groups.refill(from, group, refill),
-                        letter => groups.letter(from, group, letter),
-                    }
+                    groups.letter(from, group, letter);
                 }
             }
             NodeLetter::Found(founding) => self.found_by(from, Membership::of(&founding)),
@@ -649,11 +646,12 @@ impl<D: Disk> Cluster<D> {
         let Phase::Member(groups) = &self.phase else { return };
         let leads = self.standing == Standing::Leads && !self.is_leaving && !self.must_restart;
         let own = NodeDisk::of(&self.setup.status.numbers);
-        let mut others = Vec::new();
+        let (mut others, mut count) = (Vec::new(), 0);
+        // Nobody asks for more where there is room, and this is looked at in every turn.
         if leads && own.is_short() {
             others.extend(self.disks_of_others().map(|(id, disk)| (id, disk, groups.lag_of(id))));
+            count = self.member_count();
         }
-        let count = self.member_count();
         let heir = self.disks.heir(leads, own, &others, count, self.now_ms);
         let name = heir.and_then(|id| Some(self.linked.get(&id)?.node.name.clone()));
         if let Phase::Member(groups) = &mut self.phase

@@ -10,8 +10,7 @@ use leveret_link::hello::RaftId;
 use leveret_link::letters::{GroupStatus, GroupTold, NodeLetter};
 use leveret_log::disk::Disk;
 use leveret_replica::{
-    Change, Content, GroupLog, Lease, Member, MemberId, Members, Refill, Reopened, Reopening, Step,
-    Votes,
+    Change, Content, GroupLog, Lease, Member, MemberId, Members, Reopened, Reopening, Step, Votes,
 };
 
 use crate::changes::next_step;
@@ -129,16 +128,15 @@ impl<D: Disk> Groups<D> {
             NodeLetter::Record { letter, .. } => {
                 self.with(group, |member| member.record(from, letter));
             }
+            NodeLetter::Refill { refill, .. } => {
+                self.with(group, |member| member.refill(from, refill));
+            }
             _ => {}
         }
     }
 
     pub(crate) fn tell_time(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
-    }
-
-    pub(crate) fn refill(&mut self, from: RaftId, group: u64, refill: Refill) {
-        self.with(group, |member| member.refill(MemberId(from.0), refill));
     }
 
     /// The log of a group was opened anew.

@@ -9,6 +9,8 @@ use std::num::NonZeroU128;
 use leveret_link::hello::{ClusterId, NodeFacts, RaftId};
 use leveret_link::letters::{Founding, Joining};
 
+use crate::cluster::BEGINNING;
+
 /// The first word of the file, before its format.
 const MAGIC: &str = "leveret-cluster";
 
@@ -84,8 +86,8 @@ pub enum IdentityError {
 
 use IdentityError::Damaged;
 
-/// The number of the batch that all groups begin behind ([`BEGINNING`](crate::cluster::BEGINNING)).
-const AS_FOUNDED: u64 = 1;
+/// The number of the batch that all groups begin behind.
+const AS_FOUNDED: u64 = BEGINNING.number;
 
 impl Membership {
     /// As it is founded; nobody was heard of.

@@ -86,31 +86,42 @@ fn lists_have_to_be_alike() {
     assert_eq!(world.clusters.len(), 1);
 }
 
-/// One node leads all groups, whatever goes wrong; what it confirmed is with all who lead later; and when nothing goes wrong any
-/// more one leads all again, and all others follow it.
-///
-/// Who follows is told the same of the names as everybody, and all that the log has when it begins to lead.
-fn leads(seed: u64, plants: Plants) -> World {
+/// Three nodes, or five, of which one leads, and in which all may go wrong from now on.
+fn rough(seed: u64, plants: Plants) -> World {
     let count = if seed.is_multiple_of(4) { 5 } else { 3 };
     let mut world = World::new(count, seed);
     world.nodes.iter_mut().for_each(|it| it.lets_names_go = true);
     assert!(world.run_until(5_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
     world.is_rough = true;
     world.nodes.iter_mut().for_each(|it| it.plants = plants);
+    world
+}
+
+/// Each group confirms more.
+fn all_confirm(world: &mut World, seed: u64) {
+    let before = world.confirmed();
+    world.run_ms(1_000);
+    let after = world.confirmed();
+    for group in 0..=u64::from(SHARDS) {
+        assert!(before.get(&group) < after.get(&group), "seed {seed}: group {group} stands still");
+    }
+}
+
+/// One node leads all groups, whatever goes wrong; what it confirmed is with all who lead later; and when nothing goes wrong any
+/// more one leads all again, and all others follow it.
+///
+/// Who follows is told the same of the names as everybody, and all that the log has when it begins to lead.
+fn leads(seed: u64, plants: Plants) -> World {
+    let mut world = rough(seed, plants);
     for _ in 0..1_500 {
         world.trouble();
         world.step();
     }
     world.calm();
     assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
-    let before = world.confirmed();
-    world.run_ms(1_000);
-    let after = world.confirmed();
+    all_confirm(&mut world, seed);
     let leader = world.leader().unwrap();
     assert!(world.nodes[leader].gives(world.now_ms), "seed {seed}");
-    for group in 0..=u64::from(SHARDS) {
-        assert!(before.get(&group) < after.get(&group), "seed {seed}: group {group} stands still");
-    }
     world
 }
 
@@ -136,12 +147,7 @@ fn leads_with_copies(seed: u64, plants: Plants) {
     }
     world.calm();
     assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
-    let before = world.confirmed();
-    world.run_ms(1_000);
-    let after = world.confirmed();
-    for group in 0..=u64::from(SHARDS) {
-        assert!(before.get(&group) < after.get(&group), "seed {seed}: group {group} stands still");
-    }
+    all_confirm(&mut world, seed);
 }
 
 #[test]
@@ -414,12 +420,7 @@ fn nobody_gives_way_for_nothing() {
 /// Nodes are lost, forgotten and come back with empty disks, whatever else goes wrong: there is one cluster, nothing that was
 /// confirmed is lost, and in the end all are members that vote in all groups.
 fn replaces(seed: u64, plants: Plants) -> World {
-    let count = if seed.is_multiple_of(4) { 5 } else { 3 };
-    let mut world = World::new(count, seed);
-    world.nodes.iter_mut().for_each(|it| it.lets_names_go = true);
-    assert!(world.run_until(5_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
-    world.is_rough = true;
-    world.nodes.iter_mut().for_each(|it| it.plants = plants);
+    let mut world = rough(seed, plants);
     for _ in 0..1_500 {
         world.trouble();
         world.replace();
@@ -441,12 +442,7 @@ fn replaces(seed: u64, plants: Plants) -> World {
     }
     assert!(is_well(&world), "seed {seed}: {}", world.picture());
     assert_eq!(world.clusters.len(), 1, "seed {seed}");
-    let before = world.confirmed();
-    world.run_ms(1_000);
-    let after = world.confirmed();
-    for group in 0..=u64::from(SHARDS) {
-        assert!(before.get(&group) < after.get(&group), "seed {seed}: group {group} stands still");
-    }
+    all_confirm(&mut world, seed);
     world
 }
 
