@@ -239,8 +239,9 @@ fn who_waits_at_the_end_is_given_back_and_the_port_is_free() {
     let broker = set.broker(7);
     let mut relayed_client = set.connect();
     let mut relayed = accept(&broker);
-    set.views.send_replace(view(None));
+    // The broker has the connection before the relay knows: only now it is one that has begun.
     until(|| set.totals.now().open == 1);
+    set.views.send_replace(view(None));
     let mut client = set.connect();
     client.write_all(b"AMQP").unwrap();
     let address = set.address();
