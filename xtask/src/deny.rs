@@ -41,14 +41,15 @@ fn deny(program: &PathBuf, words: &[&str]) -> Command {
     command
 }
 
-/// cargo-deny, built the first time: a few minutes.
+/// cargo-deny, built the first time: a minute or two.
 fn program() -> anyhow::Result<PathBuf> {
     let place = root().join("target/tools").join(format!("cargo-deny-{VERSION}"));
     let program = place.join("bin/cargo-deny");
     if !program.exists() {
         println!("installing cargo-deny {VERSION} into target/tools");
         let what = format!("cargo-deny@{VERSION}");
-        let mut install = cargo(&["install", "--quiet", "--locked", &what, "--root"]);
+        // It runs for a second, so half of its build would be optimising.
+        let mut install = cargo(&["install", "--debug", "--quiet", "--locked", &what, "--root"]);
         succeed(install.arg(&place))?;
     }
     Ok(program)

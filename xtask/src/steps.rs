@@ -63,7 +63,8 @@ pub(crate) fn counted(command: &mut Command) -> anyhow::Result<Count> {
     counted_to(command, &mut std::io::stdout())
 }
 
-fn counted_to(command: &mut Command, out: &mut dyn Write) -> anyhow::Result<Count> {
+/// As [`counted`]; the output goes to `out`.
+pub(crate) fn counted_to(command: &mut Command, out: &mut dyn Write) -> anyhow::Result<Count> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()

@@ -3,12 +3,13 @@
 //! A new kind of test is one more line in [`check()`] (a minute, no network, no other program) or in
 //! [`test()`].
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::ensure;
 
-use crate::steps::{Count, cargo, counted, succeed};
+use crate::steps::{Count, cargo, counted, counted_to, succeed};
 use crate::{clients, cluster, deny, generate, install, package, page, programs, root, tidy};
 
 /// One step: its name and what it does.
@@ -126,8 +127,27 @@ fn documents() -> anyhow::Result<Count> {
     whole(command)
 }
 
+/// Once all is built, what is inside of crates runs beside what uses them from outside: many tests of either wait for a process
+/// or a socket. The output of the first is shown at its end, in one piece.
 fn tests() -> anyhow::Result<Count> {
-    counted(&mut cargo(&["test", "--quiet", "--workspace", "--no-fail-fast"]))
+    let test = ["test", "--quiet", "--workspace", "--no-fail-fast"];
+    let with = |words: &[&str]| cargo(&[&test[..], words].concat());
+    succeed(&mut with(&["--no-run"]))?;
+    let (mut shown, mut count) = (Vec::new(), Count::default());
+    std::thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            let mut count = Count::default();
+            for which in [&["--lib", "--bins"][..], &["--doc"]] {
+                count += counted_to(&mut with(which), &mut shown)?;
+            }
+            anyhow::Ok(count)
+        });
+        count += counted(&mut with(&["--test", "*"]))?;
+        count += inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        anyhow::Ok(())
+    })?;
+    std::io::stdout().write_all(&shown)?;
+    Ok(count)
 }
 
 /// Builds what is shipped.
