@@ -70,6 +70,10 @@ pub(crate) struct Client {
     half_closed: BTreeSet<u16>,
     /// Exclusive queues it declared.
     pub(crate) fleeting: Vec<QueueIndex>,
+    /// Queues before this one are gone if they were not to survive: its node has outlived the one that they were on.
+    pub(crate) gone_before: QueueIndex,
+    /// That one had trouble with a disk, of which its last answers may tell.
+    had_trouble: bool,
     /// What it sends and gets, in words, when somebody is going to read it.
     pub(crate) diary: Option<Vec<String>>,
 }
@@ -98,6 +102,8 @@ impl Client {
             beat_at: Time::from_ms(0),
             half_closed: BTreeSet::new(),
             fleeting: Vec::new(),
+            gone_before: 0,
+            had_trouble: false,
             diary: keeps_diary.then(Vec::new),
         };
         // `connection.start` has a table of its own size, before any limit was agreed on.
@@ -282,7 +288,8 @@ impl Client {
             // The operator's wish, or a disk that took no more; anything else would be our mistake.
             Method::ConnectionClose(close)
                 if close.reply_code == 320
-                    || matches!(close.reply_code, 506 | 541) && shadow.has_trouble =>
+                    || matches!(close.reply_code, 506 | 541)
+                        && (shadow.has_trouble || self.had_trouble) =>
             {
                 if close.reply_code == 506 {
                     self.deletion_refused((close.class_id, close.method_id), shadow);
@@ -328,6 +335,13 @@ impl Client {
         Ok(())
     }
 
+    /// The node with the queues has ended, and its own has not.
+    pub(crate) fn outlives_its_leader(&mut self, shadow: &Shadow) {
+        self.fleeting.clear();
+        self.gone_before = shadow.queues.len();
+        self.had_trouble |= shadow.has_trouble;
+    }
+
     /// Takes what was sent of `close-ok` for the end.
     pub(crate) fn is_over(&self) -> bool {
         self.state == ConnectionState::Closed
@@ -350,17 +364,23 @@ impl Client {
         close: &channel_methods::Close<'_>,
         world: &mut World<'_>,
     ) -> Check {
+        let (gone_before, had_trouble) = (self.gone_before, self.had_trouble);
         let channel = self.open_channel(number, "channel.close")?;
-        let totals = &mut world.shadow.totals;
         let (code, text) = (close.reply_code, close.reply_text);
         let is_after = |ms| channel.opened.after_ms(ms) <= world.now;
         let kept_too_long = code == 406 && text.contains("timed out") && is_after(ACK_TIMEOUT_MS);
-        let came_too_late = code == 404 && text.contains("'fleeting-") && is_after(EXPIRES_MS);
-        if code == 403 && channel.may_be_refused() && !world.shadow.is_calm {
+        let is_of_fleeting = code == 404 && text.contains("'fleeting-");
+        let came_too_late = is_of_fleeting && is_after(EXPIRES_MS);
+        let named = text.split('\'').nth(1).and_then(|name| world.shadow.queue(name));
+        let is_gone = is_of_fleeting && named.is_some_and(|queue| queue < gone_before);
+        let totals = &mut world.shadow.totals;
+        if is_gone {
+            totals.gone_with_leader += 1;
+        } else if code == 403 && channel.may_be_refused() && !world.shadow.is_calm {
             totals.shut_out += 1;
         } else if kept_too_long || came_too_late {
             totals.timed_out += 1;
-        } else if world.shadow.has_trouble && code == 506 {
+        } else if (world.shadow.has_trouble || had_trouble) && code == 506 {
             // The disk took no more.
         } else if channel.expects_close != Some(code) {
             let expected = channel.expects_close;

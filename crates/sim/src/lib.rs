@@ -54,6 +54,7 @@ mod restart;
 mod scenario;
 mod shadow;
 mod sim;
+mod site;
 mod trace;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

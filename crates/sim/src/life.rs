@@ -21,7 +21,7 @@ use crate::sim::{Agreed, Options};
 ///
 /// `seen_below`: what the process before left word of, by shard, if it left in good order.
 pub(crate) fn start(
-    Options { shards, agreed, has_links, .. }: Options,
+    Options { shards, agreed, has_links, has_second, .. }: Options,
     disks: Option<&Disks>,
     seen_below: Option<&[Offset]>,
     random: &mut Random,
@@ -60,7 +60,7 @@ pub(crate) fn start(
     if has_links {
         // So little that it is full now and then.
         let letters = 1 + (seed >> 16) as usize % 12;
-        node.link(KeptMax { letters, bytes: 1 << (8 + (seed >> 20) % 8) });
+        node.link(KeptMax { letters, bytes: 1 << (8 + (seed >> 20) % 8) }, has_second);
     }
     node.begin_to_follow().map_err(|error| format!("names by changes alone: {error}"))?;
     node.is_followed()?;

@@ -27,6 +27,7 @@ const STALL_STEPS: usize = 60;
 
 #[derive(Debug)]
 pub(crate) struct Link {
+    node: NodeId,
     max: KeptMax,
     pub(crate) sender: StreamSender,
     /// On the way, by class.
@@ -49,10 +50,11 @@ pub(crate) struct Arrived {
 }
 
 impl Link {
-    pub(crate) fn new(start: u32, max: KeptMax) -> Self {
+    pub(crate) fn new(node: NodeId, start: u32, max: KeptMax) -> Self {
         Self {
+            node,
             max,
-            sender: StreamSender::new(NodeId::ALONE, start, max),
+            sender: StreamSender::new(node, start, max),
             flights: Default::default(),
             arrived: [0; 2],
             stalls: [0; 2],
@@ -62,7 +64,7 @@ impl Link {
 
     /// Of a node at another start, which has sent nothing yet.
     pub(crate) fn start_again(&mut self, start: u32) {
-        *self = Self::new(start, self.max);
+        *self = Self::new(self.node, start, self.max);
     }
 
     /// A letter of this node. Of those that get no number the ones of sessions come behind what was written before.
@@ -240,7 +242,7 @@ mod tests {
     fn a_command_waits_for_no_letter_that_came_before_the_term() {
         let (topology, now, mut out) = (Topology::new(), Time::from_ms(0), Outbox::default());
         let mut shard = Shard::new(Homes::default().group_at(0), MemoryLog::new());
-        let mut link = Link::new(0, KeptMax::default());
+        let mut link = Link::new(NodeId::ALONE, 0, KeptMax::default());
         let from = ConnectionId::NOBODY;
         for _ in 0..2 {
             link.post(ToShard::Settle { from, settlements: Vec::new() }, true, &mut out);

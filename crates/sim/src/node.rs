@@ -12,6 +12,7 @@ use std::vec::Drain;
 
 use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
+use leveret_amqp::reply::ReplyCode;
 use leveret_broker::flow::Alarm;
 use leveret_broker::login::{Asked, Login};
 use leveret_broker::message::{
@@ -31,9 +32,13 @@ use leveret_topology::stored::StoredError;
 use leveret_topology::{Bootstrap, Change, GroupId, Homes, PasswordHash, QueueId, Topology};
 
 use crate::disk::Store;
-use crate::link::{Arrived, Link};
+use crate::link::Arrived;
 use crate::random::Random;
 use crate::shadow::Check;
+use crate::site::{Site, whose};
+
+/// The node that outlives the one with the shards.
+const SECOND: NodeId = NodeId::new(2).expect("a number of 24 bits");
 
 /// Bytes asked of a socket at once, as the server does.
 const READ_BYTES: usize = 64 * 1024;
@@ -112,13 +117,12 @@ pub struct Node<L = MemoryLog> {
     alarm: Alarm,
     /// A log failed: the process has to stop.
     failed: Option<String>,
-    next_connection: u64,
     longest_output: usize,
     scratch: Scratch,
-    /// To each shard, if shards are treated as if they were elsewhere.
-    links: Vec<Link>,
-    /// Lives of this node before.
-    start: u32,
+    /// The nodes whose sessions these are: first the one that the shards and the owner of the names are on.
+    sites: Vec<Site>,
+    /// Nodes whose sessions used the shards of the process before this one.
+    attaching: Vec<NodeId>,
     /// Who had the last turn.
     last: Option<Actor>,
 }
@@ -201,35 +205,72 @@ impl<L: Log> Node<L> {
             outbox: Outbox::default(),
             alarm: Alarm::default(),
             failed: None,
-            next_connection: 1,
             longest_output: 0,
             scratch: Scratch::default(),
-            links: Vec::new(),
-            start: 0,
+            sites: vec![Site::new(NodeId::ALONE)],
+            attaching: Vec::new(),
             last: None,
         }
     }
 
-    /// From now on letters to shards go over links.
-    pub(crate) fn link(&mut self, max: KeptMax) {
-        self.links = self.shards.iter().map(|_| Link::new(self.start, max)).collect();
+    /// From now on letters to shards go over links; with `has_second` those of a second node, too.
+    pub(crate) fn link(&mut self, max: KeptMax, has_second: bool) {
+        self.sites.extend(has_second.then(|| Site::new(SECOND)));
+        let shards = self.shards.len();
+        self.sites.iter_mut().for_each(|site| site.link(shards, max));
     }
 
-    /// Names connections as if the last one of an earlier process was the one before.
-    pub(crate) fn go_on_after(&mut self, earlier: &Self) {
-        self.next_connection = earlier.next_connection;
-        self.start = earlier.start + 1;
-        self.links.iter_mut().for_each(|link| link.start_again(self.start));
+    /// The process goes on where an earlier one ended: connections are named as if the last one of that were the one before. If a
+    /// second node outlives it, its sessions are here from now on. Those of them are told to close whose command to the owner of
+    /// the names is under way: nobody knows what became of it.
+    pub(crate) fn go_on_after(
+        &mut self,
+        mut earlier: Self,
+        outlives: bool,
+    ) -> Result<Vec<ConnectionId>, StoredError> {
+        let mut closed = Vec::new();
+        for (index, before) in std::mem::take(&mut earlier.sites).into_iter().enumerate() {
+            if index == 0 || !outlives {
+                self.sites[index].begin_after(&before);
+                continue;
+            }
+            // Both processes' memory is one here: what the shards were about to give has taken room.
+            earlier.shards.iter_mut().for_each(|actor| actor.shard.give_up_early());
+            self.attaching.push(before.node);
+            self.connections = earlier.connections.split_off(&before.node.connection(0));
+            self.sites[index] = before;
+            let Site { commands, leaving, .. } = &mut self.sites[index];
+            closed.extend(std::mem::take(commands).into_keys());
+            let leaving: Vec<_> = leaving.clone().into_iter().collect();
+            for (connection, reply) in leaving {
+                self.tell_meta(ToMeta::Disconnected { connection, reply: Some(reply) });
+            }
+        }
+        closed.retain(|&id| self.connections.get(&id).is_some_and(|it| !it.is_over));
+        for &id in &closed {
+            let text =
+                "the node that owns the names ended while a command was under way".to_owned();
+            self.tell(id, ToSession::Close { code: ReplyCode::ConnectionForced, text });
+        }
+        if outlives && let Some(follower) = earlier.follower {
+            self.follow_on(follower)?;
+        }
+        Ok(closed)
+    }
+
+    /// A second topology, of whoever followed an owner of names before this one, follows from now on.
+    fn follow_on(&mut self, mut follower: Topology) -> Result<(), StoredError> {
+        let batch = follower.changes_towards(self.topology.snapshot());
+        apply(&batch, &mut follower)?;
+        self.follower = Some(follower);
+        Ok(())
     }
 
     /// From now on a second topology begins with what is there, and has nothing but the changes that are told. It knows one group
     /// of its own, so that homes are told, too.
     pub(crate) fn begin_to_follow(&mut self) -> Result<(), StoredError> {
         self.meta.follow();
-        let mut follower = Topology::new();
-        apply(&self.topology.snapshot(), &mut follower)?;
-        self.follower = Some(follower);
-        Ok(())
+        self.follow_on(Topology::new())
     }
 
     /// While no change of names is under way the topology that follows is the same.
@@ -271,11 +312,18 @@ impl<L: Log> Node<L> {
     /// All queues are filled.
     pub(crate) fn begin_shards(&mut self, filled: Filled) {
         filled.end(&mut self.meta);
-        // Of earlier lives nothing comes any more.
+        let attaching = std::mem::take(&mut self.attaching);
+        let term = u64::from(self.sites[0].start) << 32;
         for actor in &mut self.shards {
-            actor.shard.keep_streams(|stream| stream.start == self.start);
+            // Of earlier lives nothing comes any more.
+            actor.shard.keep_streams(|stream| self.sites.iter().any(|site| site.numbers(stream)));
+            actor.shard.succeed(term, &attaching);
         }
         self.are_shards_held = false;
+        for index in 0..self.shards.len() {
+            self.begin_links(index, true, false);
+            self.attach(index, |site| attaching.contains(&site.node));
+        }
     }
 
     /// Whether the queues are filled.
@@ -370,8 +418,18 @@ impl<L: Log> Node<L> {
 
     /// A client connects from this machine. Its socket takes `room` bytes that it has not read.
     pub fn connect(&mut self, seed: u64, room: usize, now: Time) -> ConnectionId {
-        let id = NodeId::ALONE.connection(self.next_connection);
-        self.next_connection += 1;
+        self.connect_to(0, seed, room, now)
+    }
+
+    /// The same, to the first node or the second one.
+    pub(crate) fn connect_to(
+        &mut self,
+        site: usize,
+        seed: u64,
+        room: usize,
+        now: Time,
+    ) -> ConnectionId {
+        let id = self.sites[site].name_connection();
         let (address, local) =
             (format!("127.0.0.1:{}", id.number()), ([127, 0, 0, 1], 5672).into());
         let peer = Peer { address, local, is_loopback: true, tls: None };
@@ -507,10 +565,15 @@ impl<L: Log> Node<L> {
                 let count = part(connection.inbox.len()).min(connection.inbox.len());
                 scratch.to_session.extend(connection.inbox.drain(..count));
                 let letters = scratch.to_session.drain(..);
+                // A second node has the names by what it is told.
+                let names = match &self.follower {
+                    Some(follower) if id.node() != NodeId::ALONE => follower,
+                    _ => topology,
+                };
                 if connection.is_over {
                     connection::undelivered(id, letters, outbox);
                 } else {
-                    let waiting = connection.turn(letters, topology, outbox, now, &mut part);
+                    let waiting = connection.turn(letters, names, outbox, now, &mut part);
                     self.longest_output = self.longest_output.max(waiting);
                 }
             }
@@ -527,7 +590,10 @@ impl<L: Log> Node<L> {
     /// No letter waits, no byte is under way, no message is left.
     pub fn is_idle(&self) -> bool {
         self.meta_inbox.is_empty()
-            && self.links.iter().zip(&self.shards).all(|(link, actor)| link.is_idle(&actor.shard))
+            && self.sites.iter().all(|site| {
+                let mut links = site.links.iter().zip(&self.shards);
+                links.all(|(link, actor)| link.is_idle(&actor.shard))
+            })
             && self.shards.iter().all(|actor| actor.inbox.is_empty() && !actor.has_more)
             && !self.shards.iter().any(|actor| actor.shard.is_attaching())
             && self.connections.values().all(|connection| connection.inbox.is_empty())
@@ -577,8 +643,10 @@ impl<L: Log> Node<L> {
                 }
             }
         }
-        for (link, actor) in self.links.iter().zip(&self.shards) {
-            text.push_str(&link.describe(&actor.shard));
+        for site in &self.sites {
+            for (link, actor) in site.links.iter().zip(&self.shards) {
+                text.push_str(&format!("{}: {}", site.node, link.describe(&actor.shard)));
+            }
         }
         for (id, connection) in &self.connections {
             text.push_str(&format!(
@@ -604,97 +672,161 @@ impl<L: Log> Node<L> {
         out.sessions.into_iter().for_each(|(id, letter)| self.tell(id, letter));
     }
 
+    /// The site and the shard of a link.
+    fn of_link(&self, link: usize) -> (usize, usize) {
+        (link / self.shards.len(), link % self.shards.len())
+    }
+
     /// Links on which something may happen.
     pub(crate) fn ready_links(&self) -> impl Iterator<Item = usize> {
-        let links = self.links.iter().zip(&self.shards).enumerate();
+        let sites = self.sites.iter().enumerate();
+        let links = sites.flat_map(move |(at, site)| {
+            let first = at * self.shards.len();
+            site.links.iter().zip(&self.shards).enumerate().map(move |(i, pair)| (first + i, pair))
+        });
         let ready =
             links.filter(|(_, (link, actor))| self.is_filled() && link.is_ready(&actor.shard));
         ready.map(|(index, _)| index)
     }
 
     /// Something happens on a link.
-    pub(crate) fn step_link(&mut self, index: usize, random: &mut Random) {
-        let Some(link) = self.links.get_mut(index) else { return };
+    pub(crate) fn step_link(&mut self, link: usize, random: &mut Random) {
+        let (site, index) = self.of_link(link);
+        let link = &mut self.sites[site].links[index];
         let Arrived { letters, is_cut } = link.step(&self.shards[index].shard, random);
         self.shards[index].inbox.extend(letters);
         if is_cut {
-            self.begin_link(index, false, false);
+            self.begin_link(site, index, false, false);
         }
     }
 
-    /// The link to a shard begins anew. The shard may have, too.
-    pub(crate) fn begin_link(&mut self, index: usize, is_new_term: bool, keeps_flights: bool) {
-        let Some(link) = self.links.get_mut(index) else { return };
+    /// All links to a shard begin anew. The shard may have, too.
+    pub(crate) fn begin_links(&mut self, index: usize, is_new_term: bool, keeps_flights: bool) {
+        for site in 0..self.sites.len() {
+            self.begin_link(site, index, is_new_term, keeps_flights);
+        }
+    }
+
+    fn begin_link(&mut self, site: usize, index: usize, is_new_term: bool, keeps_flights: bool) {
+        let Some(link) = self.sites[site].links.get_mut(index) else { return };
         let mut out = Outbox::default();
         link.begin(&self.shards[index].shard, is_new_term, keeps_flights, &mut out);
         self.tell_now(out);
     }
 
+    /// A shard is in a new term: every connection of these nodes is asked what it has there, one that is over, too, if letters
+    /// wait for it.
+    pub(crate) fn attach(&mut self, index: usize, attaches: impl Fn(&Site) -> bool) {
+        let actor = &mut self.shards[index];
+        let (group, term) = (self.topology.homes().group_at(index), actor.shard.term());
+        for site in self.sites.iter_mut().filter(|site| attaches(site)) {
+            let Some(link) = site.links.get_mut(index) else { continue };
+            let is_asked_here =
+                |letter: &ToShard| is_question(letter).is_some_and(|id| id.node() == site.node);
+            actor.inbox.retain(|letter| !is_asked_here(letter));
+            let all = self.connections.range_mut(site.node.connections());
+            let asked = all.filter(|(_, it)| !it.is_over || !it.inbox.is_empty());
+            let asked: Vec<ConnectionId> = asked
+                .map(|(&id, connection)| {
+                    connection.inbox.push_back(ToSession::Attach { group, term });
+                    id
+                })
+                .collect();
+            link.sender.attach(asked);
+        }
+    }
+
     /// What is on links comes at once.
     pub(crate) fn flush_links(&mut self) {
         let mut out = Outbox::default();
-        for (link, actor) in self.links.iter_mut().zip(&mut self.shards) {
-            actor.inbox.extend(link.flush(&actor.shard, &mut out));
+        for site in &mut self.sites {
+            for (link, actor) in site.links.iter_mut().zip(&mut self.shards) {
+                actor.inbox.extend(link.flush(&actor.shard, &mut out));
+            }
         }
         self.tell_now(out);
     }
 
     /// Letters that were numbered in this life.
     pub(crate) fn numbered_letters(&self) -> u64 {
-        self.links.iter().map(Link::numbered).sum()
+        self.sites.iter().map(Site::numbered).sum()
     }
 
     /// Letters that are kept for shards.
     pub(crate) fn kept_letters(&self) -> usize {
-        self.links.iter().map(|link| link.sender.kept()).sum()
+        self.sites.iter().map(Site::kept).sum()
     }
 
     /// The letters on a link, in words.
-    pub(crate) fn letters_on(&self, index: usize) -> Vec<String> {
-        self.links.get(index).map(Link::letters).unwrap_or_default()
+    pub(crate) fn letters_on(&self, link: usize) -> Vec<String> {
+        let (site, index) = self.of_link(link);
+        self.sites[site].links[index].letters()
+    }
+
+    /// The node that a connection is of.
+    fn site_of(&mut self, id: ConnectionId) -> &mut Site {
+        let at = self.sites.iter().position(|site| site.node == id.node()).unwrap_or_default();
+        &mut self.sites[at]
     }
 }
 
 impl<L: Log> Inboxes for Node<L> {
     fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
-        let index = self.topology.homes().index_of(group);
+        let Some(index) = self.topology.homes().index_of(group) else { return 0 };
         let mut letter = letter;
-        if let Some(link) = index.and_then(|index| self.links.get_mut(index)) {
-            // What the owner of the names asks for a session is kept for it.
-            let is_of_session = match self.last {
-                Some(Actor::Connection(_)) => true,
-                Some(Actor::Meta) => is_asked_for(&letter),
-                _ => false,
-            };
+        let whose = whose(&letter);
+        // What the owner of the names asks for a session is kept for it.
+        let of_session = match self.last {
+            Some(Actor::Connection(id)) => Some(whose.unwrap_or(id)),
+            Some(Actor::Meta) if is_asked_for(&letter) => whose,
+            _ => None,
+        };
+        let last = self.last;
+        let site = self.site_of(of_session.or(whose).unwrap_or_default());
+        if let (Some(Actor::Meta), Some(id)) = (last, of_session) {
+            site.commands.remove(&id);
+        }
+        if let Some(link) = site.links.get_mut(index) {
             let mut out = Outbox::default();
-            let rest = link.post(letter, is_of_session, &mut out);
+            let rest = link.post(letter, of_session.is_some(), &mut out);
             self.tell_now(out);
             let Some(rest) = rest else { return 0 };
             letter = rest;
         }
-        let Some(actor) = index.and_then(|index| self.shards.get_mut(index)) else { return 0 };
+        let Some(actor) = self.shards.get_mut(index) else { return 0 };
         actor.inbox.push_back(letter);
         actor.inbox.len()
     }
 
     fn to_meta(&mut self, letters: Drain<'_, ToMeta>) {
-        self.meta_inbox.extend(letters);
+        let asker = match self.last {
+            Some(Actor::Connection(id)) if id.node() != NodeId::ALONE => Some(id),
+            _ => None,
+        };
+        for letter in letters {
+            if let Some(id) = asker {
+                self.site_of(id).asks(id, &letter);
+            }
+            self.meta_inbox.push_back(letter);
+        }
     }
 
     fn to_session(&mut self, id: ConnectionId, letters: &mut Run<'_, '_>) {
         let Some(connection) = self.connections.get_mut(&id).filter(|it| !it.is_over) else {
             return;
         };
+        let at = self.sites.iter().position(|site| site.node == id.node()).unwrap_or_default();
+        let site = &mut self.sites[at];
         let Some(Actor::Shard(index)) = self.last else {
             for letter in letters {
-                if let ToSession::Reply { reply: Reply::Deleted(_), .. } = letter {
-                    self.links.iter_mut().for_each(|link| link.sender.is_deleted(id));
+                if let ToSession::Reply { channel, reply } = &letter {
+                    site.is_answered(id, *channel, reply);
                 }
                 connection.inbox.push_back(letter);
             }
             return;
         };
-        let Some(link) = self.links.get_mut(index) else { return connection.inbox.extend(letters) };
+        let Some(link) = site.links.get_mut(index) else { return connection.inbox.extend(letters) };
         let mut out = Outbox::default();
         letters.for_each(|letter| link.sender.tell(id, letter, &mut out));
         self.tell_now(out);
@@ -703,8 +835,8 @@ impl<L: Log> Inboxes for Node<L> {
     fn news(&mut self, news: &mut Vec<(GroupId, StreamNews)>) {
         let mut out = Outbox::default();
         for (group, news) in news.drain(..) {
-            let index = self.topology.homes().index_of(group);
-            if let Some(link) = index.and_then(|index| self.links.get_mut(index)) {
+            let Some(index) = self.topology.homes().index_of(group) else { continue };
+            for link in self.sites.iter_mut().filter_map(|site| site.links.get_mut(index)) {
                 link.sender.hear(&news, &mut out);
             }
         }
@@ -874,37 +1006,17 @@ impl Node<Store> {
         let Self { shards, meta, topology, outbox, .. } = self;
         let actor = shards.get_mut(index)?;
         let decided = meta.decided_so_far();
-        let last = [NodeId::ALONE.connection(self.next_connection - 1)];
-        let users = match self.links.is_empty() {
+        let last: Vec<ConnectionId> = self.sites.iter().map(Site::last_connection).collect();
+        let nodes: Vec<NodeId> = self.sites.iter().map(|site| site.node).collect();
+        let users = match self.sites[0].links.is_empty() {
             true => Users::AreCutOff(&last),
-            false => Users::Attach(&[NodeId::ALONE]),
+            false => Users::Attach(&nodes),
         };
         let restored = actor.shard.lose(log, users, topology, &decided, now, outbox);
         actor.has_more = true;
         self.last = Some(Actor::Shard(index));
         self.post();
         Some(restored)
-    }
-
-    /// The shard of this link is in a new term: every connection is asked what it has there, one that is over, too, if letters
-    /// wait for it.
-    pub(crate) fn attach(&mut self, index: usize) {
-        let Some(link) = self.links.get_mut(index) else { return };
-        let actor = &mut self.shards[index];
-        actor.inbox.retain(|letter| !is_question(letter));
-        let letter = || ToSession::Attach {
-            group: self.topology.homes().group_at(index),
-            term: actor.shard.term(),
-        };
-        let all = self.connections.iter_mut();
-        let asked = all.filter(|(_, it)| !it.is_over || !it.inbox.is_empty());
-        let asked: Vec<ConnectionId> = asked
-            .map(|(&id, connection)| {
-                connection.inbox.push_back(letter());
-                id
-            })
-            .collect();
-        link.sender.attach(asked);
     }
 
     /// Whether some shard waits for those who use it.
@@ -968,8 +1080,8 @@ fn is_asked_for(letter: &ToShard) -> bool {
     }
 }
 
-/// Whether a letter without a number comes from a session. Number 0 of a node is no session's.
-fn is_question(letter: &ToShard) -> bool {
+/// The session that a letter without a number comes from, if one does. Number 0 of a node is no session's.
+fn is_question(letter: &ToShard) -> Option<ConnectionId> {
     let asker = match letter {
         ToShard::Consume { reply, .. }
         | ToShard::Get { reply, .. }
@@ -977,9 +1089,9 @@ fn is_question(letter: &ToShard) -> bool {
         ToShard::Cancel { connection, .. }
         | ToShard::Disconnected { connection, .. }
         | ToShard::Resume { connection, .. } => *connection,
-        letter => return is_asked_for(letter),
+        letter => whose(letter).filter(|_| is_asked_for(letter))?,
     };
-    asker.number() != 0
+    Some(asker).filter(|asker| asker.number() != 0)
 }
 
 /// Bytes of messages in a letter.

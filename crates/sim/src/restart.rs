@@ -1,6 +1,7 @@
 //! How the broker goes and comes back in the middle of a simulation, and what must be true then.
 
-use leveret_broker::message::{ConnectionId, ToMeta, ToShard};
+use leveret_broker::flow::Alarm;
+use leveret_broker::message::{ConnectionId, NodeId, ToMeta, ToShard};
 use leveret_broker::{Meta, Shard};
 use leveret_log::disk::Faults as DiskFaults;
 use leveret_log::file::match_up;
@@ -119,8 +120,8 @@ impl Sim {
                 return Err(format!("shard {index} finds damaged records"));
             };
             let keeps_flights = self.faults.one_in(2);
-            self.node.begin_link(index, true, keeps_flights);
-            self.node.attach(index);
+            self.node.begin_links(index, true, keeps_flights);
+            self.node.attach(index, |_| true);
             let counters = self.node.shard_mut(index).map(|it| it.counters()).unwrap_or_default();
             let came = counters.enqueued + counters.refused - counters.unstored;
             let out = counters.acked + counters.dead_lettered + counters.dropped + counters.moved;
@@ -356,25 +357,36 @@ impl Sim {
                 image.into_iter().for_each(|image| disks.put_back(index, image));
             }
         }
-        self.peers.clear();
-        self.silent.clear();
+        let outlives = !is_clean && self.options.has_second;
+        let stays = |id: ConnectionId| outlives && id.node() != NodeId::ALONE;
+        self.peers.retain(|peer| stays(peer.connection));
+        self.silent.retain(|&id| stays(id));
+        self.shadow.totals.outlived += self.peers.len() as u64;
         self.again.clear();
-        self.is_alarmed = false;
         let shards = self.options.shards;
         let seen_below: Option<Vec<_>> =
             is_clean.then(|| self.node.shards().map(|shard| shard.seen_below()).collect());
         let seen_below = seen_below.as_deref();
         let (mut node, past) =
             life::start(self.options, Some(disks), seen_below, &mut self.storage, self.now)?;
-        node.go_on_after(&self.node);
         if is_clean && let Some(others) = self.node.queues_without_us() {
             let own = node.queue_names();
             if own != others {
                 return Err(format!("after a stop queues are {own:?}, others have {others:?}"));
             }
         }
-        self.node = node;
-        self.shadow.restarted(is_clean);
+        std::mem::swap(&mut self.node, &mut node);
+        let closed = self.node.go_on_after(node, outlives);
+        let closed = closed.map_err(|error| format!("names by changes alone: {error}"))?;
+        for peer in &mut self.peers {
+            peer.is_forced |= closed.contains(&peer.connection);
+            peer.client.outlives_its_leader(&self.shadow);
+        }
+        if std::mem::take(&mut self.is_alarmed) {
+            self.node.set_alarm(Alarm::default());
+        }
+        self.node.is_followed()?;
+        self.shadow.restarted(is_clean, outlives);
         self.shadow.totals.power_cuts += u64::from(how == Ending::PowerCut);
         self.watch.marks = vec![[0; 3]; shards];
         self.watch.restored = Vec::new();
@@ -385,7 +397,7 @@ impl Sim {
         }
         self.policies.restarted(self.node.topology())?;
         self.mover.restarted();
-        self.names_are_back()
+        self.names_are_back(outlives)
     }
 
     /// Fills the queues, if they are not: the shards have turns from now on.
@@ -404,7 +416,7 @@ impl Sim {
     }
 
     /// What was declared is there; what was to go with its connection or with the process is not.
-    fn names_are_back(&mut self) -> Check {
+    fn names_are_back(&mut self, outlives: bool) -> Check {
         let topology = self.node.topology();
         let vhost = topology.vhost("/").ok_or("the vhost is gone")?.id;
         for queue in topology.queues(vhost) {
@@ -429,7 +441,7 @@ impl Sim {
         if bindings != plan::BINDINGS.len() {
             return Err(format!("{bindings} bindings, {} were made", plan::BINDINGS.len()));
         }
-        self.shadow.kept_is_back(|name| topology.queue(vhost, name).is_some())
+        self.shadow.kept_is_back(outlives, |name| topology.queue(vhost, name).is_some())
     }
 
     fn has_to_read(&mut self, index: usize) -> bool {

@@ -34,6 +34,7 @@ const QUIET: Options = Options {
     has_disks: false,
     agreed: Agreed::AtOnce,
     has_links: false,
+    has_second: false,
     faults: NO_FAULTS,
     lines: 0,
 };

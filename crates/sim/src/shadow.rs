@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plan::{DEAD, Kind, QueueIndex, Rule};
-use leveret_broker::message::ConnectionId;
+use leveret_broker::message::{ConnectionId, NodeId};
 
 /// A message of the simulation. Carried in the property `message-id`.
 pub(crate) type MessageIndex = usize;
@@ -51,6 +51,8 @@ pub(crate) struct Message {
     /// Starts of the broker before it was published, and those and losses.
     life: u32,
     epoch: u32,
+    /// Its publisher's node keeps it until it is stored, whatever becomes of the node with the shards.
+    is_kept: bool,
     /// A disk was full or failed before its publisher was answered.
     had_trouble: bool,
     /// The transaction it was committed in.
@@ -182,6 +184,10 @@ pub struct Totals {
     pub spared: u64,
     /// Letters that came twice.
     pub said_again: u64,
+    /// Connections to a second node that went on when the node with the shards ended.
+    pub outlived: u64,
+    /// Channels of these that were closed as their queue had gone with that node.
+    pub gone_with_leader: u64,
 }
 
 impl Totals {
@@ -215,6 +221,8 @@ impl Totals {
         self.cuts += other.cuts;
         self.losses += other.losses;
         self.spared += other.spared;
+        self.outlived += other.outlived;
+        self.gone_with_leader += other.gone_with_leader;
     }
 }
 
@@ -241,6 +249,8 @@ pub(crate) struct Shadow {
     has_disks: bool,
     /// What is committed was agreed upon, acks too.
     pub(crate) is_agreed: bool,
+    /// No transaction is over several shards.
+    pub(crate) has_one_shard: bool,
     /// A disk is full or has failed.
     pub(crate) has_trouble: bool,
     /// Starts of the broker after the first one.
@@ -272,6 +282,7 @@ impl Shadow {
             is_calm: false,
             has_disks,
             is_agreed: false,
+            has_one_shard: false,
             has_trouble: false,
             life: 0,
             epoch: 0,
@@ -304,7 +315,7 @@ impl Shadow {
     }
 
     /// After a restart: what was answered is so, what was not is one or the other.
-    pub(crate) fn kept_is_back(&mut self, has: impl Fn(&str) -> bool) -> Check {
+    pub(crate) fn kept_is_back(&mut self, outlives: bool, has: impl Fn(&str) -> bool) -> Check {
         for (&queue, kept) in &mut self.kept {
             let name = &self.queues[queue].name;
             *kept = match (*kept, has(name)) {
@@ -312,6 +323,8 @@ impl Shadow {
                 (QueueFate::Gone, true) => {
                     return Err(format!("queue {name} was deleted and is back"));
                 }
+                // It is asked for again.
+                (QueueFate::Asked, false) | (QueueFate::Going, true) if outlives => *kept,
                 (_, true) => QueueFate::There,
                 (_, false) => QueueFate::Gone,
             };
@@ -326,7 +339,7 @@ impl Shadow {
     /// A client is about to send a message; its index is to be its `message-id`.
     pub(crate) fn publish(
         &mut self,
-        publisher: u32,
+        (publisher, from): (u32, ConnectionId),
         size: usize,
         targets: Vec<QueueIndex>,
         is_persistent: bool,
@@ -348,6 +361,7 @@ impl Shadow {
             may_survive: is_persistent || is_kept,
             life: self.life,
             epoch: self.epoch,
+            is_kept: from.node() != NodeId::ALONE,
             had_trouble: self.has_trouble,
             tx: None,
         });
@@ -398,12 +412,15 @@ impl Shadow {
         for message in &mut self.messages {
             let is_open =
                 matches!(message.knowledge, Knowledge::Held | Knowledge::Sent | Knowledge::Read);
-            message.had_trouble |= has_trouble && is_open && message.life == self.life;
+            let may_come = message.life == self.life || message.is_kept;
+            message.had_trouble |= has_trouble && is_open && may_come;
         }
     }
 
     /// The broker has started again.
-    pub(crate) fn restarted(&mut self, is_clean: bool) {
+    ///
+    /// `outlives`: a second node did not, and keeps what its clients wrote.
+    pub(crate) fn restarted(&mut self, is_clean: bool, outlives: bool) {
         self.life += 1;
         self.epoch += 1;
         if self.has_trouble {
@@ -415,9 +432,8 @@ impl Shadow {
         }
         self.totals.crashes += 1;
         self.last_crash = self.epoch;
-        for place in self.places.values_mut() {
-            place.is_certain = place.is_final;
-        }
+        let stays = |holder: ConnectionId| outlives && holder.node() != NodeId::ALONE;
+        self.undo(|place| stays(place.holder));
     }
 
     /// Shards lost what was not agreed upon: as after a crash, but what is under way to them may come yet. `keeps_acks`: an ack that the
@@ -426,8 +442,13 @@ impl Shadow {
         self.epoch += 1;
         self.last_crash = self.epoch;
         self.totals.losses += 1;
+        self.undo(|_| keeps_acks);
+    }
+
+    /// What is settled may be undone, but for what is on the disk, and for acks that are kept by the node of whom that says so.
+    fn undo(&mut self, keeps_acks: impl Fn(&QueuedMessage) -> bool) {
         for (&(_, queue), place) in &mut self.places {
-            let is_kept = keeps_acks
+            let is_kept = keeps_acks(place)
                 && place.end == End::Acked
                 && !place.no_ack
                 && !self.queues[queue].may_dead_letter;
@@ -515,7 +536,8 @@ impl Shadow {
         };
         let &Message { publisher, ref targets, knowledge, had_trouble, .. } = sent;
         let what = format_args!("message {message} from {}", queues[queue].name);
-        if sent.life < life && !(sent.may_survive && queues[queue].survives()) {
+        let may_survive = sent.may_survive && queues[queue].survives();
+        if sent.life < life && !may_survive && !sent.is_kept {
             return Err(format!("phantom: {what} is not durable and survived a restart"));
         }
         let is_dead_letter = queue == DEAD && targets.iter().any(|&t| queues[t].may_dead_letter);

@@ -156,6 +156,8 @@ pub struct Options {
     pub agreed: Agreed,
     /// Letters of sessions go to shards over links, which lose some.
     pub has_links: bool,
+    /// With links: a second node has clients, too, and outlives the one with the shards.
+    pub has_second: bool,
     /// What goes wrong.
     pub faults: Faults,
     /// How many of the last events to keep as text.
@@ -201,9 +203,11 @@ impl Options {
                 false => Agreed::AtOnce,
             },
             has_links: false,
+            has_second: false,
             lines: 0,
         };
         options.has_links = options.agreed == Agreed::Cut && !seed.0.is_multiple_of(3);
+        options.has_second = options.has_links && (seed.0 / 4).is_multiple_of(2);
         options
     }
 }
@@ -340,6 +344,7 @@ impl Sim {
             shadow: {
                 let mut shadow = Shadow::new(plan::queues(), options.has_disks);
                 shadow.is_agreed = options.agreed != Agreed::AtOnce;
+                shadow.has_one_shard = options.shards == 1;
                 shadow
             },
             trace: Trace::new(options.lines),
@@ -675,7 +680,8 @@ impl Sim {
 
     fn connect(&mut self) {
         let room = 1 << (10 + self.schedule.below(7));
-        let connection = self.node.connect(self.schedule.next(), room, self.now);
+        let site = usize::from(self.options.has_second && self.schedule.one_in(2));
+        let connection = self.node.connect_to(site, self.schedule.next(), room, self.now);
         let client = Client::new(self.next_client, connection, self.options.lines > 0);
         self.next_client += 1;
         if self.is_alarmed {

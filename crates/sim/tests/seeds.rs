@@ -100,12 +100,29 @@ fn publishers_do_not_notice_a_loss() {
     assert!(spared > 100, "{spared}");
 }
 
+/// Clients of a second node go on when the node with the shards ends, again and again.
+#[test]
+fn clients_of_a_second_node_outlive_the_first() {
+    let mut outlived = 0;
+    for seed in 0..8 {
+        let faults = Faults { kill: 300, power: 600, lose: 600, stall: 50, ..Faults::NONE };
+        let options = Options { agreed: Agreed::Cut, has_disks: true, ..Options::of(Seed(seed)) };
+        let options = Options { has_links: true, has_second: true, clients: 6, faults, ..options };
+        let outcome = run_seed(Seed(seed), options, 3_000);
+        let totals = outcome.unwrap_or_else(|failure| panic!("{failure}")).totals;
+        assert!(totals.crashes > 0, "{totals:?}");
+        outlived += totals.outlived;
+    }
+    assert!(outlived > 100, "{outlived}");
+}
+
 /// These instead of most faults of a seed: what is wrong, if something is.
 fn few_faults(agreed: Agreed, seed: u64, few: Faults) -> Result<(), String> {
     let options = Options::of(Seed(seed));
     let Faults { stall, policy, slow, twice, .. } = options.faults;
     let faults = Faults { stall, policy, slow, twice, ..few };
-    let options = Options { agreed, has_disks: true, has_links: false, shards: 1, ..options };
+    let options = Options { agreed, has_disks: true, shards: 1, ..options };
+    let options = Options { has_links: false, has_second: false, ..options };
     let options = Options { clients: 3, faults, ..options };
     run_seed(Seed(seed), options, 9_000).map(|_| ()).map_err(|failure| failure.what)
 }

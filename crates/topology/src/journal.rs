@@ -10,6 +10,8 @@
 //! which all ids may have been used. Other clients use a queue before its client has the answer,
 //! and so before anything is on disk. So the next promise is made long before the present one is reached.
 
+use std::collections::BTreeSet;
+
 use crate::id::{BindingId, ExchangeId, QueueId, VhostId};
 use crate::stored::Kind;
 use crate::topology::Topology;
@@ -154,6 +156,29 @@ impl Topology {
     /// Changes that make a topology with nothing in it the same as this one.
     pub fn snapshot(&self) -> Vec<Change> {
         self.everything().into_iter().map(|noted| self.change(noted)).collect()
+    }
+
+    /// Changes that make this topology the same as the one that a [snapshot](Self::snapshot) is of, whatever it followed before: a
+    /// batch. Connections and channels stay counted.
+    pub fn changes_towards(&self, snapshot: Vec<Change>) -> Vec<Change> {
+        let there = snapshot.iter().filter(|change| change.record.is_some());
+        let there: BTreeSet<&EntityKey> = there.map(|change| &change.key).collect();
+        let goes = |noted: &Noted| !there.contains(&noted.key) || self.is_made_anew(&noted.key);
+        let gone = self.everything().into_iter().filter(goes);
+        let gone = gone.map(|Noted { key, is_stored }| Change { key, is_stored, record: None });
+        gone.collect::<Vec<_>>().into_iter().chain(snapshot).collect()
+    }
+
+    /// Whether a thing is made anew if it is to be there: one that is being taken away in pieces here. A binding of another life of
+    /// the owner of the names may have the number of another one.
+    fn is_made_anew(&self, key: &EntityKey) -> bool {
+        match key {
+            EntityKey::Vhost(id) => self.vhosts.get(id).is_some_and(|vhost| vhost.is_going),
+            EntityKey::Exchange(id) => self.going.exchanges.contains(id),
+            EntityKey::Queue(id) => self.going.queues.contains(id),
+            EntityKey::Binding(_) => true,
+            _ => false,
+        }
     }
 
     fn everything(&self) -> Vec<Noted> {

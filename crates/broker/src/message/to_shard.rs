@@ -319,7 +319,7 @@ pub enum ToShard {
 
 impl ToShard {
     /// Whose it is, if a session writes it, and its node keeps it until it is answered, or a shard in a new term can do without it.
-    pub(crate) fn asker(&self) -> Option<ConnectionId> {
+    pub fn asker(&self) -> Option<ConnectionId> {
         match self {
             Self::Consume { reply, .. }
             | Self::Get { reply, .. }

@@ -217,6 +217,26 @@ impl<L: Log> Shard<L> {
         self.streams.term()
     }
 
+    /// The shard is of another process than the one before it, whose users these nodes are: they attach as after
+    /// [`lose`](Self::lose). `term` is greater than that of any shard that the group had before. To be called
+    /// after [`fill`](Self::fill), and before the first turn.
+    pub fn succeed(&mut self, term: u64, nodes: &[NodeId]) {
+        self.streams.is_of_term(term);
+        self.attaching.begin(nodes, Vec::new());
+        if self.attaching.is_on() {
+            self.hears_all = false;
+            self.queues.hold_all();
+        }
+    }
+
+    /// The process ends, and users of the shard go on whose room is in the same memory: what was about to be given to them has
+    /// taken none.
+    pub fn give_up_early(&mut self) {
+        for mut hosted in self.queues.forget_all() {
+            hosted.queue.forget_early();
+        }
+    }
+
     /// Whether those who use the shard have still to say what they have.
     pub fn is_attaching(&self) -> bool {
         self.attaching.is_on()

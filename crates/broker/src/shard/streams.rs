@@ -367,6 +367,11 @@ impl Streams {
         *self = Self { term: self.term + 1, ..Self::default() };
     }
 
+    /// See [`term`](Self::term).
+    pub(super) fn is_of_term(&mut self, term: u64) {
+        self.term = term;
+    }
+
     /// A piece of a note was found in the log, which is read in order. A newer note of the stream replaces an older one, and
     /// they all are in the log until [`noted`](Self::noted) tells of the older ones.
     pub(super) fn found(&mut self, at: Offset, piece: NotePiece) {

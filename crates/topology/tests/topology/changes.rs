@@ -75,12 +75,16 @@ impl Pair {
         assert!(!self.follower.has_changes() && !self.follower.has_only_transient_changes());
     }
 
-    /// A follower that begins with all that there is. What is noted and not taken yet comes again.
+    /// A follower that begins with all that there is: a new one, or one that has what it had, perhaps of another life of its leader.
+    /// What is noted and not taken yet comes again.
     #[track_caller]
     fn begin_again(&mut self, rng: &mut Rng) {
-        self.follower = elsewhere();
+        if rng.chance(50) {
+            self.follower = elsewhere();
+        }
         self.saw_all = false;
-        let applied = self.follower.apply(&self.leader.snapshot()).unwrap();
+        let batch = self.follower.changes_towards(self.leader.snapshot());
+        let applied = self.follower.apply(&batch).unwrap();
         end(applied, &mut self.follower);
         self.check();
         self.follow(rng);
