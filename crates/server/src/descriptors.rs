@@ -2,7 +2,8 @@
 //!
 //! Every connection takes one, and clients decide how many there are; but what they send can only be stored, and
 //! read again, by a broker that can open files. The kernel gives the lowest number that is free: a socket with
-//! a number among the last ones says that only those are left, and is closed again.
+//! a number among the last ones says that only those are left, and is closed again. A node of a cluster keeps some more for the
+//! other nodes: clients who take all that there are do not keep these out.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -24,7 +25,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// So often, in ms, is it told that connections are refused.
 const TELL_MS: u64 = 10_000;
 
-/// Sockets get numbers below this one.
+/// Sockets of clients get numbers below this one.
+static CLIENTS_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
+/// All sockets do.
 static SOCKETS_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 /// The limit of open files.
 static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -59,9 +62,9 @@ impl Refused {
     }
 }
 
-/// Raises the limit of open files to what the system allows, and keeps some for so many logs. Tells the limit,
-/// if there is one.
-pub(crate) fn raise_limit(logs: usize) -> Option<u64> {
+/// Raises the limit of open files to what the system allows, and keeps some for so many logs, and for so many sockets of other
+/// nodes. Tells the limit, if there is one.
+pub(crate) fn raise_limit(logs: usize, of_nodes: usize) -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
@@ -69,14 +72,25 @@ pub(crate) fn raise_limit(logs: usize) -> Option<u64> {
     }
     let limit = getrlimit(Resource::Nofile).current?;
     let kept = (FILES_MAX as u64 * logs as u64 + OTHERS).min(limit / 2);
-    SOCKETS_MAX.store(limit - kept, Ordering::Relaxed);
+    let sockets = limit - kept;
+    SOCKETS_MAX.store(sockets, Ordering::Relaxed);
+    CLIENTS_MAX.store(sockets - (of_nodes as u64).min(sockets / 2), Ordering::Relaxed);
     LIMIT.store(limit, Ordering::Relaxed);
     Some(limit)
 }
 
-/// Whether a socket that was just accepted may be kept. One that may not is counted.
+/// Whether a client's socket, or one that was opened for a client, may be kept. One that may not is counted.
 pub fn leave_room(socket: &impl AsRawFd) -> bool {
-    let max = SOCKETS_MAX.load(Ordering::Relaxed);
+    is_below(&CLIENTS_MAX, socket)
+}
+
+/// The same of a socket that another node may have opened.
+pub(crate) fn leave_room_for_files(socket: &impl AsRawFd) -> bool {
+    is_below(&SOCKETS_MAX, socket)
+}
+
+fn is_below(max: &AtomicU64, socket: &impl AsRawFd) -> bool {
+    let max = max.load(Ordering::Relaxed);
     let is_kept = u64::try_from(socket.as_raw_fd()).is_ok_and(|fd| fd < max);
     if !is_kept {
         refuse();

@@ -20,6 +20,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::alarms::{Resource, say_flaps, watch_disk, watch_memory};
 use crate::clock::now;
 use crate::cluster::arrivals::{Arrivals, RelayedListener};
+use crate::cluster::links::LINK_SOCKETS_MAX;
 use crate::cluster::view::Views;
 use crate::cluster::{Duty, Led, MemberChanges};
 use crate::connection::Letter;
@@ -112,7 +113,8 @@ pub fn run(
     give_back: fn(),
 ) -> anyhow::Result<()> {
     // One log for each shard, one for the names.
-    let files = descriptors::raise_limit(options.shards.len() + 1);
+    let of_nodes = options.led.as_ref().map_or(0, |_| LINK_SOCKETS_MAX);
+    let files = descriptors::raise_limit(options.shards.len() + 1, of_nodes);
     if !options.core_dumps {
         forbid_core_dumps();
     }

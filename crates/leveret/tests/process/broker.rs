@@ -20,9 +20,22 @@ const METRICS_PORT: &str = "LEVERET_PROMETHEUS_TCP_PORT";
 
 /// The program, with an environment that sets nothing else.
 pub(crate) fn leveret(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leveret"));
-    // Many nodes run at once: each takes ports for its management that the system chooses.
-    command.args(words).env_clear().env(MANAGEMENT_PORT, "0").env(METRICS_PORT, "0");
+    let mut command = alone(env!("CARGO_BIN_EXE_leveret"));
+    command.args(words);
+    command
+}
+
+/// A shell that has the program as `$0` and whatever words follow as `$@`.
+pub(crate) fn by_shell(script: &str) -> Command {
+    let mut command = alone("/bin/sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_leveret")]);
+    command
+}
+
+/// Many nodes run at once: each takes ports for its management that the system chooses.
+fn alone(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env(MANAGEMENT_PORT, "0").env(METRICS_PORT, "0");
     command
 }
 

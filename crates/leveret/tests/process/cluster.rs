@@ -1,13 +1,13 @@
 //! Three nodes that are one broker.
 
 use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use leveret_client::{Connection, ExchangeDeclare, Options, QueueDeclare, Uri};
 use rustix::process::{Pid, Signal};
 
-use crate::broker::{Lines, PATIENCE, leveret};
+use crate::broker::{Lines, PATIENCE, by_shell, leveret};
 
 /// The properties of a message: its delivery mode alone.
 const PERSISTENT: [u8; 3] = [0x10, 0, 2];
@@ -17,6 +17,8 @@ struct Member {
     child: Child,
     log: Lines,
     dir: tempfile::TempDir,
+    own: usize,
+    ports: [u16; 3],
 }
 
 impl Member {
@@ -43,28 +45,47 @@ impl Drop for Member {
 fn three() -> Vec<Member> {
     let free = || TcpListener::bind("127.0.0.1:0").unwrap();
     // All at once, or two may be the same.
-    let ports: Vec<_> = [free(), free(), free()].map(|it| it.local_addr().unwrap().port()).into();
-    let start = |own: usize| {
-        let dir = tempfile::tempdir().unwrap();
-        let mut command = leveret(&["serve", "--listen", "127.0.0.1:0", "--data-dir"]);
-        command.arg(dir.path());
-        let mut settings = vec![
-            format!("node_name=rabbit@{own}"),
-            format!("cluster.port={}", ports[own]),
-            "cluster.listen=127.0.0.1".to_owned(),
-            "cluster.secret=a secret of all three nodes".to_owned(),
-        ];
-        for (at, port) in ports.iter().enumerate() {
-            let key = "cluster_formation.classic_config";
-            settings.push(format!("{key}.nodes.{}=rabbit@{at}", at + 1));
-            settings.push(format!("{key}.addresses.{}=127.0.0.1:{port}", at + 1));
-        }
-        settings.iter().for_each(|it| _ = command.args(["--set", it]));
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let log = Lines::follow(child.stdout.take().unwrap());
-        Member { child, log, dir }
-    };
+    let ports = [free(), free(), free()].map(|it| it.local_addr().unwrap().port());
+    let start = |own| start(leveret(&[]), own, ports, tempfile::tempdir().unwrap());
     (0..3).map(start).collect()
+}
+
+/// Starts one of them by this command.
+fn start(mut command: Command, own: usize, ports: [u16; 3], dir: tempfile::TempDir) -> Member {
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(dir.path());
+    let mut settings = vec![
+        format!("node_name=rabbit@{own}"),
+        format!("cluster.port={}", ports[own]),
+        "cluster.listen=127.0.0.1".to_owned(),
+        "cluster.secret=a secret of all three nodes".to_owned(),
+    ];
+    for (at, port) in ports.iter().enumerate() {
+        let key = "cluster_formation.classic_config";
+        settings.push(format!("{key}.nodes.{}=rabbit@{at}", at + 1));
+        settings.push(format!("{key}.addresses.{}=127.0.0.1:{port}", at + 1));
+    }
+    settings.iter().for_each(|it| _ = command.args(["--set", it]));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let log = Lines::follow(child.stdout.take().unwrap());
+    Member { child, log, dir, own, ports }
+}
+
+impl Member {
+    /// Kills it, and starts it again by this command.
+    fn start_again(&mut self, command: Command) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap());
+        *self = start(command, self.own, self.ports, dir);
+    }
+
+    /// Where clients come in that it relays.
+    #[track_caller]
+    fn relays(&self) -> SocketAddr {
+        let line = self.log.wait_for("stands by");
+        let (_, rest) = line.split_once("listeners=\"amqp ").unwrap();
+        rest.split_once([',', '"']).unwrap().0.parse().unwrap()
+    }
 }
 
 /// The node that leads, of these.
@@ -119,4 +140,32 @@ fn a_node_that_stood_still_gives_out_nothing() {
     let told = ctl.wait_with_output().unwrap();
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     assert!(told.is_empty() || told.contains("made_since"), "{told}");
+}
+
+/// Each client that is relayed takes two files, and all that there are: the logs have theirs, and the nodes stay linked.
+#[test]
+fn clients_take_all_files_of_a_node_that_follows() {
+    let mut members = three();
+    let (leads, address) = leader(&members, &[0, 1, 2]);
+    let follows = (leads + 1) % 3;
+    members[follows].start_again(by_shell("ulimit -n 600; exec \"$0\" \"$@\""));
+    let relays = members[follows].relays();
+    let crowd: Vec<_> = (0..700).map(|_| std::net::TcpStream::connect(relays).unwrap()).collect();
+    members[follows].log.wait_for("file descriptor limit alarm set");
+    // The other one is gone: what is confirmed is stored by the one that is crowded.
+    let gone = (leads + 2) % 3;
+    members[gone].signal(Signal::KILL);
+    let (mut client, channel) = connect(address);
+    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, "orders", &durable).unwrap();
+    client.tx_select(channel).unwrap();
+    // More than one file of the log has room for.
+    let body = vec![7; 1 << 20];
+    for _ in 0..100 {
+        client.publish(channel, "", "orders", &PERSISTENT, &body);
+        client.tx_commit(channel).unwrap();
+    }
+    assert_eq!(members[follows].log.with("ERROR"), Vec::<String>::new());
+    assert!(members[follows].child.try_wait().unwrap().is_none(), "it goes on");
+    drop(crowd);
 }

@@ -12,7 +12,7 @@ use leveret_client::amqp::table::Table;
 use leveret_client::{Connection, Consume, Error, Event, ExchangeDeclare, QueueDeclare};
 
 use crate::auth::request;
-use crate::broker::{Broker, PATIENCE, wait_until};
+use crate::broker::{Broker, PATIENCE, by_shell, wait_until};
 use crate::metrics::fetch;
 use crate::shim::Shim;
 
@@ -372,9 +372,7 @@ fn the_alarm_comes_in_time() {
 #[test]
 fn a_failed_write_ends_the_process_and_loses_nothing() {
     let script = "trap '' XFSZ; ulimit -f 4096; exec \"$0\" serve --listen 127.0.0.1:0 \"$@\"";
-    let mut command = Command::new("sh");
-    command.args(["-c", script, env!("CARGO_BIN_EXE_leveret")]);
-    let mut broker = Broker::spawn(command, tempfile::tempdir().unwrap());
+    let mut broker = Broker::spawn(by_shell(script), tempfile::tempdir().unwrap());
     let (mut client, channel) = broker.channel();
     declare(&mut client, channel);
     client.confirm_select(channel).unwrap();

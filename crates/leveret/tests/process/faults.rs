@@ -12,7 +12,7 @@ use leveret_client::{Connection, Consume, Event, Options, QueueDeclare};
 use rustix::process::{Pid, Signal};
 
 use crate::auth::api;
-use crate::broker::{Broker, PATIENCE, declare, wait_until};
+use crate::broker::{Broker, PATIENCE, by_shell, declare, wait_until};
 use crate::messages::{Key, Random};
 use crate::raw::Raw;
 use crate::shim::Shim;
@@ -134,9 +134,7 @@ fn open_files(broker: &Broker) -> usize {
 #[test]
 fn clients_take_all_files() {
     let script = "ulimit -n 160; exec \"$0\" serve --listen 127.0.0.1:0 --set shards=2 \"$@\"";
-    let mut command = std::process::Command::new("sh");
-    command.args(["-c", script, env!("CARGO_BIN_EXE_leveret")]);
-    let broker = Broker::spawn(command, tempfile::tempdir().unwrap());
+    let broker = Broker::spawn(by_shell(script), tempfile::tempdir().unwrap());
     let (mut client, channel) = broker.channel();
     durable(&mut client, channel, "q");
     client.confirm_select(channel).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::broker::{Broker, leveret, run};
+use crate::broker::{Broker, by_shell, leveret, run};
 
 /// The build that users run is ready in 100 ms on an idle machine; this one may share its machine.
 const START_MAX: Duration = Duration::from_secs(5);
@@ -28,11 +28,8 @@ fn says_once_that_it_is_ready() {
 #[test]
 fn raises_its_limit_of_open_files() {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = std::process::Command::new("sh");
-    let program = env!("CARGO_BIN_EXE_leveret");
-    let script = format!("ulimit -S -n 256; exec {program} serve --listen 127.0.0.1:0 \"$@\"");
-    command.args(["-c", &script, "sh"]);
-    let broker = Broker::spawn(command, dir);
+    let script = "ulimit -S -n 256; exec \"$0\" serve --listen 127.0.0.1:0 \"$@\"";
+    let broker = Broker::spawn(by_shell(script), dir);
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", broker.pid())).unwrap();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -41,10 +38,8 @@ fn raises_its_limit_of_open_files() {
 
 #[test]
 fn a_low_limit_of_open_files_is_told() {
-    let mut command = std::process::Command::new("sh");
     let script = "ulimit -n 256; exec \"$0\" serve --listen 127.0.0.1:0 \"$@\"";
-    command.args(["-c", script, env!("CARGO_BIN_EXE_leveret")]);
-    let broker = Broker::spawn(command, tempfile::tempdir().unwrap());
+    let broker = Broker::spawn(by_shell(script), tempfile::tempdir().unwrap());
     let told = broker.log.with("the limit of open files is low");
     assert!(told.len() == 1 && told[0].contains("open_files_max=256"), "{told:?}");
 }

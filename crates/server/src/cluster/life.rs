@@ -30,7 +30,7 @@ use crate::supervisor::Supervisor;
 use super::arrivals::{self, Bringers};
 use super::driver;
 use super::handle::{ClusterThread, Duty, Handle, Led, begin_anew, leave};
-use super::links::Links;
+use super::links::{LINK_SOCKETS_MAX, Links};
 use super::names::TakenNames;
 use super::standby::{self, Standby};
 
@@ -56,7 +56,7 @@ pub(crate) fn serve(
     };
     let Joined { basis, waker, mut handle, thread, links } = opened?;
     let (views, links) = (handle.views.clone(), Arc::new(links));
-    descriptors::raise_limit(basis.shards + 2);
+    descriptors::raise_limit(basis.shards + 2, LINK_SOCKETS_MAX);
     let listeners = standby::listeners(&loaded.config)?;
     let standby = Standby::start(
         &listeners,

@@ -72,6 +72,9 @@ const CLOSE: Duration = Duration::from_secs(1);
 /// Clients that are on their way to the node that leads: all nodes' together have room in its [`HANDSHAKES_MAX`].
 const RELAYS_UNDER_WAY_MAX: usize = 10;
 
+/// Files that are kept for sockets between nodes, however many clients come: all handshakes, and both connections to sixteen nodes.
+pub(crate) const LINK_SOCKETS_MAX: usize = HANDSHAKES_MAX + 32;
+
 /// Strangers whose last refusal is remembered, so that it is logged once.
 const STRANGERS_MAX: usize = 64;
 

@@ -446,12 +446,18 @@ impl Shared {
                 return Ok(None);
             }
         };
-        if let Ok((leader_id, leader)) = reached {
-            return Ok(Some(Reached { client, leader, leader_id }));
-        }
+        let why = match reached {
+            Ok((leader_id, leader)) if descriptors::leave_room(&leader) => {
+                return Ok(Some(Reached { client, leader, leader_id }));
+            }
+            Ok(_) => "the limit of open files is reached, and a client that is relayed takes two"
+                .to_owned(),
+            Err(_) => {
+                let why = self.views.borrow().why_not_served().or(why);
+                why.unwrap_or_else(|| "the node that leads does not answer".to_owned())
+            }
+        };
         self.totals.refused.fetch_add(1, Ordering::Relaxed);
-        let why = self.views.borrow().why_not_served().or(why);
-        let why = why.unwrap_or_else(|| "the node that leads does not answer".to_owned());
         let peer = ends.source;
         tracing::warn!(from = %peer.ip(), %peer, "connection closed: {why}");
         if matches!(of.listener, RelayedListener::Http | RelayedListener::Metrics) {

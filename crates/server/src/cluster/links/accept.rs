@@ -33,7 +33,7 @@ async fn serve(inner: &Arc<Inner>, listener: TcpListener) {
                 continue;
             }
         };
-        if !descriptors::leave_room(&socket) {
+        if !descriptors::leave_room_for_files(&socket) {
             continue;
         }
         while handshakes.try_join_next().is_some() {}
@@ -56,6 +56,9 @@ async fn begin(inner: Arc<Inner>, socket: TcpStream, from: SocketAddr) {
     let until = Instant::now() + inner.times.handshake;
     let Some(peer) = shake::answer(&inner, &socket, from, until).await else { return };
     if peer.urgency == Urgency::Relay {
+        if !descriptors::leave_room(&socket) {
+            return;
+        }
         match relay::take(&socket, until).await {
             Ok((listener, ends)) => {
                 let _ = inner.news.send(LinkNews::Relayed(listener, ends, socket)).await;
