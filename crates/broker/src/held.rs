@@ -20,12 +20,24 @@ pub(crate) struct Bookmark {
     sessions: usize,
     events: usize,
     meta: usize,
+    answers: usize,
 }
 
 impl Bookmark {
     pub(crate) fn end_of(out: &Outbox) -> Self {
         let (shards, sessions) = (out.shards.len(), out.sessions.len());
-        Self { shards, sessions, events: out.events.len(), meta: out.meta.len() }
+        let (events, meta, answers) = (out.events.len(), out.meta.len(), out.answers.len());
+        Self { shards, sessions, events, meta, answers }
+    }
+
+    /// Letters to shards before it.
+    pub(crate) fn shards(self) -> usize {
+        self.shards
+    }
+
+    /// Letters to sessions before it.
+    pub(crate) fn sessions(self) -> usize {
+        self.sessions
     }
 
     pub(crate) fn to(self, end: Self) -> Span {
@@ -33,6 +45,7 @@ impl Bookmark {
             shards: self.shards..end.shards,
             sessions: self.sessions..end.sessions,
             events: self.events..end.events,
+            answers: self.answers..end.answers,
         }
     }
 }
@@ -43,6 +56,7 @@ pub(crate) struct Span {
     shards: Range<usize>,
     sessions: Range<usize>,
     events: Range<usize>,
+    answers: Range<usize>,
 }
 
 /// Parts of outboxes, each with how far a log has to be before it is sent. What came first goes first.
@@ -91,6 +105,7 @@ pub(crate) fn take_out(spans: &[Span], out: &mut Outbox) -> Outbox {
         shards: take_ranges(&mut out.shards, spans.iter().map(|span| span.shards.clone())),
         sessions: take_ranges(&mut out.sessions, spans.iter().map(|span| span.sessions.clone())),
         events: take_ranges(&mut out.events, spans.iter().map(|span| span.events.clone())),
+        answers: take_ranges(&mut out.answers, spans.iter().map(|span| span.answers.clone())),
         ..Outbox::default()
     }
 }

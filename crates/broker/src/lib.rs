@@ -5,6 +5,7 @@
 //! - [`message`]: the letters.
 //! - [`shard`]: queues and their log; a turn of it moves messages.
 //! - [`meta`]: changes of names.
+//! - [`command`]: changes of names with numbers, for nodes whose names another one may own.
 //! - [`stream`]: letters with numbers, for groups that may lose the end of their log.
 //! - [`transaction`]: those over several shards.
 //! - [`events`]: what happened, on its way to the event exchange.
@@ -16,6 +17,7 @@
 //! - [`bodies`]: room for bodies that are being received.
 
 pub mod bodies;
+pub mod command;
 pub mod events;
 pub mod flow;
 mod held;

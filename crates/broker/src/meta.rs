@@ -15,6 +15,7 @@
 //! is room again.
 
 mod admin;
+mod commands;
 mod copy;
 mod decisions;
 mod long;
@@ -38,6 +39,7 @@ use crate::message::{
 
 use crate::held::{Bookmark, Held, Span, take_out};
 use crate::work::Work;
+use commands::Commands;
 pub use copy::{NamesCopy, NamesFollower};
 use decisions::{Decisions, ShardVote};
 use long::{Job, Lines, Long, Then, What};
@@ -67,6 +69,8 @@ pub struct Meta<L> {
     went_on_at: Offset,
     counters: MetaCounters,
     decisions: Decisions,
+    /// What nodes number.
+    commands: Commands,
 }
 
 /// What happened to queues since the process began.
@@ -114,6 +118,7 @@ impl<L: Log> Meta<L> {
             went_on_at: Offset::ZERO,
             counters: MetaCounters::default(),
             decisions: Decisions::default(),
+            commands: Commands::default(),
         }
     }
 
@@ -152,6 +157,13 @@ impl<L: Log> Meta<L> {
     pub fn turn(&mut self, letters: &mut Vec<ToMeta>, topology: &mut Topology, out: &mut Outbox) {
         self.work.begin();
         for letter in letters.drain(..) {
+            let letter = match letter {
+                ToMeta::Numbered(numbered) => match self.numbered(*numbered, out) {
+                    Some(command) => command,
+                    None => continue,
+                },
+                letter => letter,
+            };
             match self.cost(&letter, topology) {
                 Some((origin, cost)) if !self.work.fits(origin, cost) => {
                     self.work.push(origin, Job::Letter(Box::new(letter)), cost);
@@ -168,22 +180,27 @@ impl<L: Log> Meta<L> {
     fn take(&mut self, letter: ToMeta, topology: &mut Topology, out: &mut Outbox) {
         let start = Bookmark::end_of(out);
         if self.failure().is_some() && self.refuse_change(&letter, out) {
+            self.note_answers(start, out);
             return;
         }
-        if let Some(reply) = asker(&letter)
-            && !room::needed(&letter, topology).is_in(self.saved.log())
-        {
-            out.reply(reply, no_room());
-            return;
+        if let Some(reply) = asker(&letter) {
+            let needed = room::needed(&letter, topology);
+            let needed = if self.is_numbered(reply) { needed.with_a_note() } else { needed };
+            if !needed.is_in(self.saved.log()) {
+                out.reply(reply, no_room());
+                self.note_answers(start, out);
+                return;
+            }
         }
         let by = by_whom(&letter);
         topology.act_as(&by.user);
         let rests = self.letter(letter, topology, out);
+        let is_noted = self.note_answers(start, out);
         self.work.spend(topology.take_matching());
         self.tell_events(&by, topology, out);
         let written = match rests {
             Rests::Written => Ok(()),
-            Rests::OnItself if !topology.has_changes() => return,
+            Rests::OnItself if !topology.has_changes() && !is_noted => return,
             Rests::OnItself | Rests::OnTheLog => self.saved.write(topology),
         };
         match written {
@@ -269,6 +286,10 @@ impl<L: Log> Meta<L> {
             ToMeta::DeleteExchange { by, reply, vhost, name, if_unused } => {
                 match topology.start_delete_exchange(vhost, &name, if_unused) {
                     Ok(Some(sweep)) => {
+                        // Another one may have its name from now on.
+                        if let Err(error) = self.is_done_but_for_its_rest(reply) {
+                            tracing::error!(%error, "a deletion could not be noted");
+                        }
                         let what = What::Sweep(sweep, Then::Exchange);
                         self.begin(Long::new(by, Some(reply), what), topology, out);
                         return Rests::OnItself;
@@ -396,8 +417,8 @@ impl<L: Log> Meta<L> {
                 out.reply(reply, Reply::Done);
                 return Rests::OnTheLog;
             }
-            // What is to go on is done after the letters.
-            ToMeta::Continue => {}
+            // What is to go on is done after the letters. Of a numbered one the letter in it is done.
+            ToMeta::Continue | ToMeta::Numbered(_) => {}
             ToMeta::Prepared { from, tx, group, parts, vote } => {
                 let share = ShardVote { from, group, parts, vote };
                 return self.decisions.vote(tx, share, &mut self.saved, out);
@@ -486,6 +507,7 @@ fn by_whom(letter: &ToMeta) -> Box<By> {
         | ToMeta::Applied { .. }
         | ToMeta::VhostGoes(_)
         | ToMeta::IsWell { .. }
+        | ToMeta::Numbered(_)
         | ToMeta::Continue
         | ToMeta::LogWoke => Box::default(),
     }
@@ -554,6 +576,7 @@ fn asker(letter: &ToMeta) -> Option<ReplyTo> {
         | ToMeta::Prepared { .. }
         | ToMeta::Applied { .. }
         | ToMeta::VhostGoes(_)
+        | ToMeta::Numbered(_)
         | ToMeta::Continue
         | ToMeta::LogWoke => None,
     }

@@ -13,6 +13,7 @@
 use std::iter::Peekable;
 use std::vec::Drain;
 
+use leveret_broker::command::Answered;
 use leveret_broker::flow::INBOX_LETTERS_MAX;
 use leveret_broker::login::{Asked, Login};
 use leveret_broker::message::{ConnectionId, Outbox, Step, ToMeta, ToSession, ToShard};
@@ -50,6 +51,12 @@ pub trait Inboxes {
     /// Takes what shards tell of streams: whoever numbers no letters is told nothing.
     fn news(&mut self, news: &mut Vec<(GroupId, StreamNews)>) {
         news.clear();
+    }
+
+    /// Takes what the owner of the names answers to numbered commands: whoever numbers none is told nothing.
+    fn answers(&mut self, answers: &mut Vec<Answered>, outbox: &mut Outbox) {
+        let _ = outbox;
+        answers.clear();
     }
 
     /// A log failed: nothing may be confirmed any more.
@@ -141,6 +148,10 @@ fn outside(outbox: &mut Outbox, to: &mut impl Inboxes) {
     }
     if !outbox.news.is_empty() {
         to.news(&mut outbox.news);
+    }
+    if !outbox.answers.is_empty() {
+        let mut answers = std::mem::take(&mut outbox.answers);
+        to.answers(&mut answers, outbox);
     }
     for asked in std::mem::take(&mut outbox.asked) {
         to.asked(asked);

@@ -3,6 +3,7 @@
 use leveret_topology::{Event, GroupId};
 
 use super::{ConnectionId, Reply, ReplyTo, Step, ToMeta, ToSession, ToShard};
+use crate::command::Answered;
 use crate::login::{Asked, Login};
 use crate::stream::StreamNews;
 
@@ -25,6 +26,8 @@ pub struct Outbox {
     pub asked: Vec<Asked>,
     /// What shards tell nodes of their [streams](crate::stream).
     pub news: Vec<(GroupId, StreamNews)>,
+    /// What the owner of the names tells nodes of their [commands](crate::command).
+    pub answers: Vec<Answered>,
     /// A log failed, in words: the process has to stop, as nothing may be confirmed any more.
     pub failed: Option<String>,
 }
@@ -40,6 +43,7 @@ impl Outbox {
             && self.steps.is_empty()
             && self.asked.is_empty()
             && self.news.is_empty()
+            && self.answers.is_empty()
             && self.failed.is_none()
     }
 
@@ -53,6 +57,7 @@ impl Outbox {
         other.steps.append(&mut self.steps);
         other.asked.append(&mut self.asked);
         other.news.append(&mut self.news);
+        other.answers.append(&mut self.answers);
         other.failed = other.failed.take().or(self.failed);
     }
 

@@ -9,6 +9,7 @@ use leveret_topology::{
 };
 
 use super::{ConnectionId, ConsumerSlot, Refusal, ReplyTo};
+use crate::command::NumberedCommand;
 use crate::transaction::{TxId, Vote};
 
 /// Letters to the owner of the topology.
@@ -125,6 +126,8 @@ pub enum ToMeta {
         /// Who wants to know.
         reply: ReplyTo,
     },
+    /// A command that is done once: see [`command`](crate::command).
+    Numbered(Box<NumberedCommand>),
     /// From Meta: there is more to do than fits one turn.
     Continue,
     /// From the node: the disk of Meta's log finished something. Who waits for it is answered.
@@ -155,15 +158,81 @@ impl ToMeta {
             Self::Applied { .. } => "Applied",
             Self::VhostGoes(..) => "VhostGoes",
             Self::IsWell { .. } => "IsWell",
+            Self::Numbered(..) => "Numbered",
             Self::Continue => "Continue",
             Self::LogWoke => "LogWoke",
             Self::Admin { .. } => "Admin",
         }
     }
+
+    /// The letter once more, if it is one that gets a number where the owner of the names may be another node's.
+    pub fn again(&self) -> Option<Self> {
+        Some(match self {
+            Self::DeclareExchange {
+                by,
+                reply,
+                vhost,
+                name,
+                kind,
+                durable,
+                auto_delete,
+                internal,
+                arguments,
+                forbidden,
+            } => Self::DeclareExchange {
+                by: by.clone(),
+                reply: *reply,
+                vhost: *vhost,
+                name: name.clone(),
+                kind: kind.clone(),
+                durable: *durable,
+                auto_delete: *auto_delete,
+                internal: *internal,
+                arguments: arguments.clone(),
+                forbidden: forbidden.clone(),
+            },
+            Self::DeleteExchange { by, reply, vhost, name, if_unused } => Self::DeleteExchange {
+                by: by.clone(),
+                reply: *reply,
+                vhost: *vhost,
+                name: name.clone(),
+                if_unused: *if_unused,
+            },
+            Self::DeclareQueue {
+                by,
+                reply,
+                vhost,
+                name,
+                server_named,
+                durable,
+                exclusive,
+                auto_delete,
+                arguments,
+                forbidden,
+            } => Self::DeclareQueue {
+                by: by.clone(),
+                reply: *reply,
+                vhost: *vhost,
+                name: name.clone(),
+                server_named: *server_named,
+                durable: *durable,
+                exclusive: *exclusive,
+                auto_delete: *auto_delete,
+                arguments: arguments.clone(),
+                forbidden: forbidden.clone(),
+            },
+            Self::Bind(binding) => Self::Bind(binding.clone()),
+            Self::Unbind(binding) => Self::Unbind(binding.clone()),
+            Self::Disconnected { connection, reply } => {
+                Self::Disconnected { connection: *connection, reply: *reply }
+            }
+            _ => return None,
+        })
+    }
 }
 
 /// A binding to make or to undo.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Binding {
     /// Who asks, and from where.
     pub by: Box<By>,

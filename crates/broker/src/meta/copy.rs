@@ -19,6 +19,7 @@ use leveret_topology::{EntityKey, Homes, Topology};
 
 use super::Meta;
 use super::recover::RecoverError;
+use crate::command::{COMMAND_HEAD, CommandNote};
 use crate::transaction::DECISION_HEAD;
 
 /// Which record is of which thing, for a topology that follows the log of names. See the [module](self).
@@ -62,6 +63,8 @@ enum RecordOf {
     Mark,
     /// What was decided on a transaction, without its head.
     Decision(Bytes),
+    /// A numbered command was done.
+    Command(CommandNote),
     /// Of something whose other half is not there: whoever owns the names lets go of it.
     Orphan,
 }
@@ -85,7 +88,14 @@ impl NamesCopy {
         topology: &mut Topology,
     ) -> Result<(), RecoverError> {
         let Some(kind) = kind_of(at, record)? else {
-            self.records.insert(at, RecordOf::Decision(record.slice(HEAD..)));
+            let body = record.slice(HEAD..);
+            let of = match record.starts_with(&COMMAND_HEAD) {
+                true => CommandNote::decode(&body)
+                    .map(RecordOf::Command)
+                    .ok_or(RecoverError::Command { at })?,
+                false => RecordOf::Decision(body),
+            };
+            self.records.insert(at, of);
             return Ok(());
         };
         let restored = topology.restore(record);
@@ -223,10 +233,10 @@ impl NamesFollower {
     }
 }
 
-/// Of which kind a record is; none of a decision on a transaction.
+/// Of which kind a record is; none if it is about no name: a decision on a transaction, a note of a command.
 pub(super) fn kind_of(at: Offset, record: &[u8]) -> Result<Option<Kind>, RecoverError> {
     let head = record.get(..HEAD).unwrap_or(record);
-    if head == DECISION_HEAD {
+    if head == DECISION_HEAD || head == COMMAND_HEAD {
         return Ok(None);
     }
     Kind::of_head(head).map(Some).map_err(|error| RecoverError::Head { at, error })
@@ -269,6 +279,7 @@ impl<L: Log> Meta<L> {
                         return Err(RecoverError::Decision { at, reason });
                     }
                 }
+                RecordOf::Command(note) => meta.commands.found(at, &note),
                 RecordOf::Thing(key) if places.get(&key) != Some(&at) => {
                     tracing::warn!(%at, "an older record of a {} was still in the log", key.kind());
                     meta.saved.release(at);

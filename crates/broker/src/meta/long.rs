@@ -212,13 +212,16 @@ impl<L: Log> Meta<L> {
         if let Some(failure) = self.failure() {
             let text = SaveError::Sync(failure.clone()).to_string();
             if let Some(reply) = long.reply {
+                let start = Bookmark::end_of(out);
                 refuse(out, reply, ReplyCode::InternalError, text);
+                self.note_answers(start, out);
             }
             return (1, None);
         }
         let (start, by) = (Bookmark::end_of(out), long.by.clone());
         topology.act_as(&by.user);
         let (used, rest) = self.advance_some(long, allowed, topology, out);
+        self.note_answers(start, out);
         self.tell_events(&by, topology, out);
         if rest.is_none() {
             match self.saved.write(topology) {
@@ -479,7 +482,7 @@ impl<L> Meta<L> {
                 (*from, self.decisions.price_of_vote(*tx, *parts, vote))
             }
             ToMeta::Applied { tx, .. } => (self.decisions.made_by(*tx), 1),
-            ToMeta::LogWoke | ToMeta::Continue => return None,
+            ToMeta::LogWoke | ToMeta::Continue | ToMeta::Numbered(_) => return None,
         })
     }
 }

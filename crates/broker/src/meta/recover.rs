@@ -45,13 +45,21 @@ pub enum RecoverError {
         /// Why not.
         error: ReadError,
     },
-    /// What was decided on a transaction.
-    #[error("record {at} of the topology's log, a decision on a transaction: {reason}")]
+    /// What was decided on a transaction, or a record about no name that could not be read.
+    #[error("record {at} of the topology's log, about no name: {reason}")]
     Decision {
         /// Which.
         at: Offset,
         /// What is wrong with it.
         reason: String,
+    },
+    /// What was done of a numbered command.
+    #[error(
+        "record {at} of the topology's log, of a command that was done: it is not what it should be"
+    )]
+    Command {
+        /// Which.
+        at: Offset,
     },
     /// The log failed.
     #[error(transparent)]
@@ -173,7 +181,7 @@ impl<L: Log> Meta<L> {
         self.decisions.keep_found(parts);
     }
 
-    /// All records in the order in which they are restored; those without a kind are decisions.
+    /// All records in the order in which they are restored; those without a kind are about no name.
     fn records(&mut self) -> Result<Vec<(Option<Kind>, Offset)>, RecoverError> {
         let mut records = Vec::new();
         let mut bad = None;

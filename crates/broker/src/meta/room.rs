@@ -32,6 +32,11 @@ pub(super) enum Needed {
 }
 
 impl Needed {
+    /// For a command that is noted, too, whatever it does: it and its note have to be in one batch.
+    pub(super) fn with_a_note(self) -> Self {
+        if self == Self::Nothing { Self::ForDeletion } else { self }
+    }
+
     pub(super) fn is_in(self, log: &impl Log) -> bool {
         match self {
             Self::Nothing => true,

@@ -22,6 +22,7 @@ use hashbrown::HashMap;
 use leveret_log::{AppendError, Holder, Keep, Log, Offset, SyncError};
 use leveret_topology::{Change, EntityKey, Topology};
 
+use crate::command::{COMMAND_HEAD, CommandNote};
 use crate::transaction::DECISION_HEAD;
 
 /// The one holder of every record.
@@ -171,15 +172,28 @@ impl<L: Log> Saved<L> {
             return Ok(None);
         }
         let head = topology.head(key);
-        match self.log.append(&head, &[&self.body], &[META], Keep::Durable) {
+        self.append_body(&head).map(Some)
+    }
+
+    /// A record with this head, and the body that was made.
+    fn append_body(&mut self, head: &[u8]) -> Result<Offset, AppendError> {
+        match self.log.append(head, &[&self.body], &[META], Keep::Durable) {
             Err(AppendError::Full) => {}
-            appended => return appended.map(Some),
+            appended => return appended,
         }
-        let at = self.log.append(&head, &[&self.body], &[META], Keep::Volatile)?;
+        let at = self.log.append(head, &[&self.body], &[META], Keep::Volatile)?;
         if let Ok(safe) = self.log.persist(at) {
             self.late = self.late.max(safe);
         }
-        Ok(Some(at))
+        Ok(at)
+    }
+
+    /// A record that is about no thing: a numbered command was done. Without room it is written once there is some, as what it did.
+    pub(super) fn append_note(&mut self, note: &CommandNote) -> Result<Offset, SaveError> {
+        self.body = note.encode();
+        let at = self.append_body(&COMMAND_HEAD).map_err(|error| self.save_error(error))?;
+        self.is_open = true;
+        Ok(at)
     }
 
     pub(super) fn release(&mut self, at: Offset) {

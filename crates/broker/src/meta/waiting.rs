@@ -3,6 +3,7 @@
 use leveret_amqp::reply::ReplyCode;
 
 use super::saved::SaveError;
+use crate::command::CommandAnswer;
 use crate::held::{Span, take_out};
 use crate::message::{Outbox, Reply, ToSession, ToShard};
 
@@ -33,6 +34,12 @@ pub(super) fn refuse_all(held: Outbox, out: &mut Outbox, error: &SaveError) {
     // As with what shards are told: it is so, if not yet on disk.
     if matches!(error, SaveError::Append(_)) {
         out.events.extend(held.events);
+    }
+    for mut answered in held.answers {
+        if !matches!(answered.answer, CommandAnswer::Reply(Reply::Refused { .. })) {
+            answered.answer = CommandAnswer::Reply(refused());
+        }
+        out.answers.push(answered);
     }
     for (connection, letter) in held.sessions {
         let letter = match letter {

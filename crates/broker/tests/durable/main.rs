@@ -1,5 +1,6 @@
 //! The topology through a log: who waits for it, what a crash leaves, what comes back.
 
+mod commands;
 mod copy;
 #[path = "../hand/log.rs"]
 mod log;

@@ -122,7 +122,7 @@ table! {
     of one value: 28 Bind 29 Unbind;
     by hand:;
     stays: VhostGoes Continue LogWoke;
-    not yet: Admin;
+    not yet: Admin Numbered;
 }
 
 table! {

@@ -1,0 +1,333 @@
+//! Numbered commands are done once: see [`command`](crate::command).
+//!
+//! The owner takes the next number of a stream only. One that came before is answered again if it has an answer, and nothing else:
+//! what is under way is answered when it is done. What was done is noted in the log, in the batch that has the change, so whoever
+//! owns the names next knows it. A refusal changed nothing: it is kept in memory, so that its number has one outcome in this term. In
+//! another one it may have another one, of which its session has not heard.
+//!
+//! Notes are let go of with the numbers: each letter says from where on its sender keeps them.
+
+use std::collections::BTreeMap;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use leveret_amqp::reply::ReplyCode;
+use leveret_log::{Log, Offset};
+
+use super::Meta;
+use super::saved::SaveError;
+use crate::command::{
+    Answered, COMMANDS_MAX, CommandAnswer, CommandNote, CommandStream, Noted, NumberedCommand,
+};
+use crate::held::Bookmark;
+use crate::message::{
+    ChannelId, ConnectionId, Outbox, Refusal, Reply, ReplyTo, ToMeta, ToSession, ToShard,
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Commands {
+    term: u64,
+    streams: BTreeMap<CommandStream, Stream>,
+    /// Commands under way, by who is to be answered. A session waits for the answer before it sends the next one; its end is channel
+    /// 0's.
+    doing: HashMap<(ConnectionId, ChannelId), (CommandStream, u64), FixedState>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    /// The last number that came in this term, or that its sender had let go of.
+    taken: u64,
+    /// The sender has the answers of those below.
+    kept_from: u64,
+    /// Of those that it keeps.
+    fates: BTreeMap<u64, Fate>,
+    /// A number came that is not the next one.
+    has_gap: bool,
+}
+
+impl Default for Stream {
+    fn default() -> Self {
+        Self { taken: 0, kept_from: 1, fates: BTreeMap::new(), has_gap: false }
+    }
+}
+
+#[derive(Debug)]
+enum Fate {
+    /// Under way. With its note if nobody is to do it again, though it is not answered yet.
+    Doing(ReplyTo, Option<Offset>),
+    /// Done, and noted.
+    Done(Offset, Noted),
+    Refused(Refusal),
+}
+
+impl Fate {
+    fn note(&self) -> Option<Offset> {
+        match self {
+            Self::Doing(_, note) => *note,
+            Self::Done(note, _) => Some(*note),
+            Self::Refused(_) => None,
+        }
+    }
+}
+
+/// What a number that came is.
+#[derive(Debug)]
+enum Came {
+    /// To be done.
+    Next(ToMeta),
+    /// It has an answer.
+    Answer(CommandAnswer),
+    /// Nothing is to be done.
+    Nothing,
+}
+
+impl Stream {
+    fn take(&mut self, number: u64, command: Option<ToMeta>) -> Came {
+        let next = self.taken.saturating_add(1);
+        let is_next = number == next && number > self.taken;
+        if number > next || number - self.kept_from >= COMMANDS_MAX {
+            if !std::mem::replace(&mut self.has_gap, true) {
+                let Self { taken, kept_from, .. } = self;
+                tracing::error!(number, taken, kept_from, "a numbered command is not the next one");
+            }
+            return Came::Nothing;
+        }
+        if is_next {
+            self.taken = number;
+            self.has_gap = false;
+        }
+        match (self.fates.get(&number), command) {
+            (Some(Fate::Done(_, noted)), _) => Came::Answer(noted.answer()),
+            (Some(Fate::Refused(Refusal { code, text })), _) => {
+                Came::Answer(CommandAnswer::Reply(Reply::Refused {
+                    code: *code,
+                    text: text.clone(),
+                }))
+            }
+            (None, Some(command)) if is_next => Came::Next(command),
+            (Some(Fate::Doing(..)) | None, _) => Came::Nothing,
+        }
+    }
+
+    /// The sender has let go of those below. Returns their notes, and who is not to be answered any more.
+    fn let_go(&mut self, kept_from: u64) -> (Vec<Offset>, Vec<ReplyTo>) {
+        if kept_from <= self.kept_from {
+            return Default::default();
+        }
+        self.kept_from = kept_from;
+        self.taken = self.taken.max(kept_from - 1);
+        let kept = self.fates.split_off(&kept_from);
+        let gone = std::mem::replace(&mut self.fates, kept);
+        let notes = gone.values().filter_map(Fate::note).collect();
+        let unanswered = gone.values().filter_map(|fate| match fate {
+            Fate::Doing(to, _) => Some(*to),
+            Fate::Done(..) | Fate::Refused(_) => None,
+        });
+        (notes, unanswered.collect())
+    }
+}
+
+impl Commands {
+    /// Whether a command with a number waits for this answer.
+    fn is_doing(&self, to: ReplyTo) -> bool {
+        !self.doing.is_empty() && self.doing.contains_key(&(to.connection, to.channel))
+    }
+
+    fn fate(&mut self, (stream, number): (CommandStream, u64)) -> Option<&mut Fate> {
+        self.streams.get_mut(&stream)?.fates.get_mut(&number)
+    }
+
+    /// A note is in the log that this owner takes over.
+    pub(super) fn found(&mut self, at: Offset, note: &CommandNote) {
+        let CommandNote { stream, number, noted } = *note;
+        let fates = &mut self.streams.entry(stream).or_default().fates;
+        fates.insert(number, Fate::Done(at, noted));
+    }
+}
+
+/// Whom a command is answered to. The end of a connection that nobody waits for has an answer, too, for its node.
+fn answered_to(command: &mut ToMeta) -> Option<ReplyTo> {
+    match command {
+        ToMeta::Disconnected { connection, reply } => {
+            Some(*reply.get_or_insert(ReplyTo { connection: *connection, channel: 0 }))
+        }
+        ToMeta::DeclareExchange { reply, .. }
+        | ToMeta::DeleteExchange { reply, .. }
+        | ToMeta::DeclareQueue { reply, .. } => Some(*reply),
+        ToMeta::Bind(binding) | ToMeta::Unbind(binding) => Some(binding.reply),
+        _ => None,
+    }
+}
+
+impl<L: Log> Meta<L> {
+    /// From now on it owns the names in this term, greater than those before: it takes numbered commands that were sent to it in
+    /// this term.
+    pub fn begin_term(&mut self, term: u64) {
+        self.commands.term = term;
+    }
+
+    /// See [`begin_term`](Self::begin_term).
+    pub fn term(&self) -> u64 {
+        self.commands.term
+    }
+
+    /// Forgets the commands of processes that are not alive: nothing comes of them any more.
+    pub fn keep_commands(&mut self, is_alive: impl Fn(CommandStream) -> bool) {
+        let gone = self.commands.streams.extract_if(.., |stream, _| !is_alive(*stream));
+        let notes: Vec<Offset> =
+            gone.flat_map(|(_, it)| it.fates.into_values()).filter_map(|it| it.note()).collect();
+        notes.into_iter().for_each(|note| self.saved.release(note));
+        self.commands.doing.retain(|_, (stream, _)| is_alive(*stream));
+    }
+
+    /// Notes of commands in the log.
+    pub fn command_notes(&self) -> usize {
+        let fates = self.commands.streams.values().flat_map(|it| it.fates.values());
+        fates.filter(|fate| fate.note().is_some()).count()
+    }
+
+    /// A command with a number came. Returned if it is to be done.
+    #[cold]
+    pub(super) fn numbered(
+        &mut self,
+        numbered: NumberedCommand,
+        out: &mut Outbox,
+    ) -> Option<ToMeta> {
+        let NumberedCommand { stream: id, term, number, kept_from, mut command } = numbered;
+        let stream = self.commands.streams.get(&id);
+        let is_let_go = stream.is_some_and(|stream| number < stream.kept_from);
+        if term != self.commands.term || number < kept_from || kept_from == 0 || is_let_go {
+            return None;
+        }
+        let to = match &mut command {
+            None => None,
+            Some(command) => {
+                let to = answered_to(command);
+                if to.is_none() {
+                    let kind = command.kind();
+                    tracing::error!(number, kind, "a letter has a number that gets none");
+                    return None;
+                }
+                to
+            }
+        };
+        let stream = self.commands.streams.entry(id).or_default();
+        let (notes, unanswered) = stream.let_go(kept_from);
+        let came = stream.take(number, command);
+        notes.into_iter().for_each(|note| self.saved.release(note));
+        for ReplyTo { connection, channel } in unanswered {
+            self.commands.doing.remove(&(connection, channel));
+        }
+        match (came, to) {
+            (Came::Next(command), Some(to)) => {
+                let stream = self.commands.streams.entry(id).or_default();
+                stream.fates.insert(number, Fate::Doing(to, None));
+                self.commands.doing.insert((to.connection, to.channel), (id, number));
+                Some(command)
+            }
+            (Came::Answer(answer), _) => {
+                let start = Bookmark::end_of(out);
+                out.answers.push(Answered { stream: id, number, answer });
+                // Its note may not be agreed upon yet.
+                self.held.push(start.to(Bookmark::end_of(out)));
+                None
+            }
+            (Came::Next(_) | Came::Nothing, _) => None,
+        }
+    }
+
+    /// A command has done what others can see, and what is left of it is done by whoever owns the names: it is not to be done again.
+    pub(super) fn is_done_but_for_its_rest(&mut self, to: ReplyTo) -> Result<(), SaveError> {
+        let Some(&(stream, number)) = self.commands.doing.get(&(to.connection, to.channel)) else {
+            return Ok(());
+        };
+        let at = self.saved.append_note(&CommandNote { stream, number, noted: Noted::Done })?;
+        if let Some(Fate::Doing(_, note)) = self.commands.fate((stream, number)) {
+            *note = Some(at);
+        }
+        Ok(())
+    }
+
+    /// Whether a command that has a number waits for this answer: it needs room for its note.
+    pub(super) fn is_numbered(&self, to: ReplyTo) -> bool {
+        self.commands.is_doing(to)
+    }
+
+    /// Answers since `start` to commands with numbers become those of their numbers, and what was done is noted. Returns whether
+    /// something was.
+    #[inline]
+    pub(super) fn note_answers(&mut self, start: Bookmark, out: &mut Outbox) -> bool {
+        !self.commands.doing.is_empty() && self.note_some(start, out)
+    }
+
+    #[cold]
+    fn note_some(&mut self, start: Bookmark, out: &mut Outbox) -> bool {
+        let commands = &self.commands;
+        let mut answers: Vec<(ReplyTo, Result<Noted, Refusal>)> = Vec::new();
+        let told = out.sessions.extract_if(start.sessions().., |(to, letter)| {
+            let ToSession::Reply { channel, .. } = *letter else { return false };
+            commands.is_doing(ReplyTo { connection: *to, channel })
+        });
+        for (connection, letter) in told {
+            let ToSession::Reply { channel, reply } = letter else { continue };
+            let answer = match reply {
+                Reply::Refused { code, text } => Err(Refusal { code, text }),
+                _ => Ok(Noted::Done),
+            };
+            answers.push((ReplyTo { connection, channel }, answer));
+        }
+        for at in start.shards()..out.shards.len() {
+            let Some((home, letter)) = out.shards.get_mut(at) else { break };
+            let (to, queue) = match letter {
+                ToShard::Create { reply: Some(reply), queue } => (*reply, *queue),
+                ToShard::Count { reply, queue } => (*reply, *queue),
+                _ => continue,
+            };
+            if commands.is_doing(to) {
+                // Asked by its node once that is answered.
+                *letter = ToShard::Create { reply: None, queue };
+                answers.push((to, Ok(Noted::AskShard(queue, *home))));
+            }
+        }
+        let mut has_noted = false;
+        for (to, answer) in answers {
+            has_noted |= self.answer(to, answer, out);
+        }
+        has_noted
+    }
+
+    /// Whether it is noted.
+    fn answer(&mut self, to: ReplyTo, answer: Result<Noted, Refusal>, out: &mut Outbox) -> bool {
+        let Some(key) = self.commands.doing.remove(&(to.connection, to.channel)) else {
+            return false;
+        };
+        let (stream, number) = key;
+        let Some(Fate::Doing(_, early)) = self.commands.fate(key) else { return false };
+        let noted = match (answer, *early) {
+            (Ok(noted), Some(at)) => Ok((at, noted)),
+            (Ok(noted), None) => self
+                .saved
+                .append_note(&CommandNote { stream, number, noted })
+                .map(|at| (at, noted))
+                .map_err(|error| {
+                    let text = error.to_string();
+                    Refusal { code: ReplyCode::InternalError, text }
+                }),
+            (Err(refusal), _) => Err(refusal),
+        };
+        let (fate, answer) = match noted {
+            Ok((at, noted)) => (Fate::Done(at, noted), noted.answer()),
+            Err(refusal) => {
+                let Refusal { code, text } = refusal.clone();
+                let reply = Reply::Refused { code, text };
+                (Fate::Refused(refusal), CommandAnswer::Reply(reply))
+            }
+        };
+        let is_noted = fate.note().is_some();
+        if let Some(place) = self.commands.fate(key) {
+            *place = fate;
+        }
+        out.answers.push(Answered { stream, number, answer });
+        is_noted
+    }
+}

@@ -1,0 +1,279 @@
+//! Commands with numbers: each is done once, whoever owns the names meanwhile.
+
+use leveret_broker::command::{
+    Answered, COMMANDS_MAX, CommandAnswer, CommandStream, NumberedCommand,
+};
+use leveret_broker::message::*;
+use leveret_topology::{NodeId, VhostId};
+
+use crate::copy::Copy;
+use crate::random::Rng;
+use crate::{World, binding, declare_exchange, declare_queue, delete_exchange, reply};
+
+const STREAM: CommandStream = CommandStream { node: NodeId::ALONE, start: 4 };
+
+/// The first byte of a record of the log of names, and its kind: 65 is that of notes.
+const NOTE: [u8; 2] = [1, 65];
+
+fn numbered(world: &World, number: u64, kept_from: u64, command: Option<ToMeta>) -> ToMeta {
+    let term = world.meta.term();
+    let command = NumberedCommand { stream: STREAM, term, number, kept_from, command };
+    ToMeta::Numbered(Box::new(command))
+}
+
+/// What a turn with these letters answers to numbers: `1 done`, `2 refused 406`, `3 ask`.
+fn answers(world: &mut World, letters: impl IntoIterator<Item = ToMeta>) -> Vec<String> {
+    world.turn(letters);
+    told(world)
+}
+
+/// The disk finishes all that it has to do.
+fn all_written(world: &mut World) -> Vec<String> {
+    while world.log.hand().finish() {
+        world.turn([ToMeta::LogWoke]);
+    }
+    told(world)
+}
+
+fn told(world: &mut World) -> Vec<String> {
+    let told = world.out.answers.drain(..).map(|Answered { stream, number, answer }| {
+        assert_eq!(stream, STREAM);
+        match answer {
+            CommandAnswer::Reply(Reply::Done) => format!("{number} done"),
+            CommandAnswer::Reply(Reply::Refused { code, .. }) => {
+                format!("{number} refused {}", code as u16)
+            }
+            CommandAnswer::AskShard(..) => format!("{number} ask"),
+            CommandAnswer::Reply(other) => panic!("{other:?}"),
+        }
+    });
+    told.collect()
+}
+
+fn notes(world: &World) -> usize {
+    let disk = world.log.hand().bytes_on_disk();
+    disk.values().filter(|record| record.starts_with(&NOTE)).count()
+}
+
+fn exchange(world: &World, name: &str) -> bool {
+    world.topology.exchange(world.vhost, name).is_some()
+}
+
+/// Another owner, of what the log has.
+fn next_owner(world: &World) -> World {
+    let mut next = world.crash();
+    next.meta.begin_term(world.meta.term() + 1);
+    next
+}
+
+/// With exchange x, all of it on the disk.
+fn with_exchange() -> (World, VhostId) {
+    let mut world = World::new();
+    world.meta.begin_term(1);
+    let vhost = world.vhost;
+    world.turn([declare_exchange(vhost, 9, "x", true)]);
+    all_written(&mut world);
+    world.answers();
+    assert_eq!(notes(&world), 0, "who has no number has no note");
+    (world, vhost)
+}
+
+/// Whoever deletes something and has no answer asks again: what another one made since under its name stays.
+#[test]
+fn a_deletion_is_done_once() {
+    let (mut world, vhost) = with_exchange();
+    let delete = |world: &World| numbered(world, 1, 1, Some(delete_exchange(vhost, 1, "x")));
+    let command = delete(&world);
+    assert_eq!(answers(&mut world, [command]), [""; 0], "it is not on the disk");
+    assert_eq!(all_written(&mut world), ["1 done"]);
+    world.turn([declare_exchange(vhost, 2, "x", true)]);
+    all_written(&mut world);
+    let again = delete(&world);
+    assert_eq!(answers(&mut world, [again]), ["1 done"]);
+    assert!(exchange(&world, "x"));
+    for _ in 0..2 {
+        world = next_owner(&world);
+        assert_eq!(notes(&world), 1);
+        let again = delete(&world);
+        assert_eq!(answers(&mut world, [again]), ["1 done"]);
+        assert!(exchange(&world, "x"));
+    }
+    let next = numbered(&world, 2, 2, Some(delete_exchange(vhost, 1, "x")));
+    world.turn([next]);
+    assert_eq!(all_written(&mut world), ["2 done"]);
+    assert!(!exchange(&world, "x"));
+    assert_eq!(notes(&world), 1, "that of the first one went");
+}
+
+/// What was not agreed upon is gone with its owner, note and all.
+#[test]
+fn what_is_lost_is_done_again() {
+    let (mut world, vhost) = with_exchange();
+    let command = numbered(&world, 1, 1, Some(delete_exchange(vhost, 1, "x")));
+    world.turn([command]);
+    let mut world = next_owner(&world);
+    assert!(exchange(&world, "x"));
+    let again = numbered(&world, 1, 1, Some(delete_exchange(vhost, 1, "x")));
+    assert_eq!(answers(&mut world, [again]), [""; 0]);
+    assert_eq!(all_written(&mut world), ["1 done"]);
+    assert!(!exchange(&world, "x"));
+}
+
+/// A name is free once the first piece of its deletion is done: whoever has it then keeps it, though the deletion was cut off.
+#[test]
+fn a_long_deletion_that_is_cut_off_is_not_begun_again() {
+    let (mut world, vhost) = with_exchange();
+    world.turn([declare_queue(vhost, 9, "q", true, false)]);
+    for key in 0..2_000 {
+        let mut binding = binding(vhost, 9, "x", "q");
+        binding.key = key.to_string().into();
+        world.turn([ToMeta::Bind(binding)]);
+    }
+    while world.meta.has_work() || !all_written(&mut world).is_empty() {
+        world.turn([ToMeta::Continue]);
+    }
+    let delete = |world: &World| numbered(world, 1, 1, Some(delete_exchange(vhost, 1, "x")));
+    let command = delete(&world);
+    assert_eq!(answers(&mut world, [command]), [""; 0]);
+    assert!(world.log.hand().finish() && world.meta.has_work() && !exchange(&world, "x"));
+    world.turn([declare_exchange(vhost, 2, "x", true)]);
+    while world.log.hand().finish() {}
+    let mut cut_off = next_owner(&world);
+    let again = delete(&cut_off);
+    assert_eq!(answers(&mut cut_off, [again]), ["1 done"]);
+    assert!(exchange(&cut_off, "x"));
+    // Where it is not cut off its last piece answers, once.
+    let mut told = Vec::new();
+    while world.meta.has_work() {
+        told.extend(answers(&mut world, [ToMeta::Continue]));
+        told.extend(all_written(&mut world));
+    }
+    assert_eq!(told, ["1 done"]);
+    assert_eq!(notes(&world), 1);
+}
+
+/// A number has one outcome in a term. Nobody has heard of it in the next one, if it comes again there.
+#[test]
+fn what_was_refused_is_refused_again() {
+    let (mut world, vhost) = with_exchange();
+    let command = |world: &World| {
+        let bind = ToMeta::Bind(binding(vhost, 1, "x", "q"));
+        numbered(world, 1, 1, Some(bind))
+    };
+    let refused = command(&world);
+    assert_eq!(answers(&mut world, [refused]), ["1 refused 404"]);
+    world.turn([declare_queue(vhost, 2, "q", true, false)]);
+    all_written(&mut world);
+    let again = command(&world);
+    assert_eq!(answers(&mut world, [again]), ["1 refused 404"]);
+    assert_eq!(notes(&world), 0);
+    world = next_owner(&world);
+    let again = command(&world);
+    world.turn([again]);
+    assert_eq!(all_written(&mut world), ["1 done"]);
+}
+
+#[test]
+fn a_shard_is_asked_for_its_counts_by_the_node() {
+    let (mut world, vhost) = with_exchange();
+    let declare = |world: &World, number, me| {
+        numbered(world, number, 1, Some(declare_queue(vhost, me, "q", true, false)))
+    };
+    let (first, second) = (declare(&world, 1, 1), declare(&world, 2, 2));
+    world.turn([first, second]);
+    assert_eq!(all_written(&mut world), ["1 ask", "2 ask"]);
+    assert_eq!(world.answers(), ["0 created", "0 created"], "nobody is answered by the shard");
+    let mut world = next_owner(&world);
+    let (first, second) = (declare(&world, 1, 1), declare(&world, 2, 2));
+    assert_eq!(answers(&mut world, [first, second]), ["1 ask", "2 ask"]);
+    assert_eq!(world.answers(), [""; 0]);
+}
+
+#[test]
+fn the_end_of_a_connection_has_an_answer_when_its_queues_are_gone() {
+    for reply in [None, Some(ReplyTo { channel: 0, ..reply(1) })] {
+        let (mut world, vhost) = with_exchange();
+        world.turn([declare_queue(vhost, 1, "e", true, true)]);
+        let gone = world.gone(0, "e");
+        let end = ToMeta::Disconnected { connection: NodeId::ALONE.connection(1), reply };
+        let end = numbered(&world, 1, 1, Some(end));
+        world.turn([end]);
+        assert_eq!(all_written(&mut world), [""; 0]);
+        world.turn([gone]);
+        assert_eq!(all_written(&mut world), ["1 done"]);
+    }
+}
+
+/// Only the next number of this term is taken, and no more are under way than are kept.
+#[test]
+fn what_is_not_the_next_number_is_not_taken() {
+    let (mut world, vhost) = with_exchange();
+    let delete = |me| Some(delete_exchange(vhost, me, "x"));
+    let term = world.meta.term();
+    let other_term = |term| {
+        let command =
+            NumberedCommand { stream: STREAM, term, number: 1, kept_from: 1, command: delete(1) };
+        ToMeta::Numbered(Box::new(command))
+    };
+    let not_taken = [
+        numbered(&world, 2, 1, delete(1)),
+        numbered(&world, u64::MAX, 1, delete(1)),
+        numbered(&world, 0, 0, delete(1)),
+        numbered(&world, 1, 0, delete(1)),
+        numbered(&world, 1, 2, delete(1)),
+        numbered(&world, 1, 1, Some(ToMeta::LogWoke)),
+        numbered(&world, 1 + COMMANDS_MAX, 1, delete(1)),
+        other_term(term - 1),
+        other_term(term + 1),
+    ];
+    assert_eq!(answers(&mut world, not_taken), [""; 0]);
+    assert_eq!(all_written(&mut world), [""; 0]);
+    assert!(exchange(&world, "x"));
+    // Whoever has let go of numbers has their answers; one that is answered out of order comes as a number alone.
+    let taken = [
+        numbered(&world, 7, 7, delete(1)),
+        numbered(&world, 8, 7, None),
+        numbered(&world, 9, 7, delete(2)),
+        numbered(&world, 6, 6, Some(declare_exchange(vhost, 3, "x", true))),
+    ];
+    world.turn(taken);
+    assert_eq!(all_written(&mut world), ["7 done", "9 done"]);
+    assert!(!exchange(&world, "x"));
+    let last = numbered(&world, u64::MAX, u64::MAX, delete(1));
+    let after = numbered(&world, u64::MAX, u64::MAX, delete(1));
+    world.turn([last, after]);
+    let done = format!("{} done", u64::MAX);
+    assert_eq!(
+        all_written(&mut world),
+        [done.clone(), done],
+        "it came twice, and nothing follows it"
+    );
+}
+
+/// Whoever follows the log knows what was done, too.
+#[test]
+fn who_takes_over_a_copy_knows_what_was_done() {
+    for seed in 0..20 {
+        let (mut world, vhost) = with_exchange();
+        let mut rng = Rng(seed * 2 + 1);
+        let mut copy = Copy::of(&world.log, &mut rng);
+        for number in 1..=20_u64 {
+            let declare = declare_exchange(vhost, 1, &format!("x{number}"), true);
+            let kept_from = number.saturating_sub(3).max(1);
+            let command = numbered(&world, number, kept_from, Some(declare));
+            world.turn([command]);
+            all_written(&mut world);
+            copy.follow(&world.log, &mut rng);
+        }
+        let notes = notes(&world);
+        let mut next = copy.take_over(&world.log);
+        next.meta.begin_term(2);
+        assert_eq!(next.meta.command_notes(), notes);
+        let again = |number| {
+            let declare = declare_exchange(vhost, 1, &format!("x{number}"), false);
+            numbered(&next, number, 17, Some(declare))
+        };
+        let again: Vec<_> = (17..=20).map(again).collect();
+        assert_eq!(answers(&mut next, again), ["17 done", "18 done", "19 done", "20 done"]);
+    }
+}

@@ -1,0 +1,194 @@
+//! What a node keeps of the commands that it numbers for the owner of the names, until they are answered.
+//!
+//! ```text
+//!            first            cursor        end
+//!   let go     [ 4 ][ . ][ 6 ][ 7 ][ 8 ]     [ bind ][ declare ]   wait for a number
+//!                     `- answered  `- to be sent
+//! ```
+//!
+//! Whoever sends a command waits for its answer before the next one, so a node keeps two for each connection at most: a command and
+//! the connection's end. [`COMMANDS_MAX`] of them have numbers, or fewer; the others wait in their order, with their sessions. To
+//! another owner, or over a new link, all that has no answer is sent again, in order. Of a number that is answered behind one that is
+//! not only the number is sent. An answer is taken by its number and passed on once, so an answer that comes late is never that of
+//! the session's next command. See [`command`](leveret_broker::command) for the other side.
+//!
+//! With [`StreamSender`](crate::StreamSender) it has in common that a cursor goes back; what it keeps, when that is let go of, and
+//! who waits are others.
+
+use std::collections::VecDeque;
+
+use leveret_broker::command::{
+    Answered, COMMANDS_MAX, CommandAnswer, CommandStream, NumberedCommand,
+};
+use leveret_broker::message::{ConnectionId, NodeId, Outbox, ReplyTo, ToMeta, ToShard};
+
+/// The commands of a node to the owner of the names.
+#[derive(Debug)]
+pub struct CommandSender {
+    stream: CommandStream,
+    /// How many have numbers at a time.
+    max: u64,
+    /// Of the owner, as far as is known.
+    term: u64,
+    /// The number of the first place.
+    first: u64,
+    /// Those that are answered behind others are none. The first one is not answered.
+    kept: VecDeque<Option<Kept>>,
+    /// The number that is sent next.
+    cursor: u64,
+    /// Those without a number, in their order.
+    waiting: VecDeque<Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    command: ToMeta,
+    /// Who waits for the answer.
+    to: Option<ReplyTo>,
+}
+
+impl CommandSender {
+    /// Of a node at its `start`: nothing is numbered yet. So many commands have numbers at a time: not more than [`COMMANDS_MAX`],
+    /// one at least.
+    pub fn new(node: NodeId, start: u32, max: u64) -> Self {
+        Self {
+            stream: CommandStream { node, start },
+            max: max.clamp(1, COMMANDS_MAX),
+            term: 0,
+            first: 1,
+            kept: VecDeque::new(),
+            cursor: 1,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// The name of its stream.
+    pub fn stream(&self) -> CommandStream {
+        self.stream
+    }
+
+    /// Whether a letter is one of those that get a number.
+    pub fn numbers(letter: &ToMeta) -> bool {
+        asker(letter).is_some()
+    }
+
+    /// Keeps a letter that gets a [number](Self::numbers). With the end of a connection nobody waits for the answers of its other
+    /// commands any more.
+    ///
+    /// # Panics
+    ///
+    /// If it gets none.
+    pub fn keep(&mut self, command: ToMeta) {
+        let asker = asker(&command);
+        let Some((connection, to)) = asker else { panic!("{} gets no number", command.kind()) };
+        if let ToMeta::Disconnected { .. } = command {
+            self.ended(connection);
+        }
+        self.waiting.push_back(Kept { command, to });
+        self.number_some();
+    }
+
+    fn ended(&mut self, connection: ConnectionId) {
+        for kept in self.kept.iter_mut().flatten().chain(&mut self.waiting) {
+            kept.to = kept.to.filter(|to| to.connection != connection);
+        }
+    }
+
+    fn number_some(&mut self) {
+        let room = self.max - self.kept.len() as u64;
+        let count = self.waiting.len().min(room as usize);
+        self.kept.extend(self.waiting.drain(..count).map(Some));
+    }
+
+    /// The number that the next command will get.
+    fn end(&self) -> u64 {
+        self.first + self.kept.len() as u64
+    }
+
+    /// The next command that is to be sent, if there is one.
+    pub fn send_next(&mut self) -> Option<NumberedCommand> {
+        let number = self.cursor;
+        let kept = self.kept.get((number - self.first) as usize)?;
+        self.cursor += 1;
+        Some(NumberedCommand {
+            stream: self.stream,
+            term: self.term,
+            number,
+            kept_from: self.first,
+            command: kept.as_ref().and_then(|kept| kept.command.again()),
+        })
+    }
+
+    /// Whether [`send_next`](Self::send_next) has something.
+    pub fn has_next(&self) -> bool {
+        self.cursor < self.end()
+    }
+
+    /// The link is new, or the owner of the names is one of this term: all that has no answer is sent again.
+    pub fn begins(&mut self, term: u64) {
+        self.term = self.term.max(term);
+        self.cursor = self.first;
+    }
+
+    /// The owner answers. The first answer of a command is passed on to who waits, or its shard is asked for it.
+    pub fn hear(&mut self, answered: Answered, out: &mut Outbox) {
+        let Answered { stream, number, answer } = answered;
+        let Some(place) = number.checked_sub(self.first).filter(|_| stream == self.stream) else {
+            return;
+        };
+        let place = usize::try_from(place).ok().and_then(|place| self.kept.get_mut(place));
+        let Some(Kept { to, .. }) = place.and_then(Option::take) else { return };
+        match (to, answer) {
+            (None, _) => {}
+            (Some(to), CommandAnswer::Reply(reply)) => out.reply(to, reply),
+            (Some(reply), CommandAnswer::AskShard(queue, home)) => {
+                out.shard(home, ToShard::Count { reply, queue });
+            }
+        }
+        while let Some(None) = self.kept.front() {
+            self.kept.pop_front();
+            self.first += 1;
+        }
+        self.cursor = self.cursor.max(self.first);
+        self.number_some();
+    }
+
+    /// Of the owner that it sends to.
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// Commands that are not answered.
+    pub fn kept(&self) -> usize {
+        self.kept.iter().flatten().count() + self.waiting.len()
+    }
+
+    /// Commands that got a number.
+    pub fn numbered(&self) -> u64 {
+        self.end() - 1
+    }
+
+    /// How far it is, for reading.
+    pub fn describe(&self) -> String {
+        let Self { first, cursor, term, waiting, .. } = self;
+        let kept: Vec<_> = self.kept.iter().flatten().map(|kept| kept.command.kind()).collect();
+        let (end, waiting) = (self.end(), waiting.len());
+        format!("commands {first}..{end} cursor {cursor} term {term}, {waiting} wait, {kept:?}")
+    }
+}
+
+/// Whose command it is, and who waits for the answer. None if it gets no number.
+fn asker(letter: &ToMeta) -> Option<(ConnectionId, Option<ReplyTo>)> {
+    let reply = match letter {
+        ToMeta::Disconnected { connection, reply } => return Some((*connection, *reply)),
+        ToMeta::DeclareExchange { reply, .. }
+        | ToMeta::DeleteExchange { reply, .. }
+        | ToMeta::DeclareQueue { reply, .. } => reply,
+        ToMeta::Bind(binding) | ToMeta::Unbind(binding) => &binding.reply,
+        _ => return None,
+    };
+    Some((reply.connection, Some(*reply)))
+}
+
+#[cfg(test)]
+mod tests;
