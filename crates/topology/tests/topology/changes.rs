@@ -84,8 +84,11 @@ impl Pair {
         }
         self.saw_all = false;
         let batch = self.follower.changes_towards(self.leader.snapshot());
+        let before = (self.follower.generation(), self.follower.access_generation());
         let applied = self.follower.apply(&batch).unwrap();
         end(applied, &mut self.follower);
+        let after = (self.follower.generation(), self.follower.access_generation());
+        assert!(before.0 < after.0 && before.1 < after.1, "who remembers routes looks anew");
         self.check();
         self.follow(rng);
     }
