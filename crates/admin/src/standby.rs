@@ -125,6 +125,14 @@ async fn answer(inside: Arc<Inside>, peer: Peer, request: Request<Body>) -> Resp
         }
         (&Method::POST, "/api/leveret/log/rotate") => logs::rotate_of(about).await,
         (&Method::PUT, "/api/leveret/log/level") => put_log_level(about, request.into_body()).await,
+        (&Method::POST, "/api/leveret/certificates/reload") => match &inside.link_tls {
+            // Those of listeners are read when this node leads.
+            Some(tls) => tls
+                .reload()
+                .map(|()| Answer::Done)
+                .map_err(|error| Fault::bad(format!("{error:#}"))),
+            None => Err(refusal(&inside)),
+        },
         (method, path) if is_of_one_node(method, path) => Err(refusal(&inside)),
         _ => return forward(&inside, peer, request).await,
     };
@@ -245,7 +253,7 @@ async fn asked(
     let way = inside.relay.relay(leader, RelayedListener::Control, ends);
     let stream = timeout(REACH, way).await.context("it does not answer")??;
     // A request is one write.
-    let _ = stream.set_nodelay(true);
+    let _ = stream.tcp().set_nodelay(true);
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
     // What goes wrong is told to who waits for the answer.
     tokio::spawn(connection);

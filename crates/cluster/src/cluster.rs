@@ -319,7 +319,7 @@ impl<D: Disk> Cluster<D> {
         let id = node.raft_id;
         self.hear_start(id, node.start);
         let cluster = node.cluster;
-        self.linked.insert(id, Linked { node, listed: None, cluster });
+        self.linked.insert(id, Linked { encrypted: peer.encrypted, node, listed: None, cluster });
         self.tell_of_cluster_to(id);
         let status = self.own_status();
         self.send_status(id, &status);
@@ -589,6 +589,7 @@ impl<D: Disk> Cluster<D> {
             raft_id,
             joins,
             is_running: is_own || linked.is_some(),
+            encrypted: linked.is_some_and(|it| it.encrypted),
             why_not,
             status,
         }

@@ -56,6 +56,8 @@ impl Members for KnownMembers {
 /// A node that this one has a link to.
 #[derive(Clone, Debug)]
 pub(crate) struct Linked {
+    /// Both connections have TLS.
+    pub(crate) encrypted: bool,
     pub(crate) node: NodeFacts,
     /// The names in its list, once it has told them.
     pub(crate) listed: Option<Vec<String>>,

@@ -80,6 +80,8 @@ pub struct NodeRow {
     pub joins: bool,
     /// There is a link to it, or it is this node.
     pub is_running: bool,
+    /// The link to it has TLS.
+    pub encrypted: bool,
     /// Why it is not a part of the cluster, if that is known here.
     pub why_not: Option<String>,
     /// As it told last.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::option::options;
 use crate::setting::{KeyMatch, ListenAddress, NamedValues, Setting};
+use crate::tls::{CipherNames, TlsSettings, TlsVersions, Verify};
 use crate::value::{ByteSize, Secret, Value, words};
 
 /// Bytes of `cluster.secret` at least.
@@ -145,7 +146,8 @@ options! {
 
     /// Port for the other nodes of the cluster.
     ///
-    /// It carries no TLS yet: messages and passwords' hashes go over it as they are. Only the other nodes should reach it.
+    /// Messages and passwords' hashes go over it, as they are if there is no `cluster.ssl_options.certfile`. Only the other nodes
+    /// should reach it.
     port: u16 = 25_672, keys = ["cluster.port"], env = ["RABBITMQ_DIST_PORT" => "cluster.port"],
         range = 1..=u16::MAX;
 
@@ -157,6 +159,63 @@ options! {
     /// The other nodes keep a sixteenth of it. A node that was away for longer lacks more than that, and gets files in place of batches.
     kept_size: ByteSize = ByteSize::mib(1024), keys = ["cluster.kept_size"],
         range = ByteSize::mib(1)..=ByteSize::mib(1024 * 1024);
+}
+
+options! {
+    /// TLS of the connections between the nodes of a cluster.
+    ///
+    /// All of them have it, or none. It is version 1.3 alone, as there is a node of ours at both ends. See the page about clustering.
+    ClusterTlsOptions, "TLS between nodes";
+
+    /// File of the authorities that have signed the certificates of all nodes, in PEM.
+    cacertfile: Option<String> = None, keys = ["cluster.ssl_options.cacertfile"];
+
+    /// File of the node's certificate and, behind it, those that lead to its authority, in PEM. With it links have TLS.
+    ///
+    /// A node calls and is called: if the certificate has an extended key usage, that has both `serverAuth` and `clientAuth`. The names
+    /// in it are not looked at, as nodes prove by `cluster.secret` who they are. The file is read again as `ssl_options.certfile` is;
+    /// connections that are there stay.
+    certfile: Option<String> = None, keys = ["cluster.ssl_options.certfile"];
+
+    /// File of the certificate's private key, in PEM (PKCS #8, PKCS #1 or SEC 1).
+    keyfile: Option<String> = None, keys = ["cluster.ssl_options.keyfile"];
+
+    /// Password of the key file, if that is encrypted (PKCS #8).
+    password: Option<Secret> = None, keys = ["cluster.ssl_options.password"];
+
+    /// Whether a node has to show a certificate that one of `cacertfile` has signed.
+    ///
+    /// With `verify_none` nobody in between reads or changes what goes over a link, as `cluster.secret` is proved for the very channel.
+    verify: Verify = Verify::Peer, keys = ["cluster.ssl_options.verify"];
+
+    /// Largest number of certificates between a node's certificate and its authority.
+    depth: u32 = 10, keys = ["cluster.ssl_options.depth"], range = 0..=100;
+
+    /// Whether nodes that have no TLS for links are let in, too, and are called without it.
+    ///
+    /// It is for the time in which the nodes of a running cluster get TLS, one after the other. Whoever is in between may keep two
+    /// such nodes from using it.
+    accept_plain: bool = false, keys = ["cluster.ssl_options.accept_plain"];
+}
+
+impl ClusterTlsOptions {
+    /// What links are encrypted with; none if they are not. Files that are missing are told when it is used.
+    pub fn settings(&self) -> Option<TlsSettings> {
+        let files = [&self.cacertfile, &self.certfile, &self.keyfile];
+        files.into_iter().any(Option::is_some).then(|| TlsSettings {
+            prefix: "cluster.ssl_options",
+            cacertfile: self.cacertfile.clone(),
+            certfile: self.certfile.clone(),
+            keyfile: self.keyfile.clone(),
+            password: self.password.clone(),
+            verify: self.verify,
+            fail_if_no_peer_cert: self.verify == Verify::Peer,
+            versions: TlsVersions::newest(),
+            ciphers: CipherNames::default(),
+            depth: self.depth,
+            honor_cipher_order: false,
+        })
+    }
 }
 
 fn secret(value: &Option<Secret>) -> Result<(), String> {

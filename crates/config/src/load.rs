@@ -8,7 +8,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use crate::auth::{AuthOptions, HttpAuthOptions, HttpAuthTlsOptions, LdapTlsOptions};
-use crate::cluster::ClusterOptions;
+use crate::cluster::{ClusterOptions, ClusterTlsOptions};
 use crate::encrypted::DecoderOptions;
 use crate::error::{ConfigError, ConfigErrors, FAULTS_MAX, Problem, Provenance};
 use crate::known::{self, Fate, Known};
@@ -119,6 +119,8 @@ config! {
     node: NodeOptions,
     /// The nodes that it forms a cluster with.
     cluster: ClusterOptions,
+    /// TLS to them.
+    cluster_tls: ClusterTlsOptions,
     /// Where clients connect.
     listeners: ListenerOptions,
     /// TLS of AMQP.

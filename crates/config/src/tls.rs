@@ -53,6 +53,13 @@ pub type TlsVersions = Ordered<true>;
 /// Names of cipher suites.
 pub type CipherNames = Ordered<false>;
 
+impl TlsVersions {
+    /// The newest alone.
+    pub fn newest() -> Self {
+        Self(NamedValues::of([("1", VERSIONS[0].to_owned())]))
+    }
+}
+
 /// RabbitMQ's names of the versions; only the first two are spoken.
 const VERSIONS: [&str; 5] = ["tlsv1.3", "tlsv1.2", "tlsv1.1", "tlsv1", "sslv3"];
 

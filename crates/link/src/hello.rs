@@ -122,6 +122,8 @@ pub struct Peer {
     pub urgency: Urgency,
     /// How far its clock is ahead of this node's, in ms.
     pub clock_ahead_ms: i64,
+    /// The connection has TLS.
+    pub encrypted: bool,
 }
 
 /// One connection's handshake, from this side.
@@ -135,6 +137,8 @@ pub struct Handshake {
     random: [u8; 32],
     secret: Secret,
     exporter: Option<Box<[u8]>>,
+    /// Callers without TLS are refused.
+    needs_tls: bool,
     /// The bodies of both hellos, as they are on the wire.
     own_hello: Vec<u8>,
     their_hello: Vec<u8>,
@@ -215,6 +219,7 @@ impl Handshake {
             random,
             secret,
             exporter,
+            needs_tls: false,
             own_hello: Vec::new(),
             their_hello: Vec::new(),
             received: Vec::new(),
@@ -229,6 +234,18 @@ impl Handshake {
     pub fn meant_for(mut self, name: &str) -> Self {
         self.meant = Some(name.into());
         self
+    }
+
+    /// A caller without TLS is refused, once it has said its name. It is told no more than that and this node's name.
+    #[must_use]
+    pub fn with_tls_only(mut self) -> Self {
+        self.needs_tls = true;
+        self
+    }
+
+    /// The caller begins with TLS, and this node has none for links.
+    pub fn refuse_tls(&mut self) {
+        self.refuse(Refusal::Tls);
     }
 
     /// As a program with other versions would.
@@ -365,8 +382,13 @@ impl Handshake {
         let joins = hello.node.cluster.is_none() || self.own.cluster.is_none();
         let clock_ahead_ms = signed_difference(hello.now_ms, now_ms);
         let (urgency, node) = (hello.urgency, hello.node);
+        let encrypted = self.exporter.is_some();
         // Known from here on, so that a refusal names it.
-        self.awaits = Awaits::Proof(Peer { node, joins, version, urgency, clock_ahead_ms });
+        self.awaits =
+            Awaits::Proof(Peer { node, joins, version, urgency, clock_ahead_ms, encrypted });
+        if self.needs_tls && !encrypted {
+            return Err(Refusal::Plain);
+        }
         if self.side == Side::Callee {
             self.begin(urgency, now_ms);
         }

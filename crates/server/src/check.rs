@@ -76,6 +76,9 @@ fn look(loaded: &Loaded) -> Checked {
     if metrics.enabled && metrics.ssl_port.is_some() {
         checked.tls("prometheus.ssl", config.prometheus_tls.settings());
     }
+    if let Some(settings) = config.cluster_tls.settings() {
+        checked.look("TLS of links to other nodes", Tls::load_for_nodes(settings));
+    }
     let own = node_name(config);
     let formation = config.cluster.formation(&own).map_err(anyhow::Error::msg);
     checked.look(format!("the cluster of {own}"), formation);

@@ -16,6 +16,7 @@ use crate::cluster::standby::{Relay, Totals};
 use crate::cluster::view::Views;
 use crate::logging::Logs;
 use crate::node::Node;
+use crate::tls::Tls;
 
 /// Opens every front end. Called once, when queues have their messages and the AMQP sockets are open,
 /// and before the node says that it is ready.
@@ -68,6 +69,8 @@ pub struct Standby {
     pub views: Views,
     /// How the node that leads is reached.
     pub relay: Arc<dyn Relay>,
+    /// TLS of its links, if they have that.
+    pub link_tls: Option<Arc<Tls>>,
     /// What it relays.
     pub totals: Arc<Totals>,
     /// What it has of the names.

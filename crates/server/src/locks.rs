@@ -106,6 +106,8 @@ ranks! {
     Buffers,
     /// Links to other nodes.
     Links,
+    /// One connection's end of TLS.
+    LinkTls,
     /// Places of connections: given back wherever the last of one is let go.
     Places,
     /// The list of a log's files.

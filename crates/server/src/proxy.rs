@@ -19,7 +19,8 @@ const V1_MAX: usize = 107;
 /// Longest header of version 2 that is taken, in bytes: addresses, and what a proxy has to say of TLS.
 const V2_MAX: usize = 4096;
 const V2_SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-const V2_HEAD: usize = 16;
+/// Bytes of a header of version 2 before its addresses.
+pub(crate) const V2_HEAD: usize = 16;
 
 /// Both ends as the proxy knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,15 +114,18 @@ fn version_1(line: &str) -> Result<Option<Ends>, Malformed> {
     Ok(Some(ends))
 }
 
+/// How long a header of version 2 is, of which the first [`V2_HEAD`] bytes are there.
+pub(crate) fn len_of(head: &[u8]) -> Result<usize, Malformed> {
+    let len = V2_HEAD + usize::from(u16::from_be_bytes([head[14], head[15]]));
+    if len > V2_MAX { Err(Malformed::TooLong) } else { Ok(len) }
+}
+
 fn version_2(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
     let (version, command, family) = (bytes[12] >> 4, bytes[12] & 15, bytes[13]);
     if version != 2 {
         return Err(Malformed::Bad("its version is not 2"));
     }
-    let len = V2_HEAD + usize::from(u16::from_be_bytes([bytes[14], bytes[15]]));
-    if len > V2_MAX {
-        return Err(Malformed::TooLong);
-    }
+    let len = len_of(bytes)?;
     let Some(rest) = bytes.get(V2_HEAD..len) else { return Ok(None) };
     let ends = match (command, family) {
         // LOCAL: the proxy itself, to see whether we live.

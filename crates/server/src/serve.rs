@@ -158,6 +158,9 @@ pub fn run(
                 node.certificates.add(Arc::clone(tls));
             }
         }
+        if let Some(tls) = led.as_ref().and_then(Led::link_tls) {
+            node.certificates.add(tls);
+        }
         // The main thread runs turns too: those of the stop.
         let (more, worked) = install_runner(Arc::clone(&node));
         tokio::spawn(keep_working(more));

@@ -4,7 +4,7 @@
 //! - [`handshake`]: the first bytes of a connection, waited for by its own task, before there is a session.
 //! - [`shares`]: the time and the memory that unfinished handshakes may take.
 //! - [`stream`]: bytes in and out of an established connection, in its turns.
-//! - [`client`]: to servers that the broker asks.
+//! - [`client`]: to servers that the broker asks. [`nodes`]: to other nodes.
 //! - [`certificate`]: what a client's certificate says.
 //!
 //! A [`Tls`] belongs to one group of options (`ssl_options`, and those of the HTTP servers). A connection
@@ -16,6 +16,7 @@ pub mod certificate;
 pub mod client;
 mod handshake;
 mod keys;
+mod nodes;
 mod settings;
 mod shares;
 mod stream;
@@ -28,14 +29,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Context as _;
 use leveret_config::tls::TlsSettings;
 use leveret_session::CertificateFacts;
-use rustls::ServerConfig;
+use rustls::{ClientConfig, ServerConfig};
 
+pub(crate) use handshake::{AtOnce, handshake_with_server};
 pub use handshake::{HandshakeError, handshake};
 pub use shares::{HandshakeShare, HandshakeShares};
 pub use stream::{Read, TlsStream};
 
 use self::certificate::LoginFrom;
-use self::settings::Made;
 use crate::clock::now;
 use crate::locks::{Rank, Ranked, RankedRw};
 
@@ -46,10 +47,29 @@ const LOOK_MS: u64 = 2000;
 #[derive(Debug)]
 pub struct Tls {
     settings: TlsSettings,
-    current: RankedRw<Arc<ServerConfig>>,
+    of: Use,
+    current: RankedRw<Configs>,
     /// What the files looked like when they were last read, whether or not they were good.
     seen: Ranked<Vec<Option<Stamp>>>,
     looked_ms: AtomicU64,
+}
+
+/// What rustls is given.
+#[derive(Clone, Debug)]
+struct Configs {
+    /// For those who connect.
+    server: Arc<ServerConfig>,
+    /// For those who are called: other nodes.
+    client: Option<Arc<ClientConfig>>,
+}
+
+/// What the connections of a [`Tls`] are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// Clients'.
+    Listeners,
+    /// Other nodes', which are called, too.
+    Nodes,
 }
 
 /// What tells one version of a file from the next.
@@ -72,15 +92,29 @@ impl Tls {
     /// Reads the files. The error says which option or file is bad, and how. A certificate that is out of date is told and
     /// taken, as by RabbitMQ: there is no better one, and messages go on by other ports.
     pub fn load(settings: TlsSettings) -> anyhow::Result<Arc<Self>> {
+        Self::load_for(settings, Use::Listeners)
+    }
+
+    /// The same for links to other nodes.
+    pub fn load_for_nodes(settings: TlsSettings) -> anyhow::Result<Arc<Self>> {
+        Self::load_for(settings, Use::Nodes)
+    }
+
+    fn load_for(settings: TlsSettings, of: Use) -> anyhow::Result<Arc<Self>> {
         let seen = stamps(&settings);
-        let Made { config, out_of_date } = settings::server_config(&settings)
+        let Made { configs, out_of_date } = make(&settings, of)
             .with_context(|| format!("TLS cannot be set up by the options {}", settings.prefix))?;
         if let Some(why) = out_of_date {
-            tracing::error!("{why}; clients of {} will not take it", listeners(&settings));
+            let whose = match of {
+                Use::Listeners => format!("clients of {}", listeners(&settings)),
+                Use::Nodes => "other nodes".to_owned(),
+            };
+            tracing::error!("{why}; {whose} will not take it");
         }
         Ok(Arc::new(Self {
             settings,
-            current: RankedRw::new(Rank::Certificate, Arc::new(config)),
+            of,
+            current: RankedRw::new(Rank::Certificate, configs),
             seen: Ranked::new(Rank::CertificateStamps, seen),
             looked_ms: AtomicU64::new(now().ms()),
         }))
@@ -88,6 +122,15 @@ impl Tls {
 
     /// What the next connection is to use.
     pub fn config(&self) -> Arc<ServerConfig> {
+        self.configs().server
+    }
+
+    /// What the next call is to use; none if it is of listeners.
+    pub(crate) fn client_config(&self) -> Option<Arc<ClientConfig>> {
+        self.configs().client
+    }
+
+    fn configs(&self) -> Configs {
         let now_ms = now().ms();
         let looked_ms = self.looked_ms.load(Ordering::Relaxed);
         if now_ms >= looked_ms + LOOK_MS
@@ -98,7 +141,7 @@ impl Tls {
         {
             self.look();
         }
-        Arc::clone(&self.current.read())
+        self.current.read().clone()
     }
 
     /// Reads the files again if one of them is not what it was.
@@ -115,14 +158,13 @@ impl Tls {
         // Before they are read: a file that changes meanwhile is looked at again.
         *self.seen.lock() = stamps(&self.settings);
         let listeners = listeners(&self.settings);
-        let made =
-            settings::server_config(&self.settings).and_then(|made| match made.out_of_date {
-                None => Ok(made.config),
-                Some(why) => Err(anyhow::anyhow!(why)),
-            });
+        let made = make(&self.settings, self.of).and_then(|made| match made.out_of_date {
+            None => Ok(made.configs),
+            Some(why) => Err(anyhow::anyhow!(why)),
+        });
         match made {
-            Ok(config) => {
-                *self.current.write() = Arc::new(config);
+            Ok(configs) => {
+                *self.current.write() = configs;
                 tracing::info!("{listeners}: certificate and key were read again");
                 Ok(())
             }
@@ -166,10 +208,32 @@ impl Tls {
     }
 }
 
+/// What files and options make.
+struct Made {
+    configs: Configs,
+    /// Why nobody would take one of its certificates now: a reason not to exchange a good one for it.
+    out_of_date: Option<String>,
+}
+
+fn make(settings: &TlsSettings, of: Use) -> anyhow::Result<Made> {
+    let own = settings::read(settings)?;
+    let client = match of {
+        Use::Listeners => None,
+        Use::Nodes => Some(Arc::new(nodes::client_config(settings, &own)?)),
+    };
+    let out_of_date = own.out_of_date.clone();
+    let mut server = settings::server_config(settings, own)?;
+    if of == Use::Nodes {
+        nodes::never_resume(&mut server);
+    }
+    Ok(Made { configs: Configs { server: Arc::new(server), client }, out_of_date })
+}
+
 /// The key of the listeners that speak it.
 fn listeners(settings: &TlsSettings) -> &'static str {
     match settings.prefix {
         "ssl_options" => "listeners.ssl",
+        "cluster.ssl_options" => "links to other nodes",
         // `management.ssl`, `prometheus.ssl`: the port is one of the options.
         prefix => prefix,
     }

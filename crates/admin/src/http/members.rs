@@ -64,6 +64,7 @@ fn row(node: &NodeView) -> Value {
     json!({
         "name": node.name,
         "running": node.running,
+        "encrypted": node.encrypted,
         "leads": node.leads,
         "joins": node.joins,
         "why_not": node.why_not,

@@ -207,7 +207,21 @@ fn leader(cluster: &Value, nodes: &[Member], joining: &[String]) -> Vec<String> 
         let (name, here, of) = (cell(&node["name"]), bytes("refill_here"), bytes("refill_of"));
         (of > 0).then(|| format!("Node: {name}, gets files that it lacks: {here} of {of} bytes"))
     });
-    std::iter::once(leads).chain(absent).chain(new).chain(refilled).collect()
+    std::iter::once(leads).chain(links(cluster)).chain(absent).chain(new).chain(refilled).collect()
+}
+
+/// Whether the links of the node that was asked have TLS. A version that knew of none says nothing.
+fn links(cluster: &Value) -> Option<String> {
+    let linked = list(&cluster["nodes"])
+        .filter(|node| node["running"] == true && node["name"] != cluster["node"]);
+    let have: Vec<bool> = linked.filter_map(|node| node["encrypted"].as_bool()).collect();
+    let (all, with) = (have.len(), have.iter().filter(|it| **it).count());
+    match (all, with) {
+        (0, _) => None,
+        (_, 0) => Some("Links of this node: without TLS".to_owned()),
+        _ if all == with => Some("Links of this node: with TLS".to_owned()),
+        _ => Some(format!("Links of this node: {with} of {all} with TLS")),
+    }
 }
 
 /// A group, and how many batches its other members lack, if this node leads it.

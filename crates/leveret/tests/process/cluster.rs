@@ -8,6 +8,7 @@ use leveret_client::{Connection, ExchangeDeclare, Options, QueueDeclare, Uri};
 use rustix::process::{Pid, Signal};
 
 use crate::broker::{Lines, PATIENCE, by_shell, leveret};
+use crate::tls::Certificates;
 
 /// The properties of a message: its delivery mode alone.
 const PERSISTENT: [u8; 3] = [0x10, 0, 2];
@@ -43,10 +44,19 @@ impl Drop for Member {
 }
 
 fn three() -> Vec<Member> {
+    three_with(&[])
+}
+
+/// Three nodes with these variables in their environment.
+fn three_with(more: &[(&str, String)]) -> Vec<Member> {
     let free = || TcpListener::bind("127.0.0.1:0").unwrap();
     // All at once, or two may be the same.
     let ports = [free(), free(), free()].map(|it| it.local_addr().unwrap().port());
-    let start = |own| start(leveret(&[]), own, ports, tempfile::tempdir().unwrap());
+    let start = |own| {
+        let mut command = leveret(&[]);
+        command.envs(more.iter().map(|(name, value)| (name, value)));
+        start(command, own, ports, tempfile::tempdir().unwrap())
+    };
     (0..3).map(start).collect()
 }
 
@@ -108,6 +118,40 @@ fn connect(address: SocketAddr) -> (Connection, u16) {
     let mut client = Connection::open(&uri, &options).unwrap();
     let channel = client.open_channel().unwrap();
     (client, channel)
+}
+
+/// With TLS between them: a client of one that follows is served, and what was confirmed to it is there after the one that led was
+/// killed, by whichever node it comes.
+#[test]
+fn nodes_with_tls_outlive_the_one_that_leads() {
+    let certificates = Certificates::new();
+    let (certfile, keyfile) = certificates.server();
+    let mut members = three_with(&[
+        ("LEVERET_CLUSTER_SSL_OPTIONS_CACERTFILE", certificates.ca()),
+        ("LEVERET_CLUSTER_SSL_OPTIONS_CERTFILE", certfile),
+        ("LEVERET_CLUSTER_SSL_OPTIONS_KEYFILE", keyfile),
+    ]);
+    let (old, _) = leader(&members, &[0, 1, 2]);
+    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
+    let (mut client, channel) = connect(members[others[0]].relays());
+    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, "orders", &durable).unwrap();
+    client.tx_select(channel).unwrap();
+    let body = vec![7; 3 << 20];
+    client.publish(channel, "", "orders", &PERSISTENT, &body);
+    client.tx_commit(channel).unwrap();
+    let mut ctl = leveret(&["ctl", "-q", "cluster_status"]);
+    let told = ctl.env("LEVERET_DATA_DIR", members[others[1]].dir.path()).output().unwrap();
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.contains("\nLinks of this node: with TLS\n"), "{told}");
+    members[old].child.kill().unwrap();
+    let (new, _) = leader(&members, &others);
+    let follows = others.into_iter().find(|at| *at != new).unwrap();
+    let (mut client, channel) = connect(members[follows].relays());
+    let got = client.get(channel, "orders", true).unwrap().expect("it was confirmed");
+    assert!(got.body == body, "{} bytes", got.body.len());
+    let linked = members[new].log.with(" is linked, ");
+    assert!(!linked.is_empty() && linked.iter().all(|it| it.contains("with TLS")), "{linked:?}");
 }
 
 /// What it was asked meanwhile it does not answer when it goes on, though its client is there and it does not know of another leader.

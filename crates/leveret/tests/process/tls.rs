@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::broker::{Broker, PATIENCE, Publisher, declare, leveret, run, wait_until};
-use certificates::Certificates;
+pub(crate) use certificates::Certificates;
 
 /// A node that speaks TLS on a second port, with these settings beside.
 fn broker(certificates: &Certificates, settings: &[&str]) -> Broker {

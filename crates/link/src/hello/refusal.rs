@@ -24,6 +24,11 @@ pub enum NoLink {
 }
 
 impl NoLink {
+    /// The other side does not want this node's end of TLS, and this is its alert in words.
+    pub fn told_by_alert(text: &str) -> Self {
+        Self::Told(text.into())
+    }
+
     /// What the other side said.
     pub(super) fn told(text: &[u8]) -> Self {
         let mut escaped = String::with_capacity(text.len());
@@ -46,6 +51,19 @@ pub enum Refusal {
     /// A message of the handshake is not as it should be.
     #[error("its handshake has an error: {0}")]
     Malformed(&'static str),
+    /// It calls with TLS, and has said nothing yet.
+    #[error(
+        "it calls with TLS, and this node has none for links: set cluster.ssl_options here, too"
+    )]
+    Tls,
+    /// It calls without TLS.
+    #[error(
+        "it calls without TLS, and this node takes links with TLS alone: set cluster.ssl_options there, too"
+    )]
+    Plain,
+    /// Its end of TLS is not as this node wants it.
+    #[error("{0}")]
+    Encryption(Box<str>),
     /// Nothing for so long.
     #[error("its handshake is not done after {} s", HANDSHAKE_MS / 1000)]
     Silent,
@@ -152,8 +170,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Whether the other side is told.
+    /// Whether the other side is told. TLS has alerts of its own.
     pub(super) fn is_told(&self) -> bool {
-        !matches!(self, Self::NotANode)
+        !matches!(self, Self::NotANode | Self::Encryption(_))
     }
 }

@@ -137,7 +137,7 @@ fn members_come_in() {
         let (call, answer) = talk((&a, &b), |_, _| {});
         let of = |other: &Node, clock_ahead_ms| {
             let (node, version) = (other.facts.clone(), 1);
-            Some(Ok(Peer { node, joins: false, version, urgency, clock_ahead_ms }))
+            Some(Ok(Peer { node, joins: false, version, urgency, clock_ahead_ms, encrypted: true }))
         };
         assert_eq!(call.outcome().cloned(), of(&b, 59_000));
         assert_eq!(answer.outcome().cloned(), of(&a, -59_000));
@@ -273,6 +273,35 @@ fn refusals() {
         "a@x refuses b@x: its Raft id 0000000000000002 is not a member's: it was forgotten, or never was one",
         "the other side says: a@x refuses b@x: its Raft id 0000000000000002 is not a member's: it was forgotten, or never was one",
     );
+}
+
+/// One node has TLS, and the other has none: whoever calls is told, and hears no hello.
+#[test]
+fn tls_on_one_side() {
+    let (a, b) = (node("a@x", 1), node("b@x", 2));
+    let (mut call, mut plain, mut tls) = (a.call(7), b.answer(8).with_tls_only(), b.answer(8));
+    plain.input(&call.take_output(), NOW_MS, &b);
+    let why = "b@x refuses a@x: it calls without TLS, and this node takes links with TLS alone: set cluster.ssl_options there, too";
+    assert_eq!(text(&plain), why);
+    let told = plain.take_output();
+    assert_eq!(told.len(), MAGIC.len() + 4 + why.len());
+    call.input(&told, NOW_MS, &a);
+    assert_eq!(text(&call), format!("the other side says: {why}"));
+    // The caller has said nothing that can be read.
+    tls.refuse_tls();
+    let mut call = a.call(7);
+    call.input(&tls.take_output(), NOW_MS, &a);
+    let why = "b@x refuses a node that has not said its name: it calls with TLS, and this node has none for links: set cluster.ssl_options here, too";
+    assert_eq!((text(&tls), text(&call)), (why.to_owned(), format!("the other side says: {why}")));
+    // With TLS it comes in.
+    let exporter = Some(&b"of the channel"[..]);
+    let (a, b) = (Node { exporter, ..a }, Node { exporter, ..b });
+    let (mut call, mut answer) = (a.call(7), b.answer(8).with_tls_only());
+    while answer.outcome().is_none() {
+        answer.input(&call.take_output(), NOW_MS, &b);
+        call.input(&answer.take_output(), NOW_MS, &a);
+    }
+    assert_eq!(text(&answer), "a@x v1");
 }
 
 #[track_caller]

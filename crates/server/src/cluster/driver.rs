@@ -4,6 +4,7 @@
 //! it does what the cluster wants done: letters, turns for logs in use, the identity on the disk.
 
 use std::fs::OpenOptions;
+use std::net::TcpStream;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +21,6 @@ use leveret_link::hello::{ClusterId, RaftId, Secret};
 use leveret_link::letters::NodeStatus;
 use leveret_replica::{Reopened, Settings};
 use leveret_topology::Topology;
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -33,12 +33,13 @@ use crate::startup::{Basis, choose_defaults, import_files, node_name, resolve};
 use crate::storage::{
     DiskOwner, Waker, disk_of_member, options_of_member, refuse_of_one_alone, tell_of_member,
 };
+use crate::tls::Tls;
 
 use super::arrivals::{Arrival, Bringers, RelayedListener};
 use super::bell::{Bell, Rung};
 use super::handle::{ClusterThread, Duty, Handle, Order};
 use super::heard;
-use super::links::{LinkNews, LinkSettings, Links, PeerAddress};
+use super::links::{LinkNews, LinkSettings, LinkTls, Links, PeerAddress};
 use super::names::CopiedNames;
 use super::numbers::{DiskAlarm, Numbers};
 use super::standby::Totals;
@@ -208,7 +209,7 @@ pub(super) fn start(
     let first = begin(&dir, &mut cluster)?;
     let (news, links) = {
         let _inside = runtime.enter();
-        link(formation, &cluster)?
+        link(formation, link_tls(config, basis.threads)?, &cluster)?
     };
     let mut driver = Driver {
         dir,
@@ -281,16 +282,24 @@ fn begin(
     Ok(vec![first, cluster.take_actions()])
 }
 
+/// What links are encrypted with, if they are to be.
+fn link_tls(config: &Config, threads: usize) -> anyhow::Result<Option<LinkTls>> {
+    let accepts_plain = config.cluster_tls.accept_plain;
+    let of = |settings| Ok(LinkTls { tls: Tls::load_for_nodes(settings)?, accepts_plain, threads });
+    config.cluster_tls.settings().map(of).transpose()
+}
+
 /// Listens for the other nodes, and calls them.
 fn link(
     formation: Formation,
+    tls: Option<LinkTls>,
     cluster: &Cluster<RealDisk>,
 ) -> anyhow::Result<(mpsc::Receiver<LinkNews>, Links)> {
     let facts = cluster.facts();
     let address = resolve(formation.listen.as_deref(), formation.port)
         .with_context(|| format!("cluster.listen, cluster.port = {}", formation.port))?;
     let secret = Secret::new(formation.secret.reveal().as_bytes())?;
-    let settings = LinkSettings { listen: vec![address], secret };
+    let settings = LinkSettings { listen: vec![address], secret, tls };
     let others = formation.nodes.into_iter().filter(|it| *it.name != *facts.name);
     let peers: Vec<_> =
         others.map(|it| PeerAddress { name: it.name, address: it.address.to_string() }).collect();
@@ -642,10 +651,7 @@ impl Driver {
         if *self.cluster.standing() != Standing::Leads {
             return;
         }
-        match socket.into_std() {
-            Ok(socket) => self.bringers.bring(listener, Arrival { socket, ends }),
-            Err(error) => tracing::warn!(%error, "a client of another node could not be let in"),
-        }
+        self.bringers.bring(listener, Arrival { socket, ends });
     }
 }
 

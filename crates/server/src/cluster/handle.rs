@@ -14,6 +14,7 @@ use tokio::task::AbortHandle;
 use crate::lease::Leading;
 use crate::logging::{LAST_LINES, Logs};
 use crate::storage::NodeLog;
+use crate::tls::Tls;
 
 use super::names::CopiedNames;
 use super::standby::Totals;
@@ -131,6 +132,8 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Led {
     pub(super) handle: Handle,
     pub(super) thread: ClusterThread,
+    /// TLS of its links, if they have that.
+    pub(super) link_tls: Option<Arc<Tls>>,
     /// Tells the service manager that the node goes on, until the broker does.
     pub(crate) telling: Option<AbortHandle>,
 }
@@ -144,6 +147,11 @@ impl Led {
     /// How long it may give out what it has.
     pub(crate) fn leading(&self) -> Arc<Leading> {
         Arc::clone(&self.handle.leading)
+    }
+
+    /// TLS of its links, if they have that.
+    pub(crate) fn link_tls(&self) -> Option<Arc<Tls>> {
+        self.link_tls.clone()
     }
 
     /// Whether it leads still.

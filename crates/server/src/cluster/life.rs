@@ -55,7 +55,7 @@ pub(crate) fn serve(
         return Ok(());
     };
     let Joined { basis, waker, mut handle, thread, links } = opened?;
-    let (views, links) = (handle.views.clone(), Arc::new(links));
+    let (views, link_tls, links) = (handle.views.clone(), links.tls(), Arc::new(links));
     descriptors::raise_limit(basis.shards + 2, LINK_SOCKETS_MAX);
     let listeners = standby::listeners(&loaded.config)?;
     let standby = Standby::start(
@@ -76,6 +76,7 @@ pub(crate) fn serve(
         stop,
         views: views.clone(),
         relay: links,
+        link_tls: link_tls.clone(),
         totals: Arc::clone(&handle.relayed),
         names: Arc::clone(&handle.names),
     })?;
@@ -98,8 +99,10 @@ pub(crate) fn serve(
     let duty = signals.stands_by_unless_stopped(waits, || {
         logs.reopen();
         tracing::info!(
-            "SIGHUP: opening the log file again; certificates are read when this node leads"
+            "SIGHUP: opening the log file again; certificates of listeners are read when this node leads"
         );
+        // What is wrong with those of links is logged where it is found.
+        let _ = link_tls.as_ref().map(|tls| tls.reload());
     });
     // The broker opens it next, and one that stops leaves none behind.
     control.stop();
@@ -130,7 +133,7 @@ pub(crate) fn serve(
     let Some(logs_lent) = logs_lent else { return begin_anew(logs) };
     let config = loaded.config.clone();
     let names = Arc::clone(&handle.names);
-    let led = Led { handle: handle.clone(), thread, telling };
+    let led = Led { handle: handle.clone(), thread, link_tls: link_tls.clone(), telling };
     let reading = signals.runtime.spawn_blocking(move || {
         let stored = read(&config, &basis, logs_lent, names.take(), &waker)?;
         let mut options = basis.with(stored, &config, started)?;

@@ -12,14 +12,18 @@
 //! Nothing here waits for a peer: what does not fit its line is dropped and counted, as the replicated logs say everything again.
 //! Who reads the news too slowly is not sent more: it stays in the kernel, and at the other node.
 //!
+//! With [TLS](encryption) both connections and those of relayed clients have it, and frames have no checksums.
+//!
 //! Strangers have what [`shake`] lets them have: [`HANDSHAKES_MAX`] connections, [`HANDSHAKE_MS`] each, 1 KiB a message. If one more
 //! comes, the oldest goes: a member's handshake takes milliseconds, and nobody can keep the places.
 
 mod accept;
 mod connection;
+mod encryption;
 mod peer;
 mod relay;
 mod shake;
+mod socket;
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +41,6 @@ use leveret_link::hello::{
     HANDSHAKE_MS, HANDSHAKES_MAX, Members, NoLink, NodeFacts, Peer, RaftId, Secret,
 };
 use leveret_link::letters::NodeLetter;
-use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -46,11 +49,15 @@ use crate::cluster::arrivals::RelayedListener;
 use crate::listener::{SocketOptions, bind};
 use crate::locks::{Rank, Ranked};
 use crate::proxy::Ends;
+use crate::tls::Tls;
 
 use connection::LinkLines;
+use encryption::Encryption;
 use peer::Answered;
 
+pub use encryption::LinkTls;
 pub use relay::NoRelay;
+pub use socket::LinkSocket;
 
 /// How long what others do, or do not do, is waited for.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +92,8 @@ pub struct LinkSettings {
     pub listen: Vec<SocketAddr>,
     /// `cluster.secret`.
     pub secret: Secret,
+    /// TLS; none if links have none.
+    pub tls: Option<LinkTls>,
 }
 
 /// A configured node.
@@ -106,7 +115,7 @@ pub enum LinkNews {
     /// A letter of that node.
     Letter(RaftId, NodeLetter),
     /// A client that is connected to another node: its ends, and the connection on which its bytes come.
-    Relayed(RelayedListener, Ends, TcpStream),
+    Relayed(RelayedListener, Ends, std::net::TcpStream),
 }
 
 /// How it is with a configured node.
@@ -138,6 +147,7 @@ impl fmt::Debug for Links {
 
 struct Inner {
     secret: Secret,
+    encryption: Option<Encryption>,
     times: Times,
     peers: Vec<PeerTask>,
     state: Ranked<State>,
@@ -236,12 +246,14 @@ impl Links {
         let options = SocketOptions { backlog: 128, ..SocketOptions::default() };
         let listeners = settings.listen.iter().map(|address| bind(*address, &options));
         let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
-        Self::start_on(listeners, (settings.secret, Times::USUAL), facts, peers, news)
+        let encryption = settings.tls.map(Encryption::start).transpose()?;
+        let with = (settings.secret, encryption, Times::USUAL);
+        Self::start_on(listeners, with, facts, peers, news)
     }
 
     fn start_on(
         listeners: Vec<std::net::TcpListener>,
-        (secret, times): (Secret, Times),
+        (secret, encryption, times): (Secret, Option<Encryption>, Times),
         facts: NodeFacts,
         peers: Vec<PeerAddress>,
         news: mpsc::Sender<LinkNews>,
@@ -276,6 +288,7 @@ impl Links {
         };
         let inner = Arc::new(Inner {
             secret,
+            encryption,
             times,
             peers,
             state: Ranked::new(Rank::Links, state),
@@ -338,6 +351,11 @@ impl Links {
             dropped: peer.dropped.load(Ordering::Relaxed),
         };
         self.0.peers.iter().zip(&state.peers).map(of).collect()
+    }
+
+    /// Certificates and authorities of TLS; none without it.
+    pub fn tls(&self) -> Option<Arc<Tls>> {
+        self.0.encryption.as_ref().map(|encryption| Arc::clone(encryption.tls()))
     }
 
     /// Ends all links. What waits is written before, as long as that takes a second at most.

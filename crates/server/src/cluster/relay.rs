@@ -10,8 +10,10 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::net::Shutdown;
-use tokio::net::TcpStream;
+use rustix::net::{Shutdown, shutdown};
+use tokio::net::{TcpStream, UnixStream};
+
+use super::links::LinkSocket;
 
 /// Bytes that are read at once.
 const BLOCK_BYTES: usize = 64 << 10;
@@ -32,11 +34,85 @@ pub(super) struct Moved {
     pub(super) down: AtomicU64,
 }
 
+/// One side of what is relayed.
+pub(super) trait Side: Sync {
+    /// Waits until something can be read.
+    fn readable(&self) -> impl Future<Output = io::Result<()>> + Send;
+    /// Reads what is there; 0 is the end.
+    fn try_read(&self, into: &mut [u8]) -> io::Result<usize>;
+    /// Waits until something can be written.
+    fn writable(&self) -> impl Future<Output = io::Result<()>> + Send;
+    /// Writes what is taken.
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
+    /// Waits until what was taken has gone.
+    fn flush(&self) -> impl Future<Output = io::Result<()>> + Send;
+    /// Tells it that nothing more comes.
+    fn shutdown(&self) -> impl Future<Output = io::Result<()>> + Send;
+}
+
+macro_rules! plain_side {
+    ($($socket:ident),+) => {$(
+        impl Side for $socket {
+            fn readable(&self) -> impl Future<Output = io::Result<()>> + Send {
+                $socket::readable(self)
+            }
+
+            fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
+                $socket::try_read(self, into)
+            }
+
+            fn writable(&self) -> impl Future<Output = io::Result<()>> + Send {
+                $socket::writable(self)
+            }
+
+            fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+                $socket::try_write(self, bytes)
+            }
+
+            async fn flush(&self) -> io::Result<()> {
+                Ok(())
+            }
+
+            async fn shutdown(&self) -> io::Result<()> {
+                Ok(shutdown(self, Shutdown::Write)?)
+            }
+        }
+    )+};
+}
+
+plain_side!(TcpStream, UnixStream);
+
+impl Side for LinkSocket {
+    fn readable(&self) -> impl Future<Output = io::Result<()>> + Send {
+        Self::readable(self)
+    }
+
+    fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
+        Self::try_read(self, into)
+    }
+
+    fn writable(&self) -> impl Future<Output = io::Result<()>> + Send {
+        Self::writable(self)
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        Self::try_write(self, bytes)
+    }
+
+    fn flush(&self) -> impl Future<Output = io::Result<()>> + Send {
+        Self::flush(self)
+    }
+
+    fn shutdown(&self) -> impl Future<Output = io::Result<()>> + Send {
+        Self::shutdown(self)
+    }
+}
+
 /// Relays until both sides have ended, or one of them is gone. A client that has said all hears the rest of the answer. The other way
 /// round it has no longer than `farewell`: nobody listens to it, and one that is gone without a word would stay for ever.
 pub(super) async fn relay(
-    client: &TcpStream,
-    leader: &TcpStream,
+    client: &impl Side,
+    leader: &impl Side,
     moved: &Moved,
     farewell: Duration,
 ) -> io::Result<()> {
@@ -64,7 +140,7 @@ enum Block {
     End,
 }
 
-async fn pump(from: &TcpStream, to: &TcpStream, moved: &AtomicU64) -> io::Result<()> {
+async fn pump(from: &impl Side, to: &impl Side, moved: &AtomicU64) -> io::Result<()> {
     let mut blocks = 0;
     loop {
         from.readable().await?;
@@ -75,20 +151,21 @@ async fn pump(from: &TcpStream, to: &TcpStream, moved: &AtomicU64) -> io::Result
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => return Err(error),
         }
+        to.flush().await?;
         blocks += 1;
         if blocks % TURN_BLOCKS == 0 {
             tokio::task::yield_now().await;
         }
     }
-    match rustix::net::shutdown(to, Shutdown::Write) {
+    match to.shutdown().await {
         // It is gone already.
-        Ok(()) | Err(rustix::io::Errno::NOTCONN) => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+        ended => ended,
     }
 }
 
 /// Moves what is there, one block at most. An error of this kind, `WouldBlock`, means that there is nothing.
-fn block(from: &TcpStream, to: &TcpStream, moved: &AtomicU64) -> io::Result<Block> {
+fn block(from: &impl Side, to: &impl Side, moved: &AtomicU64) -> io::Result<Block> {
     BLOCK.with_borrow_mut(|block| {
         let read = from.try_read(block)?;
         let bytes = &block[..read];
@@ -105,7 +182,7 @@ fn block(from: &TcpStream, to: &TcpStream, moved: &AtomicU64) -> io::Result<Bloc
     })
 }
 
-async fn write(to: &TcpStream, mut rest: &[u8], moved: &AtomicU64) -> io::Result<()> {
+async fn write(to: &impl Side, mut rest: &[u8], moved: &AtomicU64) -> io::Result<()> {
     while !rest.is_empty() {
         to.writable().await?;
         match to.try_write(rest) {

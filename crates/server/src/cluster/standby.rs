@@ -26,6 +26,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::arrivals::{Arrival, RelayedListener};
+use super::links::LinkSocket;
 use super::relay::{Moved, relay};
 use super::view::Views;
 use crate::descriptors;
@@ -56,7 +57,7 @@ const HTTP_PATIENCE: Duration = Duration::from_secs(10);
 const HTTPS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connection to another node whose bytes belong to a client.
-pub type Relaying = Pin<Box<dyn Future<Output = io::Result<TcpStream>> + Send>>;
+pub type Relaying = Pin<Box<dyn Future<Output = io::Result<LinkSocket>> + Send>>;
 
 /// How the node that leads is reached.
 pub trait Relay: fmt::Debug + Send + Sync {
@@ -402,7 +403,7 @@ async fn accept(
 /// A client that can be relayed.
 struct Reached {
     client: TcpStream,
-    leader: TcpStream,
+    leader: LinkSocket,
     leader_id: u64,
 }
 
@@ -447,7 +448,7 @@ impl Shared {
             }
         };
         let why = match reached {
-            Ok((leader_id, leader)) if descriptors::leave_room(&leader) => {
+            Ok((leader_id, leader)) if descriptors::leave_room(leader.tcp()) => {
                 return Ok(Some(Reached { client, leader, leader_id }));
             }
             Ok(_) => "the limit of open files is reached, and a client that is relayed takes two"
@@ -472,7 +473,7 @@ impl Shared {
         listener: RelayedListener,
         ends: Ends,
         why: &mut Option<String>,
-    ) -> (u64, TcpStream) {
+    ) -> (u64, LinkSocket) {
         let mut leader = self.leader.clone();
         loop {
             let known = *leader.borrow_and_update();
@@ -511,7 +512,7 @@ impl Shared {
         // A machine that went away without a word.
         let keep = TcpKeepalive::new().with_time(Duration::from_secs(15));
         let keep = keep.with_interval(Duration::from_secs(5)).with_retries(3);
-        let _ = SockRef::from(&leader).set_tcp_keepalive(&keep);
+        let _ = SockRef::from(leader.tcp()).set_tcp_keepalive(&keep);
         let totals = &self.totals;
         totals.open.fetch_add(1, Ordering::Relaxed);
         totals.relayed.fetch_add(1, Ordering::Relaxed);

@@ -63,6 +63,8 @@ pub struct NodeView {
     pub name: String,
     /// Linked with this one, or this one.
     pub running: bool,
+    /// The link with it has TLS.
+    pub encrypted: bool,
     /// It leads all groups.
     pub leads: bool,
     /// It is about to become a member: it has not all of all groups yet.

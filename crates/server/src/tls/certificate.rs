@@ -5,6 +5,8 @@
 
 use leveret_config::tls::{AlternativeNameKind, CertificateLogin};
 use leveret_session::CertificateFacts;
+use rustls::CertificateError;
+use rustls::pki_types::UnixTime;
 use x509_parser::asn1_rs::{Any, FromDer as _, Tag};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
@@ -80,6 +82,30 @@ pub(super) fn out_of_date(der: &[u8], now_s: i64) -> Option<String> {
     is_early.then(|| {
         format!("the certificate '{whose}' is not valid yet: it will be from {} on", time(since))
     })
+}
+
+/// Why a certificate is not taken, for people.
+pub(crate) fn in_words(why: &CertificateError) -> String {
+    use CertificateError as E;
+    let since = |at: UnixTime| {
+        let at = i64::try_from(at.as_secs()).ok().and_then(|at| ASN1Time::from_timestamp(at).ok());
+        at.map_or_else(String::new, time)
+    };
+    match why {
+        E::Expired => "it has expired".to_owned(),
+        E::ExpiredContext { not_after, .. } => {
+            format!("it has expired: it was valid until {}", since(*not_after))
+        }
+        E::NotValidYet => "it is not valid yet".to_owned(),
+        E::NotValidYetContext { not_before, .. } => {
+            format!("it is not valid yet: it will be from {} on", since(*not_before))
+        }
+        E::UnknownIssuer | E::BadSignature => "no authority of cacertfile has signed it".to_owned(),
+        E::InvalidPurpose | E::InvalidPurposeContext { .. } => {
+            "its extended key usage has not both serverAuth and clientAuth".to_owned()
+        }
+        why => why.to_string(),
+    }
 }
 
 /// Whether a certificate names itself as its issuer.

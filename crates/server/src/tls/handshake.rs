@@ -3,9 +3,14 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use rustls::{InvalidMessage, ServerConfig, ServerConnection};
+use rustls::pki_types::ServerName;
+use rustls::{
+    ClientConfig, ClientConnection, ConnectionCommon, InvalidMessage, ServerConfig,
+    ServerConnection, SideData,
+};
 use tokio::net::TcpStream;
 
 use super::shares::{HandshakeShare, HandshakeShares};
@@ -28,7 +33,7 @@ pub enum HandshakeError {
 }
 
 /// A socket of tokio as rustls wants it: an answer at once, be it [`WouldBlock`](io::ErrorKind::WouldBlock).
-struct AtOnce<'a>(&'a TcpStream);
+pub(crate) struct AtOnce<'a>(pub(crate) &'a TcpStream);
 
 impl io::Read for AtOnce<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
@@ -39,6 +44,10 @@ impl io::Read for AtOnce<'_> {
 impl io::Write for AtOnce<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.0.try_write(buf)
+    }
+
+    fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(slices)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -59,26 +68,69 @@ pub async fn handshake(
 ) -> Result<ServerConnection, HandshakeError> {
     let mut connection = ServerConnection::new(config)?;
     let mut share = HandshakeShare::new(shares, address);
+    run(socket, &mut connection, Some(&mut share)).await?;
+    Ok(connection)
+}
+
+/// The same with a server that this node has called, which takes what it takes.
+pub(crate) async fn handshake_with_server(
+    socket: &TcpStream,
+    name: ServerName<'static>,
+    config: Arc<ClientConfig>,
+) -> Result<ClientConnection, HandshakeError> {
+    let mut connection = ClientConnection::new(config, name)?;
+    send(socket, &mut connection).await?;
+    // What else it says is left there. Many that do not know TLS close at once, and what they were sent is lost.
+    let mut first = [0];
+    match socket.peek(&mut first).await {
+        Ok(1) if RECORDS.contains(&first[0]) => {}
+        _ => return Err(HandshakeError::NotTls),
+    }
+    run(socket, &mut connection, None).await?;
+    Ok(connection)
+}
+
+/// What the first byte of a record of TLS may be.
+const RECORDS: RangeInclusive<u8> = 20..=23;
+
+/// Writes what there is to write.
+async fn send<S: SideData>(
+    socket: &TcpStream,
+    connection: &mut ConnectionCommon<S>,
+) -> io::Result<()> {
+    while connection.wants_write() {
+        match connection.write_tls(&mut AtOnce(socket)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => socket.writable().await?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+async fn run<S: SideData>(
+    socket: &TcpStream,
+    connection: &mut ConnectionCommon<S>,
+    mut share: Option<&mut HandshakeShare>,
+) -> Result<(), HandshakeError> {
     let mut has_heard = false;
     loop {
-        while connection.wants_write() {
-            match connection.write_tls(&mut AtOnce(socket)) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    socket.writable().await?
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
+        send(socket, connection).await?;
         if !connection.is_handshaking() {
-            return Ok(connection);
+            return Ok(());
         }
         match connection.read_tls(&mut AtOnce(socket)) {
             Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             Ok(bytes) => {
-                share.received(bytes)?;
-                if let Err(error) = share.process(&mut connection).await {
-                    // The alert that tells the client why. Whether it is taken changes nothing.
+                let processed = match &mut share {
+                    Some(share) => {
+                        share.received(bytes)?;
+                        share.process(connection).await
+                    }
+                    None => connection.process_new_packets().map(drop),
+                };
+                if let Err(error) = processed {
+                    // The alert that tells the other side why. Whether it is taken changes nothing.
                     let _ = connection.write_tls(&mut AtOnce(socket));
                     return Err(match error {
                         rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)

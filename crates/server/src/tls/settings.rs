@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use leveret_config::tls::{TlsSettings, Verify};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
@@ -20,28 +20,39 @@ use rustls::{
 use super::{certificate, keys, suites};
 use crate::clock::{now, wall};
 
-/// What the files and options of TLS make.
-pub(super) struct Made {
-    /// What rustls is given.
-    pub(super) config: ServerConfig,
-    /// Why no client would take one of its certificates now: a reason not to exchange a good one for it.
+/// The node's own certificate.
+pub(super) struct Own {
+    /// It, and those that lead to its authority.
+    pub(super) chain: Vec<CertificateDer<'static>>,
+    pub(super) key: PrivateKeyDer<'static>,
+    /// Why nobody would take one of them now.
     pub(super) out_of_date: Option<String>,
 }
 
-/// Reads the files and makes of all options a configuration.
-pub(super) fn server_config(settings: &TlsSettings) -> anyhow::Result<Made> {
+/// Reads the node's own certificate and its key.
+pub(super) fn read(settings: &TlsSettings) -> anyhow::Result<Own> {
     let prefix = settings.prefix;
-    let (Some(certfile), Some(keyfile)) = (&settings.certfile, &settings.keyfile) else {
-        bail!("{prefix}.certfile and {prefix}.keyfile are needed for TLS");
-    };
-    let (versions, provider) = spoken(settings)?;
-    let provider = Arc::new(provider);
+    let (certfile, keyfile) = files(settings)?;
     let chain = keys::certificates(&format!("{prefix}.certfile"), certfile)?;
     let now_s = i64::try_from(wall(now()).ms() / 1000).unwrap_or(i64::MAX);
     let out_of_date = chain.iter().find_map(|der| certificate::out_of_date(der, now_s));
     let out_of_date = out_of_date.map(|why| format!("{prefix}.certfile = {certfile}: {why}"));
     let password = settings.password.as_ref().map(|password| password.reveal());
     let key = keys::private_key(&format!("{prefix}.keyfile"), keyfile, password)?;
+    Ok(Own { chain, key, out_of_date })
+}
+
+fn files(settings: &TlsSettings) -> anyhow::Result<(&str, &str)> {
+    let files = settings.certfile.as_deref().zip(settings.keyfile.as_deref());
+    let prefix = settings.prefix;
+    files.with_context(|| format!("{prefix}.certfile and {prefix}.keyfile are needed for TLS"))
+}
+
+/// Makes of all options a configuration.
+pub(super) fn server_config(settings: &TlsSettings, own: Own) -> anyhow::Result<ServerConfig> {
+    let prefix = settings.prefix;
+    let (versions, provider) = spoken(settings)?;
+    let provider = Arc::new(provider);
     let verifier = verifier(settings, &provider)?;
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&versions)
@@ -52,14 +63,21 @@ pub(super) fn server_config(settings: &TlsSettings) -> anyhow::Result<Made> {
         Some(verifier) => builder.with_client_cert_verifier(verifier),
         None => builder.with_no_client_auth(),
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
+    let made = builder.with_single_cert(own.chain, own.key);
+    let mut config = made.map_err(|error| unusable(settings, &error))?;
+    config.ignore_client_order = settings.honor_cipher_order;
+    Ok(config)
+}
+
+/// Why certificate and key are of no use.
+pub(super) fn unusable(settings: &TlsSettings, error: &Error) -> anyhow::Error {
+    let (certfile, keyfile) = files(settings).unwrap_or_default();
+    match error {
         Error::InconsistentKeys(_) => {
             anyhow::anyhow!("the key in {keyfile} is not that of the certificate in {certfile}")
         }
         error => anyhow::anyhow!("{certfile} and {keyfile} cannot be used: {error}"),
-    })?;
-    config.ignore_client_order = settings.honor_cipher_order;
-    Ok(Made { config, out_of_date })
+    }
 }
 
 /// Versions and cipher suites that were asked for and are there.
@@ -112,7 +130,7 @@ fn spoken(
 }
 
 /// Who looks at clients' certificates, if anybody does.
-fn verifier(
+pub(super) fn verifier(
     settings: &TlsSettings,
     provider: &Arc<CryptoProvider>,
 ) -> anyhow::Result<Option<Arc<dyn ClientCertVerifier>>> {
@@ -130,17 +148,31 @@ fn verifier(
         bail!("{prefix}.verify = verify_peer needs {prefix}.cacertfile");
     };
     let option = format!("{prefix}.cacertfile");
-    let mut roots = RootCertStore::empty();
-    for authority in keys::certificates(&option, cacertfile)? {
-        roots.add(authority).with_context(|| format!("{option} = {cacertfile}"))?;
-    }
-    let mut builder =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    let roots = Arc::new(roots(settings)?);
+    let mut builder = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider));
     if !settings.fail_if_no_peer_cert {
         builder = builder.allow_unauthenticated();
     }
     let inner = builder.build().with_context(|| format!("{option} = {cacertfile}"))?;
-    Ok(Some(Arc::new(WithDepth { inner, depth: settings.depth as usize })))
+    Ok(Some(Arc::new(WithDepth { inner, depth: settings.depth })))
+}
+
+/// The authorities of `cacertfile`; none if there is no such file.
+pub(super) fn roots(settings: &TlsSettings) -> anyhow::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    let option = format!("{}.cacertfile", settings.prefix);
+    if let Some(path) = &settings.cacertfile {
+        for authority in keys::certificates(&option, path)? {
+            roots.add(authority).with_context(|| format!("{option} = {path}"))?;
+        }
+    }
+    Ok(roots)
+}
+
+/// Whether a chain has no more than `depth` certificates between its ends. Authorities are trusted as such, so a path has no more
+/// between its ends than was sent. Whoever sends it may send the authority itself along.
+pub(super) fn is_within(depth: u32, between: &[CertificateDer<'_>]) -> bool {
+    between.iter().filter(|it| !certificate::is_self_issued(it)).count() <= depth as usize
 }
 
 /// The verifier of rustls, and a limit for the length of the chain, which it does not have.
@@ -148,7 +180,7 @@ fn verifier(
 struct WithDepth {
     inner: Arc<dyn ClientCertVerifier>,
     /// Certificates that may stand between the client's and the authority's.
-    depth: usize,
+    depth: u32,
 }
 
 impl ClientCertVerifier for WithDepth {
@@ -158,10 +190,7 @@ impl ClientCertVerifier for WithDepth {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        // Authorities are trusted as such, so a path has no more between its ends than was sent. A
-        // client may send the authority itself along.
-        let between = intermediates.iter().filter(|it| !certificate::is_self_issued(it)).count();
-        if between > self.depth {
+        if !is_within(self.depth, intermediates) {
             return Err(Error::InvalidCertificate(CertificateError::UnknownIssuer));
         }
         self.inner.verify_client_cert(end_entity, intermediates, now)

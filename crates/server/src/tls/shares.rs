@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use leveret_auth::network_of;
-use rustls::ServerConnection;
+use rustls::{ConnectionCommon, SideData};
 use tokio::sync::oneshot;
 
 use super::HandshakeError;
@@ -145,9 +145,9 @@ impl HandshakeShare {
     }
 
     /// Looks at what came, in its turn.
-    pub(super) async fn process(
+    pub(super) async fn process<S: SideData>(
         &self,
-        connection: &mut ServerConnection,
+        connection: &mut ConnectionCommon<S>,
     ) -> Result<(), rustls::Error> {
         self.of.step(self.address, || connection.process_new_packets().map(drop)).await
     }

@@ -11,7 +11,7 @@ use rcgen::{
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
 #[derive(Debug)]
-pub(super) struct Certificates {
+pub(crate) struct Certificates {
     dir: tempfile::TempDir,
     ca: Authority,
     other: Authority,
@@ -19,7 +19,7 @@ pub(super) struct Certificates {
 
 impl Certificates {
     /// Two authorities; the first has signed for the server and for the client `alice`.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let made = Self { dir, ca: authority("test"), other: authority("other") };
         made.write("ca.pem", &made.ca.pem());
@@ -55,11 +55,11 @@ impl Certificates {
     }
 
     /// Files of the server's certificate and key.
-    pub(super) fn server(&self) -> (String, String) {
+    pub(crate) fn server(&self) -> (String, String) {
         (self.named("server.pem"), self.named("server.key"))
     }
 
-    pub(super) fn ca(&self) -> String {
+    pub(crate) fn ca(&self) -> String {
         self.named("ca.pem")
     }
 

@@ -1,6 +1,7 @@
 //! Who connects to the cluster's port.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::peer::Answered;
-use super::{HANDSHAKES_MAX, Inner, LinkNews, relay, shake};
+use super::{HANDSHAKES_MAX, Inner, LinkNews, LinkSocket, relay, shake};
 use crate::descriptors;
 
 /// Accepts until the links are closed.
@@ -47,26 +48,42 @@ async fn serve(inner: &Arc<Inner>, listener: TcpListener) {
                 "{HANDSHAKES_MAX} connections to the cluster's port have not said who they are: the oldest was closed"
             );
         }
-        oldest_first.push_back(handshakes.spawn(begin(Arc::clone(inner), socket, from)));
+        let begun = begin(Arc::clone(inner), socket, from);
+        oldest_first.push_back(match &inner.encryption {
+            Some(encryption) => handshakes.spawn_on(begun, encryption.handshakes()),
+            None => handshakes.spawn(begun),
+        });
     }
 }
 
 /// Finds out who it is, and gives the connection to whom it is for.
 async fn begin(inner: Arc<Inner>, socket: TcpStream, from: SocketAddr) {
     let until = Instant::now() + inner.times.handshake;
-    let Some(peer) = shake::answer(&inner, &socket, from, until).await else { return };
+    // On the thread that this is run by.
+    let socket = match &inner.encryption {
+        Some(_) => socket.into_std().and_then(TcpStream::from_std),
+        None => Ok(socket),
+    };
+    let Ok(socket) = socket else { return };
+    let Some((peer, socket)) = shake::answer(&inner, socket, from, until).await else { return };
     if peer.urgency == Urgency::Relay {
-        if !descriptors::leave_room(&socket) {
+        if !descriptors::leave_room(socket.tcp()) {
             return;
         }
-        match relay::take(&socket, until).await {
-            Ok((listener, ends)) => {
-                let _ = inner.news.send(LinkNews::Relayed(listener, ends, socket)).await;
-            }
-            Err(error) => tracing::warn!(
+        let not_taken = |error: &io::Error| {
+            tracing::warn!(
                 from = %from.ip(), peer = %from,
                 "a client that node {} relays was not taken: {error}", peer.node.name
-            ),
+            );
+        };
+        match relay::take(&socket, until).await {
+            Ok((listener, ends)) => match plain(&inner, socket) {
+                Ok(socket) => {
+                    let _ = inner.news.send(LinkNews::Relayed(listener, ends, socket)).await;
+                }
+                Err(error) => not_taken(&error),
+            },
+            Err(error) => not_taken(&error),
         }
         return;
     }
@@ -77,5 +94,14 @@ async fn begin(inner: Arc<Inner>, socket: TcpStream, from: SocketAddr) {
         None => {
             inner.no_link(at, "it calls this node, and has the higher name: it is to be called")
         }
+    }
+}
+
+/// A socket with the bytes of a client as they are.
+fn plain(inner: &Inner, socket: LinkSocket) -> io::Result<std::net::TcpStream> {
+    match (socket.into_plain(), &inner.encryption) {
+        (Ok(socket), _) => socket.into_std(),
+        (Err(socket), Some(encryption)) => encryption.decrypted(socket),
+        (Err(_), None) => Err(io::ErrorKind::Unsupported.into()),
     }
 }

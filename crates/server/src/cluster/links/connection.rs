@@ -12,13 +12,11 @@ use leveret_link::payload::Writer;
 use leveret_link::receiver::{Limits, Receiver};
 use leveret_link::sender::Sender;
 use leveret_replica::{RecordLetter, Refill};
-use rustix::net::{Shutdown, shutdown};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-use super::LinkNews;
+use super::{LinkNews, LinkSocket};
 
 /// Bytes that wait for a connection at most, and one letter more: one that is longer finds its turn under traffic, too. The logs have windows of their own, for
 /// each group: what is dropped here costs them a second.
@@ -148,9 +146,9 @@ fn len(letter: &NodeLetter) -> usize {
 /// Writes what comes out of a line: one vectored write a round. Where the line ends, it tells the other side that nothing follows, and
 /// waits to be closed by it: a socket that is closed with bytes in it takes back what it has sent. Returns why the connection is over,
 /// in words.
-pub(super) async fn write(socket: &TcpStream, line: LetterLineEnd) -> String {
+pub(super) async fn write(socket: &LinkSocket, line: LetterLineEnd) -> String {
     let LetterLineEnd { mut letters, waiting } = line;
-    let (mut sender, mut writer) = (Sender::new(true), Writer::default());
+    let (mut sender, mut writer) = (Sender::new(!socket.is_encrypted()), Writer::default());
     // Bytes of `waiting` that the sender has.
     let mut taken = 0;
     let mut put = |letter: NodeLetter, sender: &mut Sender| {
@@ -158,13 +156,13 @@ pub(super) async fn write(socket: &TcpStream, line: LetterLineEnd) -> String {
         len(&letter)
     };
     loop {
-        if sender.waiting_len() + sender.output_len() == 0 {
+        if sender.waiting_len() + sender.output_len() == 0 && !socket.has_unsent() {
             match timeout(BEAT_AFTER, letters.recv()).await {
                 Ok(Some(letter)) => taken += put(letter, &mut sender),
                 Ok(None) => {
-                    return match shutdown(socket, Shutdown::Write) {
+                    return match socket.shutdown().await {
                         Ok(()) => std::future::pending().await,
-                        Err(error) => ended(&error.into()),
+                        Err(error) => ended(&error),
                     };
                 }
                 Err(_) => sender.put(beat()),
@@ -203,12 +201,12 @@ pub(super) async fn write(socket: &TcpStream, line: LetterLineEnd) -> String {
 ///
 /// Why the connection is over otherwise, in words.
 pub(super) async fn read(
-    socket: &TcpStream,
+    socket: &LinkSocket,
     urgency: Urgency,
     from: RaftId,
     news: &mpsc::Sender<LinkNews>,
 ) -> Result<(), String> {
-    let mut receiver = Receiver::new(true, limits(urgency));
+    let mut receiver = Receiver::new(!socket.is_encrypted(), limits(urgency));
     loop {
         loop {
             let letter = match receiver.next() {
@@ -241,7 +239,9 @@ pub(super) async fn read(
 /// What a socket's error means.
 fn ended(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => CLOSED.to_owned(),
+        io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::UnexpectedEof => CLOSED.to_owned(),
         io::ErrorKind::TimedOut => "its machine does not answer".to_owned(),
         _ => error.to_string(),
     }

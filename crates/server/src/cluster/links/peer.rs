@@ -5,26 +5,25 @@ use std::sync::Arc;
 
 use leveret_link::hello::{Peer, RaftId, Urgency};
 use rustix::net::RecvFlags;
-use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::connection::{self, CLOSED, LinkLines};
-use super::{CLOSE, Inner, LinkNews, shake, wall_ms};
+use super::{CLOSE, Inner, LinkNews, LinkSocket, shake, wall_ms};
 
 /// A connection of a node that was let in.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) peer: Peer,
-    pub(super) socket: TcpStream,
+    pub(super) socket: LinkSocket,
 }
 
 /// Both connections of a link.
 struct Pair {
     /// As the newer connection says it.
     peer: Peer,
-    urgent: TcpStream,
-    bulk: TcpStream,
+    urgent: LinkSocket,
+    bulk: LinkSocket,
 }
 
 /// Calls a node whose name is higher, each second while there is no link.
@@ -104,8 +103,8 @@ fn pair(one: Answered, other: Answered) -> Result<Pair, Answered> {
 }
 
 /// Whether the other side has not closed it while it waited for the second one.
-fn is_open(socket: &TcpStream) -> io::Result<()> {
-    match rustix::net::recv(socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+fn is_open(socket: &LinkSocket) -> io::Result<()> {
+    match rustix::net::recv(socket.tcp(), &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
         Err(error) => Err(error.into()),
@@ -115,9 +114,20 @@ fn is_open(socket: &TcpStream) -> io::Result<()> {
 /// Runs a link to its end.
 async fn run(inner: &Inner, at: usize, pair: Pair, replaced: impl Future<Output = ()>) {
     let Pair { peer, urgent, bulk } = pair;
+    let encrypted = urgent.is_encrypted() && bulk.is_encrypted();
+    let peer = Peer { encrypted, ..peer };
     let id = peer.node.raft_id;
     let task = &inner.peers[at];
     let (lines, [to_urgent, to_bulk]) = LinkLines::new(&task.dropped);
+    // It may have begun on another thread.
+    let here = match inner.encryption {
+        Some(_) => urgent.here().and_then(|urgent| Ok((urgent, bulk.here()?))),
+        None => Ok((urgent, bulk)),
+    };
+    let (urgent, bulk) = match here {
+        Ok(here) => here,
+        Err(error) => return inner.no_link(at, &error.to_string()),
+    };
     let is_taken = inner.state.lock().links.contains_key(&id);
     if is_taken {
         return inner.no_link(at, &format!("another node that is linked has its Raft id {id}"));
@@ -136,7 +146,8 @@ async fn run(inner: &Inner, at: usize, pair: Pair, replaced: impl Future<Output 
         now.why_not = None;
         state.links.insert(id, lines);
     }
-    tracing::info!(peer = task.address, "node {} is linked", task.name);
+    let how = if encrypted { "with" } else { "without" };
+    tracing::info!(peer = task.address, "node {} is linked, {how} TLS", task.name);
     let linked = inner.news.send(LinkNews::Linked(peer));
     let why = tokio::select! {
         why = async {
@@ -166,8 +177,8 @@ async fn run(inner: &Inner, at: usize, pair: Pair, replaced: impl Future<Output 
 /// Reads both connections of a link until one is over. Where the other side has ended one, it ends the other, too: what it said there
 /// before counts. Returns why, in words.
 async fn read_both(
-    urgent: &TcpStream,
-    bulk: &TcpStream,
+    urgent: &LinkSocket,
+    bulk: &LinkSocket,
     from: RaftId,
     news: &mpsc::Sender<LinkNews>,
 ) -> String {

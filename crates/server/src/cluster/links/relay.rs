@@ -7,11 +7,10 @@
 use std::io;
 
 use leveret_link::hello::{RaftId, Urgency};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::Links;
 use super::shake::{self, NoConnection};
+use super::{LinkSocket, Links};
 use crate::cluster::arrivals::RelayedListener;
 use crate::cluster::standby::{Relay, Relaying};
 use crate::proxy::{self, Ends};
@@ -44,7 +43,7 @@ impl Links {
         peer: RaftId,
         listener: RelayedListener,
         ends: Ends,
-    ) -> Result<TcpStream, NoRelay> {
+    ) -> Result<LinkSocket, NoRelay> {
         let inner = &*self.0;
         let at = inner.place_of_id(peer).ok_or(NoRelay::Nobody(peer))?;
         let fails = |why: String| NoRelay::NoConnection { name: inner.peers[at].name.clone(), why };
@@ -77,19 +76,33 @@ impl Relay for Links {
 
 /// Takes what comes before the client's bytes.
 pub(super) async fn take(
-    socket: &TcpStream,
+    socket: &LinkSocket,
     until: Instant,
 ) -> io::Result<(RelayedListener, Ends)> {
     let taking = async {
         let mut first = [0];
-        shake::read(socket, &mut first).await?;
+        read_exact(socket, &mut first).await?;
         let listener = RelayedListener::ALL.into_iter().find(|it| byte(*it) == first[0]);
         let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
         let listener = listener.ok_or_else(|| invalid(format!("unknown listener {}", first[0])))?;
-        let ends = proxy::take_header(socket).await?;
+        let mut header = vec![0; proxy::V2_HEAD];
+        read_exact(socket, &mut header).await?;
+        let len = proxy::len_of(&header).map_err(|error| invalid(error.to_string()))?;
+        header.resize(len, 0);
+        read_exact(socket, header.get_mut(proxy::V2_HEAD..).unwrap_or_default()).await?;
+        let header = proxy::parse(&header).map_err(|error| invalid(error.to_string()))?;
+        let ends = header.and_then(|header| header.ends);
         Ok((listener, ends.ok_or_else(|| invalid("it has no address".to_owned()))?))
     };
     timeout_at(until, taking).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+async fn read_exact(socket: &LinkSocket, into: &mut [u8]) -> io::Result<()> {
+    let mut at = 0;
+    while let Some(rest) = into.get_mut(at..).filter(|rest| !rest.is_empty()) {
+        at += shake::read(socket, rest).await?;
+    }
+    Ok(())
 }
 
 /// As a relay says it. A number is never given to another listener.

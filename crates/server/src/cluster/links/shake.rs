@@ -7,12 +7,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use leveret_link::hello::{HANDSHAKE_MS, Handshake, MESSAGE_MAX, NoLink, Peer, Refusal, Urgency};
-use rustix::net::{Shutdown, shutdown};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Inner, wall_ms};
+use super::encryption::{Encryption, FIRST_OF_TLS, NoTls, alerted};
+use super::{Inner, LinkSocket, wall_ms};
 
 /// A machine that does not answer is gone after so long.
 const GONE: Duration = Duration::from_secs(10);
@@ -35,6 +35,9 @@ pub(super) enum NoConnection {
     /// Nobody answers there.
     #[error("{0}")]
     Socket(io::Error),
+    /// The other side speaks no TLS: what it says, or does.
+    #[error("{0}")]
+    NoTls(String),
     /// It takes too long.
     #[error("nothing answers within {} s", HANDSHAKE_MS / 1000)]
     Late,
@@ -42,6 +45,10 @@ pub(super) enum NoConnection {
 
 impl From<io::Error> for NoConnection {
     fn from(error: io::Error) -> Self {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+        if let Some(rustls::Error::AlertReceived(alert)) = inner {
+            return Self::Refused(alerted(*alert));
+        }
         match error.kind() {
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::ConnectionReset
@@ -56,20 +63,107 @@ pub(super) async fn call(
     inner: &Inner,
     at: usize,
     urgency: Urgency,
-) -> Result<(Peer, TcpStream), NoConnection> {
+) -> Result<(Peer, LinkSocket), NoConnection> {
     let until = Instant::now() + inner.times.handshake;
-    let peer = &inner.peers[at];
-    let socket = match timeout_at(until, connect(&peer.address)).await {
+    let with_tls = match &inner.encryption {
+        Some(encryption) => match encrypt(inner, encryption, at, urgency, until).await {
+            Err(NoConnection::NoTls(_)) if encryption.accepts_plain => None,
+            socket => Some(socket?),
+        },
+        None => None,
+    };
+    let socket = match with_tls {
+        Some(socket) => socket,
+        None => reach(inner, at, urgency, until).await?.into(),
+    };
+    let mut call = handshake(inner, at, urgency, socket.exporter());
+    let found = shake(inner, &socket, &mut call, until).await?;
+    Ok((found, socket))
+}
+
+/// This side of a call.
+fn handshake(inner: &Inner, at: usize, urgency: Urgency, exporter: Option<Box<[u8]>>) -> Handshake {
+    let own = inner.state.lock().own.clone();
+    let secret = inner.secret.clone();
+    let call = Handshake::call(own, urgency, secret, exporter, rand::random(), wall_ms());
+    call.meant_for(&inner.peers[at].name)
+}
+
+/// A socket to a configured node.
+async fn reach(
+    inner: &Inner,
+    at: usize,
+    urgency: Urgency,
+    until: Instant,
+) -> Result<TcpStream, NoConnection> {
+    let socket = match timeout_at(until, connect(&inner.peers[at].address)).await {
         Ok(socket) => socket.map_err(NoConnection::Socket)?,
         Err(_) => return Err(NoConnection::Late),
     };
     prepare(&socket, urgency)?;
-    let own = inner.state.lock().own.clone();
-    let secret = inner.secret.clone();
-    let call = Handshake::call(own, urgency, secret, None, rand::random(), wall_ms());
-    let mut call = call.meant_for(&peer.name);
-    let found = shake(inner, &socket, &mut call, until).await?;
-    Ok((found, socket))
+    Ok(socket)
+}
+
+/// The same with TLS.
+async fn encrypt(
+    inner: &Inner,
+    encryption: &Encryption,
+    at: usize,
+    urgency: Urgency,
+    until: Instant,
+) -> Result<LinkSocket, NoConnection> {
+    let socket = reach(inner, at, urgency, until).await?;
+    let called = timeout_at(until, encryption.call(socket)).await;
+    let (socket, why) = match called.map_err(|_| NoConnection::Late)? {
+        Ok(socket) => return Ok(socket),
+        Err(failed) => failed,
+    };
+    let socket = LinkSocket::from(socket);
+    if matches!(why, NoTls::NotSpoken) {
+        let mut call = handshake(inner, at, urgency, None);
+        return Err(NoConnection::NoTls(refusal(inner, &socket, &mut call, until).await));
+    }
+    // The alert is to arrive.
+    leave(&socket, until).await;
+    Err(no_tls(inner, Some(&inner.peers[at].name), why))
+}
+
+/// Why two have no TLS together, of which one is this node.
+fn no_tls(inner: &Inner, other: Option<&str>, why: NoTls) -> NoConnection {
+    match why {
+        NoTls::Socket(error) => error.into(),
+        NoTls::Told(why) => NoConnection::Refused(why),
+        NoTls::NotSpoken => NoConnection::Closed,
+        NoTls::Refused(text) => {
+            let own = inner.state.lock().own.name.clone();
+            let why = Refusal::Encryption(text.into());
+            NoConnection::Refused(NoLink::Refused { own, other: other.map(Into::into), why })
+        }
+    }
+}
+
+/// What one says that was called with TLS and does not speak it. It is told nothing, whatever it says.
+async fn refusal(
+    inner: &Inner,
+    socket: &LinkSocket,
+    call: &mut Handshake,
+    until: Instant,
+) -> String {
+    let mut bytes = [0; MESSAGE_MAX];
+    while call.outcome().is_none() && call.said().is_none() {
+        let wanted = call.wants().min(bytes.len());
+        let Some(wanted) = bytes.get_mut(..wanted) else { break };
+        let Ok(Ok(count)) = timeout_at(until, read(socket, wanted)).await else { break };
+        let read = wanted.get(..count).unwrap_or_default();
+        call.input(read, wall_ms(), &*inner.state.lock());
+    }
+    match call.outcome() {
+        Some(Err(why @ NoLink::Told(_))) => why.to_string(),
+        _ => {
+            "it was called with TLS, and closed the connection: it may have no cluster.ssl_options"
+                .to_owned()
+        }
+    }
 }
 
 async fn connect(address: &str) -> io::Result<TcpStream> {
@@ -90,24 +184,63 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
 /// Answers whoever connected.
 pub(super) async fn answer(
     inner: &Inner,
-    socket: &TcpStream,
+    socket: TcpStream,
     from: SocketAddr,
     until: Instant,
-) -> Option<Peer> {
-    let own = inner.state.lock().own.clone();
-    let mut answer = Handshake::answer(own, inner.secret.clone(), None, rand::random());
-    match shake(inner, socket, &mut answer, until).await {
-        Ok(peer) if prepare(socket, peer.urgency).is_ok() => Some(peer),
+) -> Option<(Peer, LinkSocket)> {
+    match answered(inner, socket, from, until).await {
+        Ok((peer, socket)) if prepare(socket.tcp(), peer.urgency).is_ok() => Some((peer, socket)),
         Ok(_) => None,
-        Err(NoConnection::Refused(why)) => {
-            inner.refused(from, answer.said().map(|node| &*node.name), &why);
+        Err((said, NoConnection::Refused(why))) => {
+            inner.refused(from, said.as_deref(), &why);
             None
         }
-        Err(why) => {
+        Err((_, why)) => {
             tracing::debug!(from = %from.ip(), peer = %from, "a connection to the cluster's port ended: {why}");
             None
         }
     }
+}
+
+/// The same. What goes wrong has the name that was said.
+async fn answered(
+    inner: &Inner,
+    socket: TcpStream,
+    from: SocketAddr,
+    until: Instant,
+) -> Result<(Peer, LinkSocket), (Option<Box<str>>, NoConnection)> {
+    let mut first = [0];
+    // Who says nothing has until then to say it without TLS, too.
+    let begun = timeout_at(until, socket.peek(&mut first)).await;
+    let begins_tls = matches!(begun, Ok(Ok(1))) && first[0] == FIRST_OF_TLS;
+    let socket = match &inner.encryption {
+        Some(encryption) if begins_tls => {
+            match timeout_at(until, encryption.answer(socket, from)).await {
+                Ok(Ok(socket)) => socket,
+                Ok(Err((socket, why))) => {
+                    leave(&socket.into(), until).await;
+                    return Err((None, no_tls(inner, None, why)));
+                }
+                Err(_) => {
+                    let own = inner.state.lock().own.name.clone();
+                    let why = NoLink::Refused { own, other: None, why: Refusal::Silent };
+                    return Err((None, NoConnection::Refused(why)));
+                }
+            }
+        }
+        _ => socket.into(),
+    };
+    let own = inner.state.lock().own.clone();
+    let exporter = socket.exporter();
+    let mut answer = Handshake::answer(own, inner.secret.clone(), exporter, rand::random());
+    match &inner.encryption {
+        Some(encryption) if !encryption.accepts_plain => answer = answer.with_tls_only(),
+        None if begins_tls => answer.refuse_tls(),
+        _ => {}
+    }
+    let shaken = shake(inner, &socket, &mut answer, until).await;
+    let said = || answer.said().map(|node| node.name.clone());
+    shaken.map_err(|why| (said(), why)).map(|peer| (peer, socket))
 }
 
 /// What a connection is asked for, once it is known what it is for.
@@ -130,7 +263,7 @@ fn prepare(socket: &TcpStream, urgency: Urgency) -> io::Result<()> {
 /// Lets the handshake talk until it has ended, or until then.
 async fn shake(
     inner: &Inner,
-    socket: &TcpStream,
+    socket: &LinkSocket,
     handshake: &mut Handshake,
     until: Instant,
 ) -> Result<Peer, NoConnection> {
@@ -176,11 +309,13 @@ fn is_told(why: &NoLink) -> bool {
 }
 
 /// Closes so that what was told arrives: a socket that is closed with bytes in it takes back what it has sent.
-async fn leave(socket: &TcpStream, until: Instant) {
-    let _ = shutdown(socket, Shutdown::Write);
+async fn leave(socket: &LinkSocket, until: Instant) {
+    if !matches!(timeout_at(until, socket.shutdown()).await, Ok(Ok(()))) {
+        return;
+    }
     let mut bytes = [0; MESSAGE_MAX];
-    // The rest of a handshake is not longer.
-    for _ in 0..4 {
+    // The rest of a handshake, of TLS with long certificates, is not longer.
+    for _ in 0..64 {
         match timeout_at(until, read(socket, &mut bytes)).await {
             Ok(Ok(_)) => {}
             _ => return,
@@ -189,7 +324,7 @@ async fn leave(socket: &TcpStream, until: Instant) {
 }
 
 /// Reads what is there, and not nothing.
-pub(super) async fn read(socket: &TcpStream, into: &mut [u8]) -> io::Result<usize> {
+pub(super) async fn read(socket: &LinkSocket, into: &mut [u8]) -> io::Result<usize> {
     loop {
         socket.readable().await?;
         match socket.try_read(into) {
@@ -201,7 +336,7 @@ pub(super) async fn read(socket: &TcpStream, into: &mut [u8]) -> io::Result<usiz
 }
 
 /// Writes all of it.
-pub(super) async fn write(socket: &TcpStream, bytes: &[u8]) -> io::Result<()> {
+pub(super) async fn write(socket: &LinkSocket, bytes: &[u8]) -> io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
         socket.writable().await?;
@@ -211,5 +346,5 @@ pub(super) async fn write(socket: &TcpStream, bytes: &[u8]) -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    socket.flush().await
 }

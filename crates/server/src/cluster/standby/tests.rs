@@ -23,7 +23,7 @@ impl Relay for ToBroker {
         let found = self.brokers.lock().unwrap().iter().find(|it| it.0 == leader).map(|it| it.1);
         Box::pin(async move {
             let none = || io::Error::new(io::ErrorKind::NotConnected, "there is no link");
-            TcpStream::connect(found.ok_or_else(none)?).await
+            TcpStream::connect(found.ok_or_else(none)?).await.map(Into::into)
         })
     }
 }

@@ -41,6 +41,7 @@ fn node(row: &NodeRow, leads: bool) -> NodeView {
     NodeView {
         name: row.name.clone(),
         running: row.is_running,
+        encrypted: row.encrypted,
         joins: row.joins,
         leads,
         why_not: row.why_not.clone(),

@@ -1,13 +1,19 @@
 //! Clients that one node passes on to another.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
+use super::tls::Certificates;
 use super::*;
 
 /// Two members of a cluster.
-async fn members() -> [LinkedNode; 2] {
+async fn members(with: [Option<Encryption>; 2]) -> [LinkedNode; 2] {
     let places = [NodePlace::new("a@x", 1), NodePlace::new("b@x", 2)];
-    let [mut a, mut b] = start_all(&places);
+    let peers: Vec<_> = places.iter().map(NodePlace::address).collect();
+    let mut with = with.into_iter();
+    let [mut a, mut b] = places
+        .each_ref()
+        .map(|place| start_with(place, &peers, (SECRET, with.next().flatten(), TIMES)));
     for (node, place) in [&a, &b].into_iter().zip(&places) {
         node.links.set_members(place.member(), Known(vec![("a@x", 1), ("b@x", 2)]));
     }
@@ -22,7 +28,12 @@ fn ends() -> Ends {
 /// Either way, for each listener: who it is, and not a byte more or less than the client's.
 #[tokio::test]
 async fn clients_come_as_they_are() {
-    let [mut a, mut b] = members().await;
+    come_as_they_are(members([None, None]).await).await;
+    let certificates = Certificates::new();
+    come_as_they_are(members([Some(certificates.good()), Some(certificates.good())]).await).await;
+}
+
+async fn come_as_they_are([mut a, mut b]: [LinkedNode; 2]) {
     for listener in RelayedListener::ALL {
         for (from, to) in [(0, 1), (1, 0)] {
             let nodes = [&mut a, &mut b];
@@ -30,12 +41,14 @@ async fn clients_come_as_they_are() {
             let relayed = async {
                 let mut socket = links.relay_to(id, listener, ends()).await.unwrap();
                 socket.write_all(b"AMQP\0\0\x09\x01").await.unwrap();
+                socket.flush().await.unwrap();
                 socket
             };
             let [first, second] = nodes;
             let arrives = if to == 0 { first.next() } else { second.next() };
             let (mut socket, news) = tokio::join!(relayed, arrives);
-            let LinkNews::Relayed(found, with, mut arrived) = news else { panic!("{news:?}") };
+            let LinkNews::Relayed(found, with, arrived) = news else { panic!("{news:?}") };
+            let mut arrived = TcpStream::from_std(arrived).unwrap();
             assert_eq!((found, with), (listener, ends()));
             let mut bytes = [0; 8];
             arrived.read_exact(&mut bytes).await.unwrap();
@@ -52,7 +65,12 @@ async fn clients_come_as_they_are() {
 /// Many at once: all arrive, though few are on their way at a time.
 #[tokio::test]
 async fn a_crowd_of_clients() {
-    let [a, mut b] = members().await;
+    come_in_a_crowd(members([None, None]).await).await;
+    let certificates = Certificates::new();
+    come_in_a_crowd(members([Some(certificates.good()), Some(certificates.good())]).await).await;
+}
+
+async fn come_in_a_crowd([a, mut b]: [LinkedNode; 2]) {
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..300 {
         let (links, id) = (a.links.clone(), b.id);
@@ -96,7 +114,7 @@ async fn who_relays_nobody() {
 /// A relay that does not say what it has, or who: it is closed, and nobody arrives.
 #[tokio::test]
 async fn wrong_relays() {
-    let [mut a, b] = members().await;
+    let [mut a, b] = members([None, None]).await;
     let other = b.links.0.peers[0].address.clone();
     let at = b.links.0.place_of("a@x").unwrap();
     for preface in [

@@ -8,6 +8,7 @@ use leveret_link::payload::Payload;
 use leveret_link::sender::Sender;
 use leveret_topology::GroupId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::*;
 use crate::buffers::Buffers;
