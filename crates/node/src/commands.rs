@@ -33,15 +33,15 @@ pub struct CommandSender {
     /// The number of the first place.
     first: u64,
     /// Those that are answered behind others are none. The first one is not answered.
-    kept: VecDeque<Option<Kept>>,
+    kept: VecDeque<Option<KeptCommand>>,
     /// The number that is sent next.
     cursor: u64,
     /// Those without a number, in their order.
-    waiting: VecDeque<Kept>,
+    waiting: VecDeque<KeptCommand>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct KeptCommand {
     command: ToMeta,
     /// Who waits for the answer.
     to: Option<ReplyTo>,
@@ -84,7 +84,7 @@ impl CommandSender {
         if let ToMeta::Disconnected { .. } = command {
             self.ended(connection);
         }
-        self.waiting.push_back(Kept { command, to });
+        self.waiting.push_back(KeptCommand { command, to });
         self.number_some();
     }
 
@@ -137,7 +137,7 @@ impl CommandSender {
             return;
         };
         let place = usize::try_from(place).ok().and_then(|place| self.kept.get_mut(place));
-        let Some(Kept { to, .. }) = place.and_then(Option::take) else { return };
+        let Some(KeptCommand { to, .. }) = place.and_then(Option::take) else { return };
         match (to, answer) {
             (None, _) => {}
             (Some(to), CommandAnswer::Reply(reply)) => out.reply(to, reply),
