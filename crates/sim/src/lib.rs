@@ -42,6 +42,7 @@
 
 mod checks;
 mod client;
+mod commands;
 mod disk;
 mod life;
 mod link;

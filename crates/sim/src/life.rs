@@ -21,7 +21,7 @@ use crate::sim::{Agreed, Options};
 ///
 /// `seen_below`: what the process before left word of, by shard, if it left in good order.
 pub(crate) fn start(
-    Options { shards, agreed, has_links, has_second, .. }: Options,
+    Options { shards, agreed, has_links, has_second, has_command_link, .. }: Options,
     disks: Option<&Disks>,
     seen_below: Option<&[Offset]>,
     random: &mut Random,
@@ -61,6 +61,9 @@ pub(crate) fn start(
         // So little that it is full now and then.
         let letters = 1 + (seed >> 16) as usize % 12;
         node.link(KeptMax { letters, bytes: 1 << (8 + (seed >> 20) % 8) }, has_second);
+    }
+    if has_command_link {
+        node.link_names(1 + (seed >> 28) % 8);
     }
     node.begin_to_follow().map_err(|error| format!("names by changes alone: {error}"))?;
     node.is_followed()?;

@@ -13,6 +13,7 @@ use std::vec::Drain;
 use bytes::Bytes;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_amqp::reply::ReplyCode;
+use leveret_broker::command::{Answered, CommandStream};
 use leveret_broker::flow::Alarm;
 use leveret_broker::login::{Asked, Login};
 use leveret_broker::message::{
@@ -31,6 +32,7 @@ use leveret_session::{AwaitedBody, Context, Peer, Session, Settings};
 use leveret_topology::stored::StoredError;
 use leveret_topology::{Bootstrap, Change, GroupId, Homes, PasswordHash, QueueId, Topology};
 
+use crate::commands::CommandLink;
 use crate::disk::Store;
 use crate::link::Arrived;
 use crate::random::Random;
@@ -220,9 +222,14 @@ impl<L: Log> Node<L> {
         self.sites.iter_mut().for_each(|site| site.link(shards, max));
     }
 
+    /// From now on commands of sessions to the owner of the names go over links, so many at a time.
+    pub(crate) fn link_names(&mut self, max: u64) {
+        self.sites.iter_mut().for_each(|site| site.link_names(max));
+    }
+
     /// The process goes on where an earlier one ended: connections are named as if the last one of that were the one before. If a
     /// second node outlives it, its sessions are here from now on. Those of them are told to close whose command to the owner of
-    /// the names is under way: nobody knows what became of it.
+    /// the names is under way without a number: nobody knows what became of it.
     pub(crate) fn go_on_after(
         &mut self,
         mut earlier: Self,
@@ -245,6 +252,11 @@ impl<L: Log> Node<L> {
             for (connection, reply) in leaving {
                 self.tell_meta(ToMeta::Disconnected { connection, reply: Some(reply) });
             }
+        }
+        let term = u64::from(self.sites[0].start);
+        self.meta.begin_term(term);
+        for link in self.sites.iter_mut().filter_map(|site| site.command_link.as_mut()) {
+            link.begin(term, false);
         }
         closed.retain(|&id| self.connections.get(&id).is_some_and(|it| !it.is_over));
         for &id in &closed {
@@ -319,6 +331,9 @@ impl<L: Log> Node<L> {
             actor.shard.keep_streams(|stream| self.sites.iter().any(|site| site.numbers(stream)));
             actor.shard.succeed(term, &attaching);
         }
+        self.meta.keep_commands(|CommandStream { node, start }| {
+            self.sites.iter().any(|site| site.node == node && site.start == start)
+        });
         self.are_shards_held = false;
         for index in 0..self.shards.len() {
             self.begin_links(index, true, false);
@@ -594,6 +609,7 @@ impl<L: Log> Node<L> {
                 let mut links = site.links.iter().zip(&self.shards);
                 links.all(|(link, actor)| link.is_idle(&actor.shard))
             })
+            && self.ready_command_links().next().is_none()
             && self.shards.iter().all(|actor| actor.inbox.is_empty() && !actor.has_more)
             && !self.shards.iter().any(|actor| actor.shard.is_attaching())
             && self.connections.values().all(|connection| connection.inbox.is_empty())
@@ -646,6 +662,9 @@ impl<L: Log> Node<L> {
         for site in &self.sites {
             for (link, actor) in site.links.iter().zip(&self.shards) {
                 text.push_str(&format!("{}: {}", site.node, link.describe(&actor.shard)));
+            }
+            if let Some(link) = &site.command_link {
+                text.push_str(&format!("{}: {}", site.node, link.describe()));
             }
         }
         for (id, connection) in &self.connections {
@@ -700,6 +719,27 @@ impl<L: Log> Node<L> {
         }
     }
 
+    /// Nodes on whose link to the owner of the names something may happen.
+    pub(crate) fn ready_command_links(&self) -> impl Iterator<Item = usize> {
+        let links = self.sites.iter().map(|site| site.command_link.as_ref()).enumerate();
+        links.filter(|(_, link)| link.is_some_and(CommandLink::is_ready)).map(|(site, _)| site)
+    }
+
+    /// Something happens on the link of a node to the owner of the names.
+    pub(crate) fn step_command_link(&mut self, site: usize, random: &mut Random) {
+        let Some(link) = &mut self.sites[site].command_link else { return };
+        let mut out = Outbox::default();
+        self.meta_inbox.extend(link.step(random, &mut out));
+        self.answer(out);
+    }
+
+    /// Answers of the owner of the names came, and what a shard is asked for them.
+    fn answer(&mut self, out: Outbox) {
+        out.append_to(&mut self.outbox);
+        self.last = Some(Actor::Meta);
+        self.post();
+    }
+
     /// All links to a shard begin anew. The shard may have, too.
     pub(crate) fn begin_links(&mut self, index: usize, is_new_term: bool, keeps_flights: bool) {
         for site in 0..self.sites.len() {
@@ -745,6 +785,11 @@ impl<L: Log> Node<L> {
             }
         }
         self.tell_now(out);
+        let mut out = Outbox::default();
+        for link in self.sites.iter_mut().filter_map(|site| site.command_link.as_mut()) {
+            self.meta_inbox.extend(link.flush(&mut out));
+        }
+        self.answer(out);
     }
 
     /// Letters that were numbered in this life.
@@ -800,14 +845,15 @@ impl<L: Log> Inboxes for Node<L> {
 
     fn to_meta(&mut self, letters: Drain<'_, ToMeta>) {
         let asker = match self.last {
-            Some(Actor::Connection(id)) if id.node() != NodeId::ALONE => Some(id),
+            Some(Actor::Connection(id)) => Some(id),
             _ => None,
         };
         for letter in letters {
-            if let Some(id) = asker {
-                self.site_of(id).asks(id, &letter);
-            }
-            self.meta_inbox.push_back(letter);
+            let comes = match asker {
+                Some(id) => self.site_of(id).asks(id, letter),
+                None => Some(letter),
+            };
+            self.meta_inbox.extend(comes);
         }
     }
 
@@ -841,6 +887,16 @@ impl<L: Log> Inboxes for Node<L> {
             }
         }
         self.tell_now(out);
+    }
+
+    fn answers(&mut self, answers: &mut Vec<Answered>, _: &mut Outbox) {
+        for answered in answers.drain(..) {
+            let node = answered.stream.node;
+            let site = self.sites.iter_mut().find(|site| site.node == node);
+            if let Some(link) = site.and_then(|site| site.command_link.as_mut()) {
+                link.answered(answered);
+            }
+        }
     }
 
     fn login(&mut self, login: Login, outbox: &mut Outbox) {

@@ -35,6 +35,7 @@ const QUIET: Options = Options {
     agreed: Agreed::AtOnce,
     has_links: false,
     has_second: false,
+    has_command_link: false,
     faults: NO_FAULTS,
     lines: 0,
 };

@@ -158,6 +158,8 @@ pub struct Options {
     pub has_links: bool,
     /// With links: a second node has clients, too, and outlives the one with the shards.
     pub has_second: bool,
+    /// Commands of sessions go to the owner of the names over links, which lose some.
+    pub has_command_link: bool,
     /// What goes wrong.
     pub faults: Faults,
     /// How many of the last events to keep as text.
@@ -204,6 +206,7 @@ impl Options {
             },
             has_links: false,
             has_second: false,
+            has_command_link: seed.0 % 5 == 2,
             lines: 0,
         };
         options.has_links = options.agreed == Agreed::Cut && !seed.0.is_multiple_of(3);
@@ -317,6 +320,8 @@ enum Event {
     Agree(usize),
     /// Something happens on a link.
     Link(usize),
+    /// Something happens on the link of a node to the owner of the names.
+    CommandLink(usize),
 }
 
 impl Sim {
@@ -731,6 +736,7 @@ impl Sim {
                 self.node.agree(index, count);
             }
             Event::Link(index) => self.node.step_link(index, &mut self.network),
+            Event::CommandLink(site) => self.node.step_command_link(site, &mut self.network),
             Event::Send(index) => {
                 let Peer { client, connection, .. } = &mut self.peers[index];
                 if let Some(socket) = self.node.socket(*connection) {
@@ -800,6 +806,7 @@ impl Sim {
         node.ready(self.now, actors);
         ready.extend(actors.drain(..).map(Event::Turn));
         ready.extend(node.ready_links().map(Event::Link));
+        ready.extend(node.ready_command_links().map(Event::CommandLink));
         ready.extend(disks.iter().flat_map(|disks| disks.ready(self.now)).map(Event::Disk));
         for (index, Peer { client, connection, stalled_until, is_forced }) in
             peers.iter_mut().enumerate()
@@ -917,6 +924,7 @@ impl Event {
             Self::Disk(index) => [16, index as u64, 0],
             Self::Agree(index) => [17, index as u64, 0],
             Self::Link(index) => [18, index as u64, 0],
+            Self::CommandLink(site) => [19, site as u64, 0],
         }
     }
 }

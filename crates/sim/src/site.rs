@@ -9,6 +9,7 @@ use leveret_broker::message::{ConnectionId, NodeId, Reply, ReplyTo, ToMeta, ToSh
 use leveret_broker::stream::StreamId;
 use leveret_node::KeptMax;
 
+use crate::commands::CommandLink;
 use crate::link::Link;
 
 /// See the [module](self).
@@ -20,7 +21,9 @@ pub(crate) struct Site {
     next_connection: u64,
     /// To each shard, if shards are treated as if they were elsewhere.
     pub(crate) links: Vec<Link>,
-    /// Commands to the owner of the names of which nobody was told, by who waits. Those of the first node end with its owner.
+    /// To the owner of the names, if that is treated so: commands have numbers then.
+    pub(crate) command_link: Option<CommandLink>,
+    /// Commands without a number to the owner of the names of which nobody was told, by who waits. Those of the first node end with its owner.
     pub(crate) commands: BTreeMap<ConnectionId, &'static str>,
     /// Connections whose exclusive queues go, and who wait for that.
     pub(crate) leaving: BTreeMap<ConnectionId, ReplyTo>,
@@ -33,6 +36,7 @@ impl Site {
             start: 0,
             next_connection: 1,
             links: Vec::new(),
+            command_link: None,
             commands: BTreeMap::new(),
             leaving: BTreeMap::new(),
         }
@@ -43,11 +47,17 @@ impl Site {
         self.links = (0..shards).map(|_| Link::new(self.node, self.start, max)).collect();
     }
 
+    /// From now on commands to the owner of the names go over a link, so many at a time.
+    pub(crate) fn link_names(&mut self, max: u64) {
+        self.command_link = Some(CommandLink::new(self.node, self.start, max));
+    }
+
     /// Its process is the next one after `before`.
     pub(crate) fn begin_after(&mut self, before: &Self) {
         self.next_connection = before.next_connection;
         self.start = before.start + 1;
         self.links.iter_mut().for_each(|link| link.start_again(self.start));
+        self.command_link.iter_mut().for_each(|link| link.start_again(self.start));
     }
 
     /// The name of a new connection.
@@ -66,8 +76,18 @@ impl Site {
         stream.node == self.node && stream.start == self.start
     }
 
-    /// A session writes to the owner of the names.
-    pub(crate) fn asks(&mut self, who: ConnectionId, letter: &ToMeta) {
+    /// A session writes to the owner of the names. Returned if the letter is there at once.
+    pub(crate) fn asks(&mut self, who: ConnectionId, letter: ToMeta) -> Option<ToMeta> {
+        if let Some(link) = &mut self.command_link {
+            return link.post(letter);
+        }
+        if self.node != NodeId::ALONE {
+            self.remember(who, &letter);
+        }
+        Some(letter)
+    }
+
+    fn remember(&mut self, who: ConnectionId, letter: &ToMeta) {
         match *letter {
             ToMeta::Disconnected { reply, .. } => {
                 reply.into_iter().for_each(|reply| _ = self.leaving.insert(who, reply));
@@ -90,12 +110,14 @@ impl Site {
 
     /// Letters that were numbered in this life.
     pub(crate) fn numbered(&self) -> u64 {
-        self.links.iter().map(Link::numbered).sum()
+        let commands = self.command_link.as_ref().map_or(0, CommandLink::numbered);
+        commands + self.links.iter().map(Link::numbered).sum::<u64>()
     }
 
-    /// Letters that are kept for shards.
+    /// Letters that are kept for shards, and for the owner of the names.
     pub(crate) fn kept(&self) -> usize {
-        self.links.iter().map(|link| link.sender.kept()).sum()
+        let commands = self.command_link.as_ref().map_or(0, CommandLink::kept);
+        commands + self.links.iter().map(|link| link.sender.kept()).sum::<usize>()
     }
 }
 
