@@ -36,8 +36,15 @@ pub struct StreamId {
     pub class: StreamClass,
 }
 
+/// Which letter of which stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag {
+    pub(crate) stream: StreamId,
+    pub(crate) number: u64,
+}
+
 /// A letter with its number.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Numbered {
     /// Of which stream.
     pub stream: StreamId,
@@ -89,6 +96,19 @@ pub(crate) enum NoteItem {
     Part { number: u64, count: u32 },
     /// Messages `first..=last` of a letter were refused.
     Refused { number: u64, first: u32, last: u32 },
+    /// All messages of the letters `first..=last` were.
+    AllRefused { first: u64, last: u64 },
+}
+
+/// What a record of a note is to those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PieceRole {
+    /// It begins a note that says all anew.
+    Whole,
+    /// It goes on with the note of the record before.
+    GoesOn,
+    /// It begins a note that adds to what the notes before it say.
+    Adds,
 }
 
 /// A record of a shard's log that is no message: what the batches up to this one contain of a stream. A note that is longer goes
@@ -96,17 +116,18 @@ pub(crate) enum NoteItem {
 ///
 /// ```text
 ///  0     1      2   3      4      8       12     20
-///  | kind| class| 0 | more | node | start | low  | items of 16 bytes
-///                                                    done:    first, last
-///                                                    part:    1 << 62 | number, count
-///                                                    refused: 2 << 62 | number, first, last
+///  | kind| class| 0 | role | node | start | low  | items of 16 bytes
+///                                                    done:        first, last
+///                                                    part:        1 << 62 | number, count
+///                                                    refused:     2 << 62 | number, first, last
+///                                                    all refused: 3 << 62 | first, last
 /// ```
 ///
-/// `more` is 1 if this record goes on with the note of the one before.
+/// `role` is 0 where a whole note begins, 1 in a record that goes on with the one before, 2 where a note begins that adds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NotePiece {
     pub(crate) stream: StreamId,
-    pub(crate) goes_on: bool,
+    pub(crate) role: PieceRole,
     pub(crate) low: u64,
     pub(crate) items: Vec<NoteItem>,
 }
@@ -128,7 +149,12 @@ impl NotePiece {
             StreamClass::Bodies => 0,
             StreamClass::Acks => 1,
         };
-        let mut out = vec![STREAM, class, 0, u8::from(self.goes_on)];
+        let role = match self.role {
+            PieceRole::Whole => 0,
+            PieceRole::GoesOn => 1,
+            PieceRole::Adds => 2,
+        };
+        let mut out = vec![STREAM, class, 0, role];
         out.extend(self.stream.node.get().to_le_bytes());
         out.extend(self.stream.start.to_le_bytes());
         out.extend(self.low.to_le_bytes());
@@ -139,6 +165,7 @@ impl NotePiece {
                 NoteItem::Refused { number, first, last } => {
                     (2, number, u64::from(first) | u64::from(last) << 32)
                 }
+                NoteItem::AllRefused { first, last } => (3, first, last),
             };
             out.extend((number | kind << KIND_SHIFT).to_le_bytes());
             out.extend(rest.to_le_bytes());
@@ -158,9 +185,10 @@ impl NotePiece {
             1 => StreamClass::Acks,
             _ => return None,
         };
-        let goes_on = match fixed[3] {
-            0 => false,
-            1 => true,
+        let role = match fixed[3] {
+            0 => PieceRole::Whole,
+            1 => PieceRole::GoesOn,
+            2 => PieceRole::Adds,
             _ => return None,
         };
         let node = NodeId::new(u32::from_le_bytes(fixed[4..8].try_into().ok()?))?;
@@ -168,7 +196,7 @@ impl NotePiece {
         let low = u64::from_le_bytes(fixed[12..20].try_into().ok()?);
         let items: Option<Vec<NoteItem>> = items.iter().map(decode_item).collect();
         let stream = StreamId { node, start, class };
-        Some(Self { stream, goes_on, low, items: items? })
+        Some(Self { stream, role, low, items: items? })
     }
 }
 
@@ -183,7 +211,7 @@ fn decode_item(item: &[u8; ITEM]) -> Option<NoteItem> {
             let (first, last) = (rest as u32, (rest >> 32) as u32);
             (first <= last).then_some(NoteItem::Refused { number, first, last })
         }
-        _ => None,
+        _ => (number <= rest).then_some(NoteItem::AllRefused { first: number, last: rest }),
     }
 }
 
@@ -194,16 +222,17 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         for class in [StreamClass::Bodies, StreamClass::Acks] {
-            for goes_on in [false, true] {
+            for role in [PieceRole::Whole, PieceRole::GoesOn, PieceRole::Adds] {
                 let items = [
                     NoteItem::Done { first: 1 << 40, last: NUMBER_MAX },
                     NoteItem::Part { number: 7, count: u32::MAX },
                     NoteItem::Refused { number: 8, first: 3, last: u32::MAX },
+                    NoteItem::AllRefused { first: 9, last: u64::MAX },
                 ];
                 let stream = StreamId { node: NodeId::ALONE, start: 9, class };
                 for items in items.chunks(NOTE_ITEMS) {
                     let items = items.to_vec();
-                    let piece = NotePiece { stream, goes_on, low: u64::MAX, items };
+                    let piece = NotePiece { stream, role, low: u64::MAX, items };
                     let bytes = piece.encode();
                     assert!(bytes.len() <= leveret_log::HEAD_MAX);
                     assert_eq!(NotePiece::decode(&bytes), Some(piece));

@@ -23,7 +23,10 @@ use foldhash::fast::FixedState;
 use hashbrown::HashSet;
 use leveret_log::Holder;
 use leveret_queue::Offset;
-use leveret_topology::QueueId;
+use leveret_topology::{NodeId, QueueId};
+use smallvec::SmallVec;
+
+use crate::stream::{StreamClass, StreamId, Tag};
 
 /// Names a transaction over several shards: a random number, as an earlier process's may be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,42 +72,48 @@ pub(crate) const NOTES: QueueId = QueueId::new(Holder::OWNER.get());
 const PART: u8 = 0x21;
 const APPLIED: u8 = 0x22;
 const NOTE_HEAD: usize = 16;
+const TAG: usize = 16;
 
-/// A record of a shard's log that is no message.
+/// A record of a shard's log that is no message. The letter that a part came with is there if that had a number.
 ///
 /// ```text
-///  0     1    4          8              16
-///  | kind| 0  | messages | transaction |
+///  0     1    4          8              16     20      24       32
+///  | kind| 0  | messages | transaction | node | start | number |
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
     /// So many records that follow are of the transaction.
-    Part { tx: TxId, messages: u32 },
+    Part { tx: TxId, messages: u32, tag: Option<Tag> },
     /// What the transaction did here is on the disk if this is.
     Applied { tx: TxId },
 }
 
 impl Note {
-    pub(crate) fn encode(self) -> [u8; NOTE_HEAD] {
-        let (kind, tx, messages) = match self {
-            Self::Part { tx, messages } => (PART, tx, messages),
-            Self::Applied { tx } => (APPLIED, tx, 0),
+    pub(crate) fn encode(self) -> SmallVec<[u8; NOTE_HEAD + TAG]> {
+        let (kind, tx, messages, tag) = match self {
+            Self::Part { tx, messages, tag } => (PART, tx, messages, tag),
+            Self::Applied { tx } => (APPLIED, tx, 0, None),
         };
-        let mut out = [0; NOTE_HEAD];
-        out[0] = kind;
-        out[4..8].copy_from_slice(&messages.to_le_bytes());
-        out[8..].copy_from_slice(&tx.get().to_le_bytes());
+        let mut out = SmallVec::from_slice(&[kind, 0, 0, 0]);
+        out.extend(messages.to_le_bytes());
+        out.extend(tx.get().to_le_bytes());
+        if let Some(Tag { stream, number }) = tag {
+            out.extend(stream.node.get().to_le_bytes());
+            out.extend(stream.start.to_le_bytes());
+            out.extend(number.to_le_bytes());
+        }
         out
     }
 
     /// None when it is something else.
     pub(crate) fn decode(head: &[u8]) -> Option<Self> {
-        let head: &[u8; NOTE_HEAD] = head.try_into().ok()?;
+        let (head, tag) = head.split_first_chunk::<NOTE_HEAD>()?;
         let messages = u32::from_le_bytes(head[4..8].try_into().ok()?);
         let tx = TxId(u64::from_le_bytes(head[8..].try_into().ok()?));
-        match head[0] {
-            PART => Some(Self::Part { tx, messages }),
-            APPLIED => Some(Self::Applied { tx }),
+        match (head[0], tag) {
+            (PART, []) => Some(Self::Part { tx, messages, tag: None }),
+            (PART, tag) => Some(Self::Part { tx, messages, tag: Some(decode_tag(tag)?) }),
+            (APPLIED, []) => Some(Self::Applied { tx }),
             _ => None,
         }
     }
@@ -112,6 +121,14 @@ impl Note {
     pub(crate) const fn holder() -> Holder {
         Holder::OWNER
     }
+}
+
+fn decode_tag(tag: &[u8]) -> Option<Tag> {
+    let tag: &[u8; TAG] = tag.try_into().ok()?;
+    let node = NodeId::new(u32::from_le_bytes(tag[..4].try_into().ok()?))?;
+    let start = u32::from_le_bytes(tag[4..8].try_into().ok()?);
+    let number = u64::from_le_bytes(tag[8..].try_into().ok()?);
+    Some(Tag { stream: StreamId { node, start, class: StreamClass::Bodies }, number })
 }
 
 /// The head of a decision in the log of names: a kind that no thing of the topology has.
@@ -151,11 +168,16 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let tx = TxId(0x0123_4567_89ab_cdef);
-        for note in [Note::Part { tx, messages: 7 }, Note::Applied { tx }] {
+        let stream = StreamId { node: NodeId::ALONE, start: 9, class: StreamClass::Bodies };
+        let tag = Some(Tag { stream, number: u64::MAX });
+        let part = |tag| Note::Part { tx, messages: 7, tag };
+        for note in [part(None), part(tag), Note::Applied { tx }] {
             assert_eq!(Note::decode(&note.encode()), Some(note));
             assert_eq!(crate::record::Head::decode(&note.encode()), None, "no message");
         }
-        assert_eq!(Note::decode(&[PART; 15]), None);
+        for len in [0, 15, 17, 31, 33] {
+            assert_eq!(Note::decode(&vec![PART; len]), None, "{len}");
+        }
         assert_eq!(Note::decode(&[0x11; 16]), None);
 
         let acked = [(QueueId::new(3), Offset::new(9)), (QueueId::new(4), Offset::new(1))];
@@ -170,7 +192,10 @@ mod tests {
     fn any_bytes_are_a_note_or_none() {
         let mut below = leveret_log::suite::numbers(5);
         for _ in 0..20_000 {
-            let bytes: Vec<u8> = (0..below(40)).map(|_| below(256) as u8).collect();
+            let mut bytes: Vec<u8> = (0..below(40)).map(|_| below(256) as u8).collect();
+            if let Some(first) = bytes.first_mut().filter(|_| below(2) == 0) {
+                *first = PART;
+            }
             if let Some(note) = Note::decode(&bytes) {
                 assert_eq!(bytes.len(), note.encode().len());
             }

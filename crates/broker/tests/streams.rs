@@ -176,6 +176,31 @@ fn a_letter_that_comes_twice_is_done_once() {
     assert_eq!(world.shard.stream_place(BODIES).next, 3);
 }
 
+/// A full queue refuses half the letters of a turn, one after the other, or every other one: the log gets little of that, or more,
+/// which is paid for.
+#[test]
+fn what_is_noted_is_paid_for() {
+    let mut spent = Vec::new();
+    let in_a_row: fn(u64) -> bool = |number| number <= 101;
+    for is_refused in [in_a_row, |number| number % 2 == 0] {
+        let mut world = World::new();
+        let [all, few, _] = world.queues;
+        world.publish(1, (1..=4).map(|it| message(it, &[few])));
+        world.write();
+        let from = NodeId::ALONE.connection(1);
+        let letters = (2..=201_u64).map(|number| {
+            let queue = if is_refused(number) { few } else { all };
+            let messages = vec![message(number + 3, &[queue])];
+            numbered(BODIES, number, ToShard::Publish { from, messages })
+        });
+        world.turn(letters.collect::<Vec<_>>());
+        spent.push((world.shard.spent(), world.notes()));
+    }
+    let [(_, few), (_, many)] = spent[..] else { unreachable!("two of them") };
+    assert!(few <= 2 && (50..=52).contains(&many), "{spent:?}");
+    assert!(spent[1].0 >= spent[0].0 + 48, "{spent:?}");
+}
+
 #[test]
 fn what_was_done_before_is_told_again_and_not_done_again() {
     let mut world = World::new();
@@ -436,9 +461,16 @@ fn once(seed: u64) {
         }
     }
     assert_eq!(world.shard.stream_records(), world.notes() as u64);
-    // With the next letter old notes go, as they are on the disk.
-    let letter = ToShard::Settle { from: NodeId::ALONE.connection(1), settlements: Vec::new() };
-    let numbered = Numbered { stream: BODIES, number: next, kept_from: next, letter };
-    world.turn([ToShard::Numbered(Box::new(numbered))]);
-    assert_eq!(world.notes(), 1);
+    // Old notes go with the first one behind one that says all and is on the disk.
+    for number in next..=next + 1 {
+        let from = NodeId::ALONE.connection(1);
+        let letter = ToShard::Settle { from, settlements: Vec::new() };
+        let numbered = Numbered { stream: BODIES, number, kept_from: number, letter };
+        world.turn([ToShard::Numbered(Box::new(numbered))]);
+        world.shard.sync().expect("handed over");
+        while world.log.hand().finish() {
+            world.shard.sync().expect("handed over");
+        }
+    }
+    assert_eq!(world.notes(), 2);
 }

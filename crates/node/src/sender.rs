@@ -492,8 +492,8 @@ impl StreamSender {
             ToShard::Disconnected { connection, .. } => _ = self.questions.remove(connection),
             _ => {}
         }
-        if let Some((asker, question)) = question(&letter) {
-            self.questions.insert(asker, question);
+        if let Some(asker) = asker(&letter) {
+            self.questions.insert(asker, letter.clone());
         }
         self.push(letter);
     }
@@ -527,8 +527,7 @@ impl StreamSender {
     pub fn attach(&mut self, connections: impl IntoIterator<Item = ConnectionId>) {
         self.commands.clear();
         self.awaited = connections.into_iter().collect();
-        let again: Vec<ToShard> =
-            self.questions.values().filter_map(|it| question(it).map(|(_, it)| it)).collect();
+        let again: Vec<ToShard> = self.questions.values().cloned().collect();
         again.into_iter().for_each(|letter| self.push(letter));
         self.has_attached();
     }
@@ -579,67 +578,19 @@ impl StreamSender {
     }
 }
 
-/// Who asks, and the question once more. None if it is none, or is for whoever drives the shard.
-fn question(letter: &ToShard) -> Option<(ConnectionId, ToShard)> {
-    let (asker, again) = match letter {
-        ToShard::Consume {
-            user,
-            reply,
-            queue,
-            slot,
-            tag,
-            no_ack,
-            exclusive,
-            priority,
-            prefetch,
-            gate,
-            arguments,
-        } => {
-            let again = ToShard::Consume {
-                user: user.clone(),
-                reply: *reply,
-                queue: *queue,
-                slot: *slot,
-                tag: tag.clone(),
-                no_ack: *no_ack,
-                exclusive: *exclusive,
-                priority: *priority,
-                prefetch: *prefetch,
-                gate: gate.clone(),
-                arguments: Arc::clone(arguments),
-            };
-            (reply.connection, again)
-        }
-        ToShard::Cancel { user, reply: Some(reply), connection, queue, slot } => {
-            let (user, reply) = (user.clone(), *reply);
-            let (connection, queue, slot) = (*connection, *queue, *slot);
-            let again = ToShard::Cancel { user, reply: Some(reply), connection, queue, slot };
-            (reply.connection, again)
-        }
-        ToShard::Get { reply, queue, no_ack } => {
-            (reply.connection, ToShard::Get { reply: *reply, queue: *queue, no_ack: *no_ack })
-        }
-        ToShard::Count { reply, queue } => {
-            (reply.connection, ToShard::Count { reply: *reply, queue: *queue })
-        }
-        ToShard::Create { reply: Some(reply), queue } => {
-            (reply.connection, ToShard::Create { reply: Some(*reply), queue: *queue })
-        }
-        ToShard::Purge { reply, queue, max } => {
-            (reply.connection, ToShard::Purge { reply: *reply, queue: *queue, max: *max })
-        }
-        ToShard::Delete { by, reply: Some(reply), queue, if_unused, if_empty } => {
-            let (by, queue) = (by.clone(), *queue);
-            let (if_unused, if_empty) = (*if_unused, *if_empty);
-            let again = ToShard::Delete { by, reply: Some(*reply), queue, if_unused, if_empty };
-            (reply.connection, again)
-        }
-        ToShard::Disconnected { connection, reply: Some(reply) } => {
-            (*connection, ToShard::Disconnected { connection: *connection, reply: Some(*reply) })
-        }
-        _ => return None,
-    };
-    Some((asker, again))
+/// Who asks. None if it is no question, or is for whoever drives the shard.
+fn asker(letter: &ToShard) -> Option<ConnectionId> {
+    match letter {
+        ToShard::Consume { reply, .. }
+        | ToShard::Cancel { reply: Some(reply), .. }
+        | ToShard::Get { reply, .. }
+        | ToShard::Count { reply, .. }
+        | ToShard::Create { reply: Some(reply), .. }
+        | ToShard::Purge { reply, .. }
+        | ToShard::Delete { reply: Some(reply), .. } => Some(reply.connection),
+        ToShard::Disconnected { connection, reply: Some(_) } => Some(*connection),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use leveret_topology::QueueId;
 use super::{ChannelId, ConnectionId, ConsumerSlot, NodeId};
 
 /// What one connection has at a shard.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Attachment {
     /// Whose.
     pub connection: ConnectionId,
@@ -30,7 +30,7 @@ pub struct Attachment {
 }
 
 /// A consumer that a shard of an earlier term had.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AttachedConsumer {
     /// What [`Reply::Consuming`](super::Reply::Consuming) called it.
     pub number: u64,

@@ -16,7 +16,7 @@ use crate::stream::Numbered;
 use crate::transaction::TxId;
 
 /// Letters to a shard.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum ToShard {
     /// Messages of one connection, in order.
     Publish {

@@ -26,12 +26,11 @@ use super::Shard;
 use super::lifecycle::Asked;
 use super::ports::Listed;
 use super::recover::mark;
-use super::streams::Tag;
 use crate::message::{
     Attached, AttachedConsumer, Attachment, Claim, ConnectionId, NodeId, Outbox, Settle,
     Settlement, ToSession, ToShard,
 };
-use crate::stream::{StreamClass, StreamId};
+use crate::stream::{StreamClass, StreamId, Tag};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -18,11 +18,12 @@ use leveret_topology::QueueId;
 
 use super::history::Replay;
 use super::listing::Listing;
-use super::streams::Tag;
+use super::numbered::messages_of;
 use crate::flow::{WAITING_BYTES_MAX, WAITING_UNITS_MAX};
 use crate::message::{
     ConnectionId, GivenBack, Outbox, Publish, ReplyTo, Settlement, ToSession, ToShard,
 };
+use crate::stream::Tag;
 use crate::work::{Limits, Piece, Work};
 
 /// Units that things cost, measured.
@@ -164,6 +165,16 @@ impl Job {
             | Self::Settle { done, .. }
             | Self::GiveBack { done, .. } => *done,
             Self::Numbered(_, job) => job.progress(),
+            _ => 0,
+        }
+    }
+
+    /// How many messages it has that are, or were, to be stored; a transaction counts as one.
+    pub(super) fn messages(&self) -> usize {
+        match self {
+            Self::Publish { messages, .. } => messages.len(),
+            Self::Numbered(_, job) => job.messages(),
+            Self::Letter(letter) => messages_of(letter),
             _ => 0,
         }
     }

@@ -12,10 +12,10 @@ use leveret_topology::Topology;
 use super::Shard;
 use super::jobs::{Job, JobOrigin, cost, price_of, price_of_rest};
 use super::store::Noted;
-use super::streams::{NumberFate, Tag};
+use super::streams::NumberFate;
 use super::transactions::refuse;
 use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, ToShard};
-use crate::stream::{Numbered, StreamEvent, StreamId, StreamPlace};
+use crate::stream::{Numbered, StreamEvent, StreamId, StreamPlace, Tag};
 
 impl<L: Log> Shard<L> {
     /// A letter with a number came.
@@ -71,7 +71,7 @@ impl<L: Log> Shard<L> {
                 self.go_on_with(tag, letter, done as usize, out);
             }
             Some(letter) => {
-                self.streams.begin(tag, 0);
+                self.streams.begin(tag, 0, messages_of(&letter));
                 self.letter(letter, topology, now, out);
                 self.streams.end();
             }
@@ -97,11 +97,9 @@ impl<L: Log> Shard<L> {
                 return self.answer_commit(*reply, is_done, out);
             }
             ToShard::Prepare { reply, tx, .. } => {
-                let is_done = match self.streams.was_refused(tag, 0) {
-                    true => Some(false),
-                    false => self.transactions.fate_of(*tx),
-                };
-                if let Some(is_done) = is_done {
+                // One that is held back is answered once it is decided.
+                if !self.transactions.is_held_back(*tx) {
+                    let is_done = !self.streams.was_refused(tag, 0);
                     self.answer_commit(*reply, is_done, out);
                 }
                 return;
@@ -172,17 +170,23 @@ impl<L: Log> Shard<L> {
     /// Notes how far streams are: in the batch that has what was done. A note that finds no room is written in a later turn.
     #[cold]
     pub(super) fn write_notes(&mut self, now: Time) {
-        for (stream, pieces) in self.streams.to_note() {
+        for (stream, pieces) in self.streams.next_notes() {
+            self.jobs.pay(cost::APPEND * pieces.len() as u64);
             let heads: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.encode()).collect();
             let Noted { first, count, moment } = match self.store.append_notes(&heads, now) {
                 Ok(noted) => noted,
-                Err(error) => return self.store.complain_of_note(error, now),
+                Err(error) => {
+                    self.store.complain_of_note(error, now);
+                    break;
+                }
             };
             let durable = self.store.durable();
             for old in self.streams.noted(stream, first, count, moment, durable) {
+                self.jobs.pay(cost::LEFT);
                 self.store.release_note(old);
             }
         }
+        self.jobs.spend();
     }
 
     /// Tells nodes how far their streams are agreed upon.
@@ -208,5 +212,14 @@ impl<L: Log> Shard<L> {
     /// Records that say how far streams are.
     pub fn stream_records(&self) -> u64 {
         self.streams.records()
+    }
+}
+
+/// How many verdicts a letter has.
+pub(super) fn messages_of(letter: &ToShard) -> usize {
+    match letter {
+        ToShard::Publish { messages, .. } => messages.len(),
+        ToShard::Commit { .. } | ToShard::Prepare { .. } => 1,
+        _ => 0,
     }
 }

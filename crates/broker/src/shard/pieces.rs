@@ -247,7 +247,8 @@ impl<L: Log> Shard<L> {
                 Some((Job::List(Box::new(rest)), units))
             }
             Job::Numbered(tag, job) => {
-                self.streams.begin(tag, u32::try_from(job.progress()).unwrap_or(u32::MAX));
+                let done = u32::try_from(job.progress()).unwrap_or(u32::MAX);
+                self.streams.begin(tag, done, job.messages());
                 let rest = self.piece(*job, allowed, topology, now, out);
                 let rest = rest.map(|(job, units)| (self.rest_of_letter(job), units));
                 self.streams.end();

@@ -19,7 +19,7 @@ use super::store::Parked;
 use super::{Shard, queue_offset};
 use crate::message::{Outbox, ToShard};
 use crate::record::Head;
-use crate::stream::NotePiece;
+use crate::stream::{NotePiece, Tag};
 use crate::transaction::{Decided, Note, TxId};
 
 const SEEN: u8 = 0x80;
@@ -125,10 +125,12 @@ impl<L: Log> Shard<L> {
         // The messages of parts that are in no queue, in order: those of transactions that never were, and those of
         // transactions that are not decided.
         let mut parts: Vec<(Range<u64>, PartFate)> = Vec::new();
+        // Letters that brought a part which was not to be.
+        let mut given_up: Vec<Tag> = Vec::new();
         store.own(&mut |at, head| {
             let messages_of = |count: u32| at.get() + 1..at.get() + 1 + u64::from(count);
             match Note::decode(head) {
-                Some(Note::Part { tx, messages }) => {
+                Some(Note::Part { tx, messages, tag }) => {
                     if transactions.is_held_back(tx) {
                         parts.push((messages_of(messages), PartFate::HeldBack));
                         return;
@@ -136,11 +138,11 @@ impl<L: Log> Shard<L> {
                     transactions.found.push(tx);
                     if !decided.transactions.contains(&tx) {
                         parts.push((messages_of(messages), PartFate::Undone));
-                        transactions.undone.insert(tx);
                         // With names that are lost what was decided may be.
                         if keeps_orphans {
                             return;
                         }
+                        given_up.extend(tag);
                     }
                 }
                 Some(Note::Applied { tx }) => transactions.applied.push(tx),
@@ -158,6 +160,8 @@ impl<L: Log> Shard<L> {
             finished.push((at, Holder::OWNER));
         });
         streams.all_found(store.moment());
+        // The part is let go of: it is not to be taken for one that was applied, should the log lose its end again.
+        given_up.into_iter().for_each(|tag| streams.was_given_up(tag));
         let mut parts = parts.into_iter().peekable();
         store.recover(seen_below, &mut |record| {
             read += 1;

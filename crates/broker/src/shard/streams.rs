@@ -1,24 +1,36 @@
 //! How far each stream of numbered letters is done, and what the log says of that.
 //!
 //! The note of a stream is written at the end of the turn that did something of it, so it is in the batch that has what was
-//! done, and a newer one replaces it. An old note is let go of once it is written: a record that is released before never is, and
-//! a batch may end between it and the newer one. So several notes of a stream may be in the log, and the last one counts.
+//! done. It says what is new, beside the low number; what several notes say is put together. Now and then a *whole* note says all
+//! anew: always when it fits one record, and else when the notes since the last one have become much longer than it.
+//!
+//! ```text
+//!   [ whole 4, 6 ][ adds 4, 8 ][ adds 5 ]     low 5 at least, 6 and 8 above: so all up to 6, and 8
+//! ```
+//!
+//! Old notes are let go of once a newer whole one is on the disk: a batch may end between the two, and a record that is released before its
+//! batch begins is never written.
+//!
+//! A stream of which there is too much to say takes no more letters: its sender keeps them, and is told which one is next with
+//! the next mark, as it lets go of letters with that.
 
-use std::collections::{BTreeMap, VecDeque};
+mod facts;
+
+use std::collections::VecDeque;
 
 use leveret_log::Moment;
 use leveret_queue::Offset;
 
 use crate::stream::{
-    NOTE_ITEMS, NoteItem, NotePiece, StreamEvent, StreamId, StreamNews, StreamPlace,
+    NOTE_ITEMS, NotePiece, PieceRole, StreamEvent, StreamId, StreamNews, StreamPlace, Tag,
 };
+use facts::{Done, Facts};
 
-/// Which letter of which stream a job belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tag {
-    pub(super) stream: StreamId,
-    pub(super) number: u64,
-}
+/// With so many items to say of a stream it takes no more letters.
+const ITEMS_MAX: usize = 4096;
+
+/// Notes since the last whole one have twice its items, and so many more, at most.
+const ITEMS_BEYOND: usize = 64;
 
 /// What a number means to the shard that gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +43,7 @@ pub(super) enum NumberFate {
     Again,
     /// This one is missing before it.
     Lacks(u64),
-    /// The same, which was said already.
+    /// The same, which was said already, or will be.
     StillLacks,
 }
 
@@ -53,6 +65,8 @@ struct Doing {
     tag: Tag,
     /// Its first messages that were done before.
     base: u32,
+    /// All of its messages.
+    messages: u32,
     /// The rest of it waits in a line.
     waits: bool,
 }
@@ -62,51 +76,42 @@ struct Stream {
     id: StreamId,
     /// The last number that came in this term, or was done before it.
     taken: u64,
-    done: Done,
-    /// The same when the term began.
+    /// As far as the sender has not let go of these letters.
+    facts: Facts,
+    /// What of it no note says.
+    fresh: Facts,
+    /// What was done when the term began.
     earlier: Done,
-    /// Messages `first..=last` of letters, as far as the sender has not let go of these.
-    refused: BTreeMap<u64, Vec<(u32, u32)>>,
     is_changed: bool,
     has_said_lacks: bool,
-    /// Notes in the log, the oldest first: their first record, and how many.
-    notes: VecDeque<(Offset, u64)>,
+    /// Letters were not taken: the next one is asked for with the next mark.
+    had_no_room: bool,
+    /// Notes in the log, the oldest first.
+    notes: VecDeque<InLog>,
+    /// Items of the last whole note, and of those behind it.
+    items: usize,
     /// Low numbers, and until when the log has to be agreed upon.
     marks: VecDeque<(Moment, u64)>,
     /// The last low number of which was said that it is agreed upon.
     agreed: u64,
 }
 
-/// Which letters are done.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Done {
-    /// All up to this one.
-    low: u64,
-    /// Ranges above, first and last: they do not touch.
-    above: BTreeMap<u64, u64>,
-    /// So many messages or settlements of letters above.
-    parts: BTreeMap<u64, u32>,
+/// A note in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct InLog {
+    first: Offset,
+    records: u64,
+    /// It says all; else what is new.
+    is_whole: bool,
 }
 
-impl Done {
-    fn has(&self, number: u64) -> bool {
-        number <= self.low
-            || self.above.range(..=number).next_back().is_some_and(|(_, &last)| number <= last)
+impl InLog {
+    fn end(self) -> u64 {
+        self.first.get() + self.records
     }
 
-    fn add(&mut self, number: u64) {
-        self.parts.remove(&number);
-        if self.has(number) {
-            return;
-        }
-        let before = self.above.range(..number).next_back();
-        let before = before.filter(|&(_, &last)| last + 1 == number).map(|(&first, _)| first);
-        let last = self.above.remove(&(number + 1)).unwrap_or(number);
-        if self.low + 1 == number {
-            self.low = last;
-        } else {
-            self.above.insert(before.unwrap_or(number), last);
-        }
+    fn offsets(self) -> impl Iterator<Item = Offset> {
+        (self.first.get()..self.end()).map(Offset::new)
     }
 }
 
@@ -115,37 +120,55 @@ impl Stream {
         Self {
             id,
             taken: 0,
-            done: Done::default(),
+            facts: Facts::default(),
+            fresh: Facts::default(),
             earlier: Done::default(),
-            refused: BTreeMap::new(),
             is_changed: false,
             has_said_lacks: false,
+            had_no_room: false,
             notes: VecDeque::new(),
+            items: 0,
             marks: VecDeque::new(),
             agreed: 0,
         }
     }
 
+    /// Whether the next note says all anew. `fresh` says nothing that the low number says.
+    fn is_next_whole(&self) -> bool {
+        let all = self.facts.len();
+        let much = 2 * all + ITEMS_BEYOND;
+        all <= NOTE_ITEMS || self.items == 0 || self.items + self.fresh.len() > much
+    }
+
     fn note(&self) -> Vec<NotePiece> {
-        let Done { low, above, parts } = &self.done;
-        let above = above.iter().map(|(&first, &last)| NoteItem::Done { first, last });
-        let parts = parts.iter().map(|(&number, &count)| NoteItem::Part { number, count });
-        let refused = self.refused.iter().flat_map(|(&number, runs)| {
-            runs.iter().map(move |&(first, last)| NoteItem::Refused { number, first, last })
-        });
-        let items: Vec<NoteItem> = above.chain(parts).chain(refused).collect();
-        let piece = |items: &[NoteItem]| NotePiece {
+        let (items, role) = match self.is_next_whole() {
+            true => (self.facts.items(), PieceRole::Whole),
+            false => (self.fresh.items(), PieceRole::Adds),
+        };
+        let piece = |items: &[_]| NotePiece {
             stream: self.id,
-            goes_on: false,
-            low: *low,
+            role: PieceRole::GoesOn,
+            low: self.facts.done.low,
             items: items.to_vec(),
         };
         let mut pieces: Vec<NotePiece> = items.chunks(NOTE_ITEMS).map(piece).collect();
         if pieces.is_empty() {
             pieces.push(piece(&[]));
         }
-        pieces.iter_mut().skip(1).for_each(|piece| piece.goes_on = true);
+        pieces[0].role = role;
         pieces
+    }
+
+    /// All that was done is agreed upon, and that was said: no mark is to come.
+    fn is_at_rest(&self) -> bool {
+        self.marks.is_empty() && !self.is_changed && self.facts.done.low == self.taken
+    }
+
+    /// Something is to be noted.
+    fn changed(&mut self, change: impl Fn(&mut Facts)) {
+        change(&mut self.facts);
+        change(&mut self.fresh);
+        self.is_changed = true;
     }
 }
 
@@ -167,10 +190,18 @@ impl Streams {
     /// A letter came.
     pub(super) fn take(&mut self, id: StreamId, number: u64, kept_from: u64) -> NumberFate {
         let stream = self.stream_or_new(id);
-        if stream.refused.first_key_value().is_some_and(|(&first, _)| first < kept_from) {
-            stream.refused = stream.refused.split_off(&kept_from);
-        }
+        stream.facts.refused.forget_below(kept_from);
+        stream.fresh.refused.forget_below(kept_from);
         let next = stream.taken + 1;
+        if number == next && stream.facts.len() >= ITEMS_MAX {
+            stream.has_said_lacks = true;
+            stream.had_no_room = !stream.is_at_rest();
+            return match stream.had_no_room {
+                true => NumberFate::StillLacks,
+                // No mark is to come: it comes again with what was let go of since.
+                false => NumberFate::Lacks(next),
+            };
+        }
         if number > next {
             return match std::mem::replace(&mut stream.has_said_lacks, true) {
                 false => NumberFate::Lacks(next),
@@ -205,7 +236,7 @@ impl Streams {
     /// Whether all letters up to this one are done.
     pub(super) fn is_done_to(&self, id: StreamId, last: u64) -> bool {
         let stream = self.all.iter().find(|stream| stream.id == id);
-        stream.map_or(0, |stream| stream.done.low) >= last
+        stream.map_or(0, |stream| stream.facts.done.low) >= last
     }
 
     /// The letter with a number that is being done.
@@ -220,9 +251,10 @@ impl Streams {
         StreamPlace { term: self.term, next: taken + 1, agreed }
     }
 
-    /// A letter, or what is left of it, is being done from now on. Its first messages were done before.
-    pub(super) fn begin(&mut self, tag: Tag, base: u32) {
-        self.current = Some(Doing { tag, base, waits: false });
+    /// A letter of so many messages, or what is left of it, is being done from now on. Its first messages were done before.
+    pub(super) fn begin(&mut self, tag: Tag, base: u32, messages: usize) {
+        let messages = u32::try_from(messages).unwrap_or(u32::MAX);
+        self.current = Some(Doing { tag, base, messages, waits: false });
     }
 
     /// The rest of the letter that is being done, if one is, is to wait in a line.
@@ -236,16 +268,19 @@ impl Streams {
 
     /// What was begun is done, unless its rest waits.
     pub(super) fn end(&mut self) {
-        if let Some(Doing { tag, waits: false, .. }) = self.current.take() {
-            self.is_done(tag);
+        let Some(Doing { tag, messages, waits: false, .. }) = self.current.take() else { return };
+        if let Some(stream) = self.stream(tag.stream)
+            && stream.facts.refused.is_whole(tag.number, messages)
+        {
+            stream.fresh.refused.add_whole(tag.number, tag.number);
         }
+        self.is_done(tag);
     }
 
     /// The letter is done.
     pub(super) fn is_done(&mut self, tag: Tag) {
         if let Some(stream) = self.stream(tag.stream) {
-            stream.done.add(tag.number);
-            stream.is_changed = true;
+            stream.changed(|it| it.done.add(tag.number, tag.number));
             self.is_changed = true;
         }
     }
@@ -255,8 +290,7 @@ impl Streams {
         if let Some(stream) = self.stream(tag.stream)
             && count > 0
         {
-            stream.done.parts.insert(tag.number, count);
-            stream.is_changed = true;
+            stream.changed(|it| it.done.add_part(tag.number, count));
             self.is_changed = true;
         }
     }
@@ -266,11 +300,9 @@ impl Streams {
     pub(super) fn refused(&mut self, place: usize) {
         let Some(Doing { tag, base, .. }) = self.current else { return };
         let at = base.saturating_add(u32::try_from(place).unwrap_or(u32::MAX));
-        let Some(stream) = self.stream(tag.stream) else { return };
-        let runs = stream.refused.entry(tag.number).or_default();
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == at => *last = at,
-            _ => runs.push((at, at)),
+        if let Some(stream) = self.stream(tag.stream) {
+            stream.changed(|it| it.refused.add(tag.number, at, at));
+            self.is_changed = true;
         }
     }
 
@@ -278,17 +310,15 @@ impl Streams {
     #[cold]
     pub(super) fn was_given_up(&mut self, tag: Tag) {
         let Some(stream) = self.stream(tag.stream) else { return };
-        stream.refused.insert(tag.number, vec![(0, 0)]);
-        stream.is_changed = true;
+        stream.changed(|it| it.refused.add_whole(tag.number, tag.number));
         self.is_changed = true;
     }
 
     /// Whether a message of a letter was refused.
     pub(super) fn was_refused(&self, tag: Tag, place: usize) -> bool {
         let stream = self.all.iter().find(|stream| stream.id == tag.stream);
-        let runs = stream.and_then(|stream| stream.refused.get(&tag.number));
         let at = u32::try_from(place).unwrap_or(u32::MAX);
-        runs.is_some_and(|runs| runs.iter().any(|&(first, last)| (first..=last).contains(&at)))
+        stream.is_some_and(|stream| stream.facts.refused.has(tag.number, at))
     }
 
     /// Whether there is something to note.
@@ -298,35 +328,42 @@ impl Streams {
     }
 
     /// The notes that are to be written, each in pieces.
-    pub(super) fn to_note(&self) -> Vec<(StreamId, Vec<NotePiece>)> {
-        let changed = self.all.iter().filter(|stream| stream.is_changed);
-        changed.map(|stream| (stream.id, stream.note())).collect()
+    pub(super) fn next_notes(&mut self) -> Vec<(StreamId, Vec<NotePiece>)> {
+        let changed = self.all.iter_mut().filter(|stream| stream.is_changed);
+        let note = |stream: &mut Stream| {
+            stream.fresh.done.is_to(stream.facts.done.low);
+            (stream.id, stream.note())
+        };
+        changed.map(note).collect()
     }
 
-    /// A note is in the log, which has done so much. Returns records of older ones that are on the disk: they are to be let go of.
+    /// The [note](Self::next_notes) of a stream is in the log, which has done so much. Returns records of older ones that nobody needs:
+    /// they are to be let go of.
     pub(super) fn noted(
         &mut self,
         id: StreamId,
         first: Offset,
-        count: u64,
+        records: u64,
         moment: Moment,
         durable: u64,
     ) -> Vec<Offset> {
-        self.records += count;
+        self.records += records;
         let Some(stream) = self.stream(id) else { return Vec::new() };
-        stream.is_changed = false;
-        stream.notes.push_back((first, count));
-        let low = stream.done.low;
+        let is_whole = stream.is_next_whole();
+        stream.items = match is_whole {
+            true => stream.facts.len(),
+            false => stream.items + stream.fresh.len(),
+        };
+        let low = stream.facts.done.low;
+        (stream.fresh, stream.is_changed) = (Facts::default(), false);
+        stream.fresh.done.low = low;
+        stream.notes.push_back(InLog { first, records, is_whole });
         if stream.marks.back().is_none_or(|&(_, last)| last < low) {
             stream.marks.push_back((moment, low));
         }
-        let mut old = Vec::new();
-        while stream.notes.len() > 1
-            && let Some(note) =
-                stream.notes.pop_front_if(|(at, count)| at.get() + *count <= durable)
-        {
-            old.extend(records_of(note));
-        }
+        let is_needed = |it: &InLog| it.is_whole && it.end() <= durable;
+        let old = stream.notes.iter().rposition(is_needed).unwrap_or(0);
+        let old: Vec<Offset> = stream.notes.drain(..old).flat_map(InLog::offsets).collect();
         self.records -= old.len() as u64;
         self.is_changed = self.all.iter().any(|stream| stream.is_changed);
         old
@@ -347,6 +384,10 @@ impl Streams {
             if let Some(low) = last {
                 stream.agreed = low;
                 each(StreamNews { stream: stream.id, term, what: StreamEvent::Agreed(low) });
+                if std::mem::take(&mut stream.had_no_room) {
+                    let what = StreamEvent::Lacks(stream.taken + 1);
+                    each(StreamNews { stream: stream.id, term, what });
+                }
             }
         }
     }
@@ -372,38 +413,35 @@ impl Streams {
         self.term = term;
     }
 
-    /// A piece of a note was found in the log, which is read in order. A newer note of the stream replaces an older one, and
-    /// they all are in the log until [`noted`](Self::noted) tells of the older ones.
+    /// A piece of a note was found in the log, which is read in order. They all are in the log until [`noted`](Self::noted)
+    /// tells of those that nobody needs.
     pub(super) fn found(&mut self, at: Offset, piece: NotePiece) {
-        let NotePiece { stream: id, goes_on, low, items } = piece;
+        let NotePiece { stream: id, role, low, items } = piece;
         self.records += 1;
         let stream = self.stream_or_new(id);
-        match stream.notes.back_mut().filter(|_| goes_on) {
-            Some((_, count)) => *count += 1,
+        if role == PieceRole::Whole {
+            (stream.facts, stream.items) = (Facts::default(), 0);
+        }
+        match stream.notes.back_mut().filter(|_| role == PieceRole::GoesOn) {
+            Some(note) => note.records += 1,
             None => {
-                stream.notes.push_back((at, 1));
-                stream.done = Done { low, ..Done::default() };
-                stream.refused.clear();
+                let is_whole = role == PieceRole::Whole;
+                stream.notes.push_back(InLog { first: at, records: 1, is_whole });
             }
         }
-        for item in items {
-            match item {
-                NoteItem::Done { first, last } => _ = stream.done.above.insert(first, last),
-                NoteItem::Part { number, count } => _ = stream.done.parts.insert(number, count),
-                NoteItem::Refused { number, first, last } => {
-                    stream.refused.entry(number).or_default().push((first, last));
-                }
-            }
-        }
+        stream.items += items.len();
+        stream.facts.done.is_to(low);
+        items.into_iter().for_each(|item| stream.facts.add(item));
     }
 
     /// The log was read up to its end. The term before may have ended before it said what is agreed upon, and no other letter
     /// of a stream may come: its node waits for that.
     pub(super) fn all_found(&mut self, end: Moment) {
         for stream in &mut self.all {
-            stream.taken = stream.done.low;
-            stream.earlier = stream.done.clone();
-            stream.marks.push_back((end, stream.done.low));
+            stream.taken = stream.facts.done.low;
+            stream.fresh.done.low = stream.taken;
+            stream.earlier = stream.facts.done.clone();
+            stream.marks.push_back((end, stream.taken));
         }
     }
 
@@ -411,15 +449,10 @@ impl Streams {
     pub(super) fn keep_only(&mut self, is_alive: impl Fn(StreamId) -> bool) -> Vec<Offset> {
         let gone = self.all.extract_if(.., |stream| !is_alive(stream.id));
         let notes = gone.flat_map(|stream| stream.notes);
-        let records: Vec<Offset> = notes.flat_map(records_of).collect();
+        let records: Vec<Offset> = notes.flat_map(InLog::offsets).collect();
         self.records -= records.len() as u64;
         records
     }
-}
-
-/// The records of a note: the first one, and how many.
-fn records_of((first, count): (Offset, u64)) -> impl Iterator<Item = Offset> {
-    (first.get()..first.get() + count).map(Offset::new)
 }
 
 #[cfg(test)]

@@ -24,9 +24,9 @@ use leveret_topology::Topology;
 use super::jobs::{Job, JobOrigin, cost, price_of_places};
 use super::publish::Wants;
 use super::store::Waiter;
-use super::streams::Tag;
 use super::{Map, Shard};
 use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, Settle, Settlement, ToMeta};
+use crate::stream::Tag;
 use crate::transaction::{Decided, NOTES, Note, TxId, Vote};
 
 /// Parts that are held back until it is decided on them.
@@ -41,8 +41,6 @@ pub(super) struct Transactions {
     pub(super) found: Vec<TxId>,
     /// What it had of transactions that are done.
     pub(super) applied: Vec<TxId>,
-    /// Those of which the log had a part when it was read, and that were not to be.
-    pub(super) undone: HashSet<TxId, FixedState>,
     /// Messages of parts that are held back, as far as the log has them.
     pub(super) there: HashSet<Offset, FixedState>,
 }
@@ -79,12 +77,6 @@ impl Transactions {
         let Prepared { reply, messages, settlements, .. } = self.prepared.get(&tx)?;
         let units = price_of_places(messages) + cost::SETTLE * settlements.len() as u64;
         Some((reply.connection, units))
-    }
-
-    /// Whether a transaction whose part was stored before the term was to be, if its stream does not say that it was not; none if
-    /// it is not decided.
-    pub(super) fn fate_of(&self, tx: TxId) -> Option<bool> {
-        (!self.is_held_back(tx)).then(|| !self.undone.contains(&tx))
     }
 
     /// Transactions that are not decided.
@@ -150,13 +142,13 @@ impl<L: Log> Shard<L> {
         let mut wants: Vec<Wants> =
             messages.iter().map(|message| self.wants(message, true, topology, now)).collect();
         // One that has a number is known to be done by the log: so the log has to have the part.
-        let is_kept = !settlements.is_empty()
-            || wants.iter().any(|wants| wants.can_keep)
-            || self.streams.doing().is_some();
+        let tag = self.streams.doing();
+        let is_kept =
+            !settlements.is_empty() || wants.iter().any(|wants| wants.can_keep) || tag.is_some();
         // The vote names them.
         self.jobs.pay(settlements.len() as u64 / cost::LOOKED_AT_A_UNIT);
         // Before the messages: whoever recovers them has to know.
-        let note = Note::Part { tx, messages: messages.len() as u32 };
+        let note = Note::Part { tx, messages: messages.len() as u32, tag };
         let part = if is_kept { self.append_note(note, now).map(Some) } else { Ok(None) };
         let stored = part.and_then(|part| match self.append_all(&messages, &mut wants, now) {
             Ok(offsets) => Ok((part, offsets)),
@@ -178,7 +170,6 @@ impl<L: Log> Shard<L> {
         let bytes = messages.iter().map(|message| message.message.len()).sum::<u64>()
             + (messages.len() * size_of::<(Publish, Offset, Wants)>()) as u64;
         self.transactions.bytes += bytes;
-        let tag = self.streams.doing();
         let prepared =
             Prepared { reply, parts, messages, offsets, wants, settlements, part, bytes, tag };
         self.transactions.prepared.insert(tx, prepared);

@@ -2,8 +2,9 @@ use std::collections::BTreeSet;
 
 use leveret_topology::NodeId;
 
+use super::facts::Refused;
 use super::*;
-use crate::stream::StreamClass;
+use crate::stream::{NoteItem, StreamClass};
 
 const ID: StreamId = StreamId { node: NodeId::ALONE, start: 3, class: StreamClass::Bodies };
 
@@ -15,65 +16,181 @@ fn letters_are_done_in_any_order() {
         let (mut done, mut model) = (Done::default(), BTreeSet::new());
         let most = 1 + below(40);
         for _ in 0..60 {
-            let number = 1 + below(most);
-            done.parts.insert(number, 1);
-            done.add(number);
-            model.insert(number);
-            for number in 1..most + 2 {
+            let first = 1 + below(most);
+            let last = if below(3) == 0 { first + below(5) } else { first };
+            done.add_part(first, 1);
+            match below(8) {
+                0 => {
+                    done.is_to(last);
+                    model.extend(1..=last);
+                }
+                _ => {
+                    done.add(first, last);
+                    model.extend(first..=last);
+                }
+            }
+            for number in 1..most + 7 {
                 assert_eq!(done.has(number), model.contains(&number), "{number} of {done:?}");
             }
             let low = (1..).take_while(|it| model.contains(it)).last().unwrap_or(0);
             assert_eq!((done.low, done.parts.len()), (low, 0));
-            let ranges: Vec<_> = done.above.iter().map(|(&first, &last)| (first, last)).collect();
+            let ranges: Vec<_> = done.above.iter().collect();
             assert!(ranges.iter().all(|(first, last)| first <= last && *first > low + 1));
             assert!(ranges.windows(2).all(|it| it[0].1 + 1 < it[1].0), "{ranges:?}");
         }
     }
 }
 
-/// What a note says is found again, whatever older notes are in the log still.
 #[test]
-fn the_last_note_counts() {
+fn what_was_refused_is_known_until_nobody_asks() {
+    for seed in 0..200 {
+        let mut below = leveret_log::suite::numbers(seed);
+        let (mut refused, mut model, mut kept_from) = (Refused::default(), BTreeSet::new(), 1);
+        for number in 1..30 {
+            let messages = 1 + below(4) as u32;
+            for place in (0..messages).filter(|_| below(3) > 0) {
+                refused.add(number, place, place);
+                model.insert((number, place));
+            }
+            let all = (0..messages).all(|place| model.contains(&(number, place)));
+            assert_eq!(refused.is_whole(number, messages), all);
+            if below(6) == 0 {
+                kept_from = 1 + below(number);
+                refused.forget_below(kept_from);
+            }
+            model.retain(|(number, _)| *number >= kept_from);
+            for (number, place) in (1..=number).flat_map(|it| (0..messages).map(move |at| (it, at)))
+            {
+                let is_whole = refused.has(number, u32::MAX);
+                let want = model.contains(&(number, place)) || is_whole;
+                assert_eq!(refused.has(number, place), want, "seed {seed}");
+                assert!(!is_whole || number >= kept_from && model.contains(&(number, 0)));
+            }
+        }
+        refused.forget_below(u64::MAX);
+        assert_eq!(refused, Refused::default());
+    }
+}
+
+/// What notes say is found again, whatever older notes are in the log still, and they are not much longer than what there is to say.
+#[test]
+fn the_notes_together_count() {
     for seed in 0..100 {
         let mut below = leveret_log::suite::numbers(seed);
         let mut streams = Streams::default();
         let mut log: Vec<NotePiece> = Vec::new();
-        let mut first = 0;
-        for number in 1..20 {
-            assert_eq!(streams.take(ID, number, 1), NumberFate::Next { done: 0 });
+        let (mut first, mut kept_from) = (0, 1);
+        let often = 1 + below(8);
+        for number in 1..300 {
+            if below(often * 4) == 0 {
+                kept_from += below(number + 1 - kept_from);
+            }
+            assert_eq!(streams.take(ID, number, kept_from), NumberFate::Next { done: 0 });
             let tag = Tag { stream: ID, number };
-            streams.begin(tag, 0);
-            let done = below(6) as usize;
-            (0..done).filter(|_| below(2) == 0).for_each(|place| streams.refused(place));
-            if below(2) == 0 {
-                streams.leaves(done as u32);
+            let messages = below(6) as usize;
+            streams.begin(tag, 0, messages);
+            (0..messages).filter(|_| below(often) == 0).for_each(|it| streams.refused(it));
+            if below(often * 2) == 0 {
+                streams.leaves(messages as u32);
             }
             streams.end();
-            for (id, pieces) in streams.to_note() {
+            if below(3) == 0 {
+                continue;
+            }
+            for (id, pieces) in streams.next_notes() {
                 let count = pieces.len() as u64;
                 let at = Offset::new(log.len() as u64);
                 log.extend(pieces);
+                let most = 2 * streams.all[0].facts.len() + ITEMS_BEYOND;
                 let durable = at.get().saturating_sub(below(20));
                 for old in streams.noted(id, at, count, Moment::default(), durable) {
                     assert_eq!(old.get(), first, "in order");
-                    assert!(old.get() < durable);
                     first += 1;
                 }
+                assert!(streams.all[0].items <= most, "seed {seed}");
             }
-            assert_eq!(streams.records(), log.len() as u64 - first);
+            let records = log.len() as u64 - first;
+            assert_eq!(streams.records(), records);
+            if below(10) > 0 {
+                continue;
+            }
+            // A crash: any end of the log that no note lies across, if nothing behind a whole note was let go of.
+            let mut found = Streams::default();
+            found.begin_term();
+            for (at, piece) in log.iter().enumerate().skip(first as usize) {
+                let piece = NotePiece::decode(&piece.encode()).expect("a note");
+                found.found(Offset::new(at as u64), piece);
+            }
+            found.all_found(Moment::default());
+            let want = &streams.all[0];
+            let it = &mut found.all[0];
+            it.facts.refused.forget_below(kept_from);
+            assert_eq!(it.facts, want.facts, "seed {seed}");
+            let same = (it.taken, &it.earlier, &it.notes);
+            assert_eq!(same, (want.facts.done.low, &it.facts.done, &want.notes));
         }
-        let mut found = Streams::default();
-        found.begin_term();
-        for (at, piece) in log.iter().enumerate().skip(first as usize) {
-            let piece = NotePiece::decode(&piece.encode()).expect("a note");
-            found.found(Offset::new(at as u64), piece);
-        }
-        found.all_found(Moment::default());
-        let Some(want) = streams.all.pop() else { continue };
-        let it = &mut found.all[0];
-        assert_eq!((&it.done, &it.refused), (&want.done, &want.refused), "seed {seed}");
-        assert_eq!((it.taken, &it.earlier, &it.notes), (want.done.low, &it.done, &want.notes));
     }
+}
+
+/// A full queue refuses all of many letters, and others are refused in part.
+#[test]
+fn a_note_says_what_is_new() {
+    let mut streams = Streams::default();
+    let mut at = 0;
+    let mut note = |streams: &mut Streams| {
+        let before = at;
+        for (id, pieces) in streams.next_notes() {
+            let count = pieces.len() as u64;
+            streams.noted(id, Offset::new(at), count, Moment::default(), at);
+            at += count;
+        }
+        at - before
+    };
+    let refuse = |streams: &mut Streams, number, messages, refused: usize| {
+        assert_eq!(streams.take(ID, number, 1), NumberFate::Next { done: 0 });
+        streams.begin(Tag { stream: ID, number }, 0, messages);
+        (0..refused).for_each(|place| streams.refused(place));
+        streams.end();
+    };
+    for number in 1..=5_000 {
+        refuse(&mut streams, number, 3, 3);
+    }
+    assert_eq!(note(&mut streams), 1, "all are one item");
+    let mut written = 0;
+    for number in 5_001..=7_000 {
+        refuse(&mut streams, number, 3, 1);
+        written += note(&mut streams);
+    }
+    // Each said once, and all anew whenever that has doubled about.
+    assert!(written < 2 * 2_000, "{written} records");
+}
+
+/// Whoever never lets go of letters of which something is to be said is not listened to for ever.
+#[test]
+fn a_stream_with_much_to_say_takes_no_more() {
+    let mut streams = Streams::default();
+    let mut number = 1;
+    let moment = |end| Moment { end: leveret_log::Offset::new(end), notes: 0 };
+    while streams.take(ID, number, 1) == (NumberFate::Next { done: 0 }) {
+        streams.begin(Tag { stream: ID, number }, 0, 2);
+        streams.refused(0);
+        streams.end();
+        number += 1;
+    }
+    assert_eq!(number, ITEMS_MAX as u64 + 1);
+    assert_eq!(streams.take(ID, number, 1), NumberFate::StillLacks, "a mark will say it");
+    assert_eq!(streams.take(ID, number + 1, 1), NumberFate::StillLacks);
+    for (id, pieces) in streams.next_notes() {
+        streams.noted(id, Offset::new(0), pieces.len() as u64, moment(7), 0);
+    }
+    let mut said = Vec::new();
+    streams.agreed(|_| true, |news| said.push(news.what));
+    assert_eq!(said, [StreamEvent::Agreed(number - 1), StreamEvent::Lacks(number)]);
+    // Its sender had not let go by then; no other mark is to come.
+    assert_eq!(streams.take(ID, number, 1), NumberFate::Lacks(number));
+    assert_eq!(streams.take(ID, number + 1, 1), NumberFate::StillLacks);
+    assert_eq!(streams.take(ID, number, 2), NumberFate::Next { done: 0 });
+    assert_eq!(streams.place(ID).next, number + 1);
 }
 
 #[test]
@@ -93,7 +210,7 @@ fn a_number_is_taken_once_and_in_its_turn() {
     let mut again = Streams::default();
     again.begin_term();
     let items = vec![NoteItem::Done { first: 4, last: 5 }, NoteItem::Part { number: 3, count: 7 }];
-    again.found(Offset::new(9), NotePiece { stream: ID, goes_on: false, low: 2, items });
+    again.found(Offset::new(9), NotePiece { stream: ID, role: PieceRole::Whole, low: 2, items });
     again.all_found(Moment::default());
     assert_eq!(again.place(ID), place(1, 3));
     assert_eq!(again.take(ID, 2, 1), NumberFate::Earlier);
@@ -129,7 +246,10 @@ fn what_is_agreed_upon_is_said_once() {
     // A new term says it once more.
     let mut again = Streams::default();
     again.begin_term();
-    again.found(Offset::new(9), NotePiece { stream: ID, goes_on: false, low: 3, items: vec![] });
+    again.found(
+        Offset::new(9),
+        NotePiece { stream: ID, role: PieceRole::Whole, low: 3, items: vec![] },
+    );
     again.all_found(moment(40));
     let mut said = Vec::new();
     for until in [39, 40, 41] {

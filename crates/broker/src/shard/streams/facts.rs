@@ -1,0 +1,211 @@
+//! What may be said of the letters of a stream: a set that grows, so that what several notes say is put together.
+
+use std::collections::BTreeMap;
+
+use crate::stream::NoteItem;
+
+/// Numbers in ranges, first and last, that do not touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    pub(super) fn has(&self, number: u64) -> bool {
+        self.0.range(..=number).next_back().is_some_and(|(_, &last)| number <= last)
+    }
+
+    /// Adds the numbers `first..=last`.
+    pub(super) fn add(&mut self, mut first: u64, mut last: u64) {
+        while let Some((&low, &high)) = self.0.range(..=last.saturating_add(1)).next_back()
+            && high.saturating_add(1) >= first
+        {
+            self.0.remove(&low);
+            (first, last) = (first.min(low), last.max(high));
+        }
+        self.0.insert(first, last);
+    }
+
+    /// Takes out the numbers below.
+    fn cut_below(&mut self, from: u64) {
+        while let Some(range) = self.0.first_entry()
+            && *range.key() < from
+        {
+            let last = range.remove();
+            if last >= from {
+                self.0.insert(from, last);
+            }
+        }
+    }
+
+    /// Takes out the range that begins with this number. Its last one.
+    fn take(&mut self, first: u64) -> Option<u64> {
+        self.0.remove(&first)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0.iter().map(|(&first, &last)| (first, last))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Which letters are done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Done {
+    /// All up to this one.
+    pub(super) low: u64,
+    pub(super) above: Ranges,
+    /// So many messages or settlements of letters above.
+    pub(super) parts: BTreeMap<u64, u32>,
+}
+
+impl Done {
+    pub(super) fn has(&self, number: u64) -> bool {
+        number <= self.low || self.above.has(number)
+    }
+
+    /// The letters `first..=last` are done.
+    pub(super) fn add(&mut self, first: u64, last: u64) {
+        while let Some((&number, _)) = self.parts.range(first..=last).next() {
+            self.parts.remove(&number);
+        }
+        if first > self.low.saturating_add(1) {
+            self.above.add(first, last);
+        } else {
+            self.is_to(last);
+        }
+    }
+
+    /// All up to this one are.
+    pub(super) fn is_to(&mut self, low: u64) {
+        self.low = self.low.max(low);
+        self.above.cut_below(self.low.saturating_add(1));
+        if let Some(last) = self.above.take(self.low.saturating_add(1)) {
+            self.low = last;
+        }
+        while let Some(part) = self.parts.first_entry()
+            && *part.key() <= self.low
+        {
+            part.remove();
+        }
+    }
+
+    /// So much of a letter is done.
+    pub(super) fn add_part(&mut self, number: u64, count: u32) {
+        if !self.has(number) {
+            self.parts.insert(number, count);
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.above.len() + self.parts.len()
+    }
+}
+
+/// Which messages were refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Refused {
+    /// Letters of which all were.
+    whole: Ranges,
+    /// Of others the messages from here to there.
+    some: BTreeMap<u64, Vec<(u32, u32)>>,
+    /// How many of these there are.
+    runs: usize,
+}
+
+impl Refused {
+    /// The messages `first..=last` of a letter were, which come behind those of it that were before.
+    pub(super) fn add(&mut self, number: u64, first: u32, last: u32) {
+        if self.whole.has(number) {
+            return;
+        }
+        let runs = self.some.entry(number).or_default();
+        match runs.last_mut() {
+            Some((_, end)) if end.checked_add(1) == Some(first) => *end = last,
+            _ => {
+                runs.push((first, last));
+                self.runs += 1;
+            }
+        }
+    }
+
+    /// All of the letters `first..=last` were.
+    pub(super) fn add_whole(&mut self, first: u64, last: u64) {
+        while let Some((&number, _)) = self.some.range(first..=last).next() {
+            self.forget(number);
+        }
+        self.whole.add(first, last);
+    }
+
+    /// So many messages are all that a letter has: if they were refused, it was.
+    pub(super) fn is_whole(&mut self, number: u64, messages: u32) -> bool {
+        let runs = self.some.get(&number);
+        let is_whole = runs.is_some_and(|it| matches!(it[..], [(0, last)] if last + 1 == messages));
+        if is_whole {
+            self.add_whole(number, number);
+        }
+        is_whole
+    }
+
+    pub(super) fn has(&self, number: u64, place: u32) -> bool {
+        let in_runs = |runs: &Vec<(u32, u32)>| {
+            runs.iter().any(|&(first, last)| (first..=last).contains(&place))
+        };
+        self.whole.has(number) || self.some.get(&number).is_some_and(in_runs)
+    }
+
+    fn forget(&mut self, number: u64) {
+        self.runs -= self.some.remove(&number).map_or(0, |runs| runs.len());
+    }
+
+    /// Nobody asks of the letters below.
+    pub(super) fn forget_below(&mut self, from: u64) {
+        self.whole.cut_below(from);
+        while let Some((&number, _)) = self.some.first_key_value()
+            && number < from
+        {
+            self.forget(number);
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.whole.len() + self.runs
+    }
+}
+
+/// What is to be said of the letters of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) done: Done,
+    pub(super) refused: Refused,
+}
+
+impl Facts {
+    /// How many [items](Self::items) there are.
+    pub(super) fn len(&self) -> usize {
+        self.done.len() + self.refused.len()
+    }
+
+    /// What a note says beside the low number.
+    pub(super) fn items(&self) -> Vec<NoteItem> {
+        let Self { done, refused } = self;
+        let above = done.above.iter().map(|(first, last)| NoteItem::Done { first, last });
+        let parts = done.parts.iter().map(|(&number, &count)| NoteItem::Part { number, count });
+        let whole = refused.whole.iter().map(|(first, last)| NoteItem::AllRefused { first, last });
+        let some = refused.some.iter().flat_map(|(&number, runs)| {
+            runs.iter().map(move |&(first, last)| NoteItem::Refused { number, first, last })
+        });
+        above.chain(parts).chain(whole).chain(some).collect()
+    }
+
+    /// Adds what a note says.
+    pub(super) fn add(&mut self, item: NoteItem) {
+        match item {
+            NoteItem::Done { first, last } => self.done.add(first, last),
+            NoteItem::Part { number, count } => self.done.add_part(number, count),
+            NoteItem::AllRefused { first, last } => self.refused.add_whole(first, last),
+            NoteItem::Refused { number, first, last } => self.refused.add(number, first, last),
+        }
+    }
+}
