@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use leveret_broker::Meta;
 use leveret_broker::command::{Answered, NumberedCommand};
 use leveret_broker::message::*;
+use leveret_log::Log as _;
 use leveret_node::CommandSender;
 use leveret_topology::{Homes, Topology, VhostId};
 use log::HandLog;
@@ -18,7 +19,8 @@ const NODES: usize = 2;
 /// Names that come and go, each with somebody who makes it and takes it away.
 const NAMES: usize = 3;
 
-/// What becomes of an exchange: who asks for the next change waits for the answer to the one before.
+/// What becomes of an exchange: who asks for the next change has the answer to the one before, or sees that it is made, and that it
+/// is on the disk, before whoever made it has the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Gone,
@@ -117,6 +119,13 @@ impl World {
             self.others.insert(me, index);
             return;
         }
+        let is_there = self.topology.exchange(vhost, &name(index)).is_some();
+        let is_stored = self.meta.log().durable() == self.meta.log().end();
+        self.phases[index] = match self.phases[index] {
+            Phase::Declared { .. } if is_there && is_stored => Phase::There,
+            Phase::Deleted { .. } if !is_there && is_stored => Phase::Gone,
+            phase => phase,
+        };
         self.phases[index] = match self.phases[index] {
             Phase::Gone => {
                 let by = self.asks(random, |reply| declare_exchange(vhost, reply, index));
