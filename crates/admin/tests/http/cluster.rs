@@ -44,6 +44,7 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
     let nodes = names.into_iter().zip(running).map(|(name, running)| NodeView {
         name: name.to_owned(),
         running,
+        encrypted: false,
         leads: Some(name) == leader,
         joins: false,
         why_not: (!running).then(|| "nobody answers".to_owned()),
@@ -245,7 +246,7 @@ impl Relay for ToLeading {
         self.0.bring(listener, Arrival { socket, ends });
         Box::pin(async move {
             near.set_nonblocking(true)?;
-            tokio::net::TcpStream::from_std(near)
+            tokio::net::TcpStream::from_std(near).map(Into::into)
         })
     }
 }
@@ -277,7 +278,7 @@ fn with_names(
     let config = Config::load(&Inputs { flags: vec![flag], ..Inputs::default() }).unwrap().config;
     let (stop, asked) = Stop::new();
     let (relay, totals) = (Arc::new(ToLeading(bringers.clone())), Arc::<Totals>::default());
-    let inside = Standby { about, stop, views, relay, totals, names };
+    let inside = Standby { about, stop, views, relay, link_tls: None, totals, names };
     let running = leveret_admin::standby(&config)(inside);
     let socket = leveret_config::files::ctl_socket(&config);
     Following { socket, running: Some(running.unwrap()), asked, _dir: dir }
