@@ -19,7 +19,7 @@ use leveret_replica::{
 use crate::disks::{Disks, NodeDisk, of_majority};
 use crate::formation::{KnownMembers, Linked, missing, refusal, why_not};
 use crate::groups::{GroupActions, Groups};
-use crate::identity::{Identity, IdentityError, Membership};
+use crate::identity::{Identity, IdentityError, KnownMember, Membership};
 use crate::status::{ClusterStatus, GroupRow, NodeRow, Standing, bound};
 
 pub use told::Remembered;
@@ -198,6 +198,8 @@ pub struct Cluster<D: Disk> {
     /// What each told last.
     statuses: BTreeMap<RaftId, NodeStatus>,
     disks: Disks,
+    /// Of nodes' disks, or of which nodes are there.
+    has_disk_news: bool,
     /// Members of group 0 whose names nobody has told.
     nameless: Vec<RaftId>,
     /// What each told last of its groups.
@@ -253,6 +255,7 @@ impl<D: Disk> Cluster<D> {
             linked: BTreeMap::new(),
             statuses: BTreeMap::new(),
             disks: Disks::default(),
+            has_disk_news: false,
             nameless: Vec::new(),
             told: BTreeMap::new(),
             heard_safe: None,
@@ -329,7 +332,7 @@ impl<D: Disk> Cluster<D> {
     /// One of them is not.
     pub fn unlinked(&mut self, id: RaftId) {
         self.linked.remove(&id);
-        self.tell_room();
+        self.has_disk_news = true;
         if let Phase::Member(groups) = &mut self.phase {
             let linked = &self.linked;
             groups.lose_sight(id, |id| linked.contains_key(&id));
@@ -359,7 +362,7 @@ impl<D: Disk> Cluster<D> {
                 let told = self.disks.heard(from, &linked.node.name, disk);
                 self.actions.told.extend(told.filter(|_| self.standing == Standing::Leads));
                 self.statuses.insert(from, *status);
-                self.tell_room();
+                self.has_disk_news = true;
                 self.found();
             }
         }
@@ -429,7 +432,7 @@ impl<D: Disk> Cluster<D> {
         let alarm = |it: &NodeStatus| it.numbers.disk_free_alarm;
         let is_news = alarm(&status) != alarm(&self.setup.status);
         self.setup.status = status;
-        self.tell_room();
+        self.has_disk_news = true;
         if is_news {
             self.tell_status();
         }
@@ -438,6 +441,7 @@ impl<D: Disk> Cluster<D> {
     /// All that is to be done now.
     #[must_use]
     pub fn take_actions(&mut self) -> ClusterActions<D> {
+        self.tell_room();
         self.look_at_disks();
         if matches!(self.phase, Phase::Member(_)) {
             self.follow_members();
@@ -515,8 +519,10 @@ impl<D: Disk> Cluster<D> {
     /// All that is known here of the cluster.
     pub fn status(&self) -> ClusterStatus {
         let membership = self.safe.membership.as_ref();
+        let deciders = self.deciders();
+        let row = |it: &KnownMember| self.node_row(&it.name, Some(it.raft_id), deciders.as_deref());
         let nodes = match membership {
-            Some(it) => it.members.iter().map(|it| self.node_row(&it.name, Some(it.raft_id))),
+            Some(it) => it.members.iter().map(row),
             None => return self.forming_status(),
         };
         let name_of = |id: RaftId| {
@@ -563,20 +569,26 @@ impl<D: Disk> Cluster<D> {
             own: self.safe.name.clone(),
             standing: self.standing.clone(),
             leader: None,
-            nodes: self.setup.listed.iter().map(|name| self.node_row(name, None)).collect(),
+            nodes: self.setup.listed.iter().map(|name| self.node_row(name, None, None)).collect(),
             groups: Vec::new(),
             repaired: 0,
             why: None,
         }
     }
 
-    fn node_row(&self, name: &str, raft_id: Option<RaftId>) -> NodeRow {
+    fn node_row(
+        &self,
+        name: &str,
+        raft_id: Option<RaftId>,
+        deciders: Option<&[RaftId]>,
+    ) -> NodeRow {
         let linked = self.linked_named(name);
         let is_own = name == self.safe.name;
         let raft_id = raft_id
             .or_else(|| linked.map(|it| it.node.raft_id))
             .or_else(|| is_own.then_some(self.safe.raft_id));
-        let joins = raft_id.is_some_and(|id| !self.decides(id));
+        let decides = |id: RaftId| deciders.is_none_or(|it| it.contains(&id));
+        let joins = raft_id.is_some_and(|id| !decides(id));
         let is_blank = self.safe.membership.is_none() && !is_own;
         let why_not = linked.filter(|_| is_blank).and_then(|it| why_not(it, &self.setup.listed));
         let status = if is_own {
@@ -623,21 +635,27 @@ impl<D: Disk> Cluster<D> {
         }
     }
 
-    /// The disks of the other nodes that are there, as they told last.
-    fn disks_of_others(&self) -> impl Iterator<Item = (RaftId, NodeDisk)> {
+    /// The disks of the other nodes that are there, as they told last, and of how many members in all.
+    fn disks_of_others(&self) -> (Vec<(RaftId, NodeDisk)>, usize) {
+        let deciders = self.deciders();
+        let decides = |id: RaftId| deciders.as_ref().is_none_or(|it| it.contains(&id));
         let here = self.statuses.iter().filter(|(id, _)| self.linked.contains_key(id));
-        let told = here.filter(|(id, _)| self.decides(**id));
-        told.map(|(id, status)| (*id, NodeDisk::of(&status.numbers)))
+        let told = here.filter(|(id, _)| decides(**id));
+        let told = told.map(|(id, status)| (*id, NodeDisk::of(&status.numbers))).collect();
+        let count = match &self.safe.membership {
+            Some(it) => it.members.iter().filter(|it| decides(it.raft_id)).count(),
+            None => self.setup.listed.len(),
+        };
+        (told, count)
     }
 
-    fn member_count(&self) -> usize {
-        let Some(membership) = &self.safe.membership else { return self.setup.listed.len() };
-        membership.members.iter().filter(|it| self.decides(it.raft_id)).count()
-    }
-
+    /// Once for all that came in a round: a status comes from each node each second.
     fn tell_room(&mut self) {
-        let count = self.member_count();
-        let others: Vec<_> = self.disks_of_others().map(|(_, disk)| disk).collect();
+        if !std::mem::take(&mut self.has_disk_news) {
+            return;
+        }
+        let (others, count) = self.disks_of_others();
+        let others: Vec<_> = others.into_iter().map(|(_, disk)| disk).collect();
         let own = NodeDisk::of(&self.setup.status.numbers);
         self.actions.room = Some(of_majority(own, &others, count));
     }
@@ -650,8 +668,9 @@ impl<D: Disk> Cluster<D> {
         let (mut others, mut count) = (Vec::new(), 0);
         // Nobody asks for more where there is room, and this is looked at in every turn.
         if leads && own.is_short() {
-            others.extend(self.disks_of_others().map(|(id, disk)| (id, disk, groups.lag_of(id))));
-            count = self.member_count();
+            let (disks, members) = self.disks_of_others();
+            others.extend(disks.into_iter().map(|(id, disk)| (id, disk, groups.lag_of(id))));
+            count = members;
         }
         let heir = self.disks.heir(leads, own, &others, count, self.now_ms);
         let name = heir.and_then(|id| Some(self.linked.get(&id)?.node.name.clone()));

@@ -151,8 +151,12 @@ impl<D: Disk> Groups<D> {
             return;
         }
         self.ticked_ms = Some(now_ms);
+        let takers = self.members.iter().filter(|it| it.takes_files()).count() as u64;
         for group in 0..self.members.len() as u64 {
-            self.with(group, |member| member.tick(now_ms));
+            self.with(group, |member| {
+                member.share_files(takers);
+                member.tick(now_ms);
+            });
         }
     }
 
@@ -413,9 +417,15 @@ impl<D: Disk> Groups<D> {
         self.members.iter().any(|it| it.members().0.has(MemberId(id.0)))
     }
 
-    /// Whether this member votes in all groups, as far as is known here.
-    pub(crate) fn is_voter(&self, id: RaftId) -> bool {
-        self.members.iter().all(|it| it.members().0.voters.contains(&MemberId(id.0)))
+    /// Who votes in all groups, as far as is known here. Groups are many and mostly have the same members.
+    pub(crate) fn voters(&self) -> Vec<RaftId> {
+        let mut all = self.members.iter().map(|it| &it.members().0.voters);
+        let first = all.next().map_or(&[][..], Vec::as_slice);
+        let mut found = first.to_vec();
+        for other in all.filter(|it| **it != first) {
+            found.retain(|id| other.contains(id));
+        }
+        found.into_iter().map(|id| RaftId(id.0)).collect()
     }
 
     /// The members of group 0, and the number of the batch as of which they are.

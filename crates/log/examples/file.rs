@@ -74,6 +74,9 @@ impl Disk for NoDisk {
     fn kept(&mut self) -> Result<Vec<FileName>, DiskError> {
         Ok(Vec::new())
     }
+    fn disown_now(&mut self) -> Result<(), DiskError> {
+        Ok(())
+    }
     fn remove_now(&mut self, _: FileName) -> Result<(), DiskError> {
         Ok(())
     }

@@ -498,6 +498,10 @@ pub trait Disk {
         let _ = of;
     }
 
+    /// Has all files of the log be as if they [came](Op::Receive) from another one, whatever is wrong with them, and no list of files be there: the
+    /// log has nothing any more. Interrupted, it is to be begun again: the list goes last, and misses what went before.
+    fn disown_now(&mut self) -> Result<(), DiskError>;
+
     /// Removes a file for good.
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError>;
 }

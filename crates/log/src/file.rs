@@ -267,6 +267,7 @@ pub struct FileLog<D> {
     lending: Lending,
     giving: give::Giving,
     point: point::Known,
+    mending: mend::Mending,
     /// What comes of another log's files.
     incoming: Option<Box<incoming::Incoming>>,
     /// Unless the log leads, or has no others.
@@ -283,8 +284,8 @@ pub struct FileLog<D> {
 pub enum Inspected<D> {
     /// All of it is there. It may be read, and is to be [settled](FileLog::settle) before it is written to.
     Whole(Box<FileLog<D>>, Report),
-    /// Something is damaged or missing, and it is to be gone on without that.
-    Damaged(D, Options),
+    /// Something is damaged or missing, and it is to be gone on without that: what a start that refuses damage would say.
+    Damaged(D, Options, OpenError),
 }
 
 impl<D: Disk> Inspected<D> {
@@ -295,7 +296,7 @@ impl<D: Disk> Inspected<D> {
                 log.each_holder(each);
                 Ok(())
             }
-            Self::Damaged(disk, _) => recover::each_named(disk, &mut each),
+            Self::Damaged(disk, ..) => recover::each_named(disk, &mut each),
         }
     }
 
@@ -306,7 +307,7 @@ impl<D: Disk> Inspected<D> {
     ) -> Result<(FileLog<D>, Report), OpenError> {
         let (mut log, report) = match self {
             Self::Whole(log, report) => (*log, report),
-            Self::Damaged(mut disk, options) => {
+            Self::Damaged(mut disk, options, _) => {
                 let (store, found, changes) = recover::repair(&mut disk, &options, progress)?;
                 let (log, report) = FileLog::of(disk, options, store, found);
                 (FileLog { changes, ..log }, report)
@@ -342,7 +343,7 @@ impl<D: Disk> FileLog<D> {
                 log.changes = changes;
                 Ok(Inspected::Whole(Box::new(log), report))
             }
-            recover::Inspected::Damaged => Ok(Inspected::Damaged(disk, options)),
+            recover::Inspected::Damaged(why) => Ok(Inspected::Damaged(disk, options, why)),
         }
     }
 
@@ -374,6 +375,7 @@ impl<D: Disk> FileLog<D> {
             lending: Lending::default(),
             giving: give::Giving::new(options.copies_bytes),
             point: point::Known::of(found.point),
+            mending: mend::Mending::default(),
             incoming: None,
             following: None,
             evicted: end,
@@ -516,8 +518,7 @@ impl<D: Disk> FileLog<D> {
                     }
                 }
                 Done::Cut(result) => drop(self.cut_done(token, result)),
-                // Whoever reads it next finds what is there.
-                Done::Mended(_) => {}
+                Done::Mended(result) => self.mending.written(token, result),
                 Done::PointSet(result) => self.point_set(token, result),
                 Done::Received(result) => self.received(token, result),
                 Done::Checked(result) => self.checked(token, result),

@@ -144,6 +144,11 @@ impl<A: FnMut(Deed) -> Result<(), DiskError>> Disk for AskingDisk<A> {
         self.disk.kept()
     }
 
+    fn disown_now(&mut self) -> Result<(), DiskError> {
+        (self.ask)(Deed::Remove)?;
+        self.disk.disown_now()
+    }
+
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
         (self.ask)(Deed::Remove)?;
         self.disk.remove_now(file)

@@ -623,7 +623,7 @@ fn what_is_refused() {
     }
     assert_eq!(follower.fetched(), None);
     follower.receive(manifest).unwrap();
-    let name = follower.wanted(1)[0];
+    let name = follower.wanted(1 << 20)[0];
     let piece = leader.piece(name).unwrap();
     for name in [
         PieceName { mark: name.mark + 1, ..name },

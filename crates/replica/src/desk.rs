@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use leveret_log::disk::{Disk, Point};
+use leveret_log::disk::{Disk, DiskError, Point};
 use leveret_log::file::{BatchCopy, NoBatch};
 use leveret_log::{BatchName, FileLog, Offset};
 
@@ -44,6 +44,8 @@ pub(crate) struct Reports {
     pub(crate) files: Given,
     /// Records that are damaged here.
     pub(crate) damaged: Vec<Offset>,
+    /// Records that were damaged, and are as they were again; or what kept one from that.
+    pub(crate) mended: Vec<(Offset, Result<(), DiskError>)>,
     /// Its shard is to have a turn.
     pub(crate) wants_turn: bool,
     /// It makes no batches of what its shard does as long as this is the pause.
@@ -62,6 +64,7 @@ impl Reports {
             && self.made.is_empty()
             && self.read.is_empty()
             && self.damaged.is_empty()
+            && self.mended.is_empty()
             && self.files.is_empty()
     }
 
@@ -69,6 +72,7 @@ impl Reports {
         self.made.extend(more.made);
         self.read.extend(more.read);
         self.damaged.extend(more.damaged);
+        self.mended.extend(more.mended);
         self.files.add(more.files);
         self.stored = more.stored.or(self.stored);
         self.point = more.point.or(self.point);

@@ -173,12 +173,19 @@ impl Lent {
     }
 
     /// Takes records as other members have them.
-    fn mend<D: Disk>(&mut self, mended: Vec<(Offset, Option<Bytes>)>, log: &mut FileLog<D>) {
+    fn mend<D: Disk>(
+        &mut self,
+        mended: Vec<(Offset, Option<Bytes>)>,
+        log: &mut FileLog<D>,
+        reports: &mut Reports,
+    ) {
         for (at, bytes) in mended {
             self.mending.remove(&at);
             let mended = bytes.and_then(|bytes| log.mend(at, &bytes).ok());
-            if mended.is_none() {
-                self.lost.insert(at);
+            match mended {
+                None => _ = self.lost.insert(at),
+                Some(Mended::InMemory) => reports.mended.push((at, Ok(()))),
+                Some(Mended::OnDisk | Mended::Needless) => {}
             }
             // The log tells of what it did.
             if mended.is_none_or(|mended| mended == Mended::Needless) {
@@ -204,7 +211,8 @@ impl Lent {
             let made = result.and_then(|()| log.sync_made().map_err(|error| error.to_string()));
             made.err().into_iter().for_each(|error| _ = failed.get_or_insert(error));
         }
-        self.mend(orders.mended, log);
+        self.mend(orders.mended, log, &mut reports);
+        reports.mended.extend(log.take_mended());
         orders.point.into_iter().for_each(|point| log.set_point(point));
         // Once for each batch that all agree upon: a later point may do.
         if log.wants_point() && self.point_asked != orders.agreed {

@@ -40,8 +40,8 @@ use crate::replica::{GroupFacts, NotNow, Replica, Settings};
 pub use contents::Content;
 use contents::Telling;
 use lent::LentLog;
-use opening::open;
-use refill::{Giving, Taking};
+use opening::begin;
+use refill::{Giving, SHARES, Taking};
 use repair::Repairs;
 use sending::Sending;
 use unwritten::{UNWRITTEN_MAX, Unwritten};
@@ -177,6 +177,8 @@ pub struct Member<D: Disk> {
     reopening: Option<Reopening<D>>,
     giving: Giving,
     taking: Option<Taking>,
+    /// Its share of the bytes that may be asked for.
+    share: u64,
     /// What was told of: it lacks something.
     has_told_lack: bool,
     tasks: Tasks,
@@ -218,7 +220,8 @@ impl<D: Disk> Member<D> {
     ) -> Result<(Self, Report), MemberError> {
         let word = word.ok_or(MemberError::Forgotten)?;
         let options = Options { until: None, begins_behind: Some(point.at), ..options };
-        let (log, report) = open(disk, &options, BatchName::NONE)?;
+        let has_others = point.members.voters.iter().any(|it| *it != id);
+        let (log, report, damage) = begin(disk, &options, has_others)?;
         let found = log.point();
         if found.number < point.at.number || found.term < point.at.term {
             return Err(MemberError::OtherGroup { found, point: point.at });
@@ -256,6 +259,8 @@ impl<D: Disk> Member<D> {
             reopening: None,
             giving: Giving::default(),
             taking: None,
+            // Until it is known how many there are.
+            share: settings.files_bytes / SHARES,
             has_told_lack: false,
             tasks: Tasks::default(),
             kept: Ticket(0),
@@ -274,6 +279,12 @@ impl<D: Disk> Member<D> {
             telling: None,
             actions: MemberActions::default(),
         };
+        if let Some(damage) = damage {
+            member.actions.told.push(format!(
+                "this node's log is damaged: {damage}. It counts as lost, and is had from the other members again, but for what is whole of its \
+                 files"
+            ));
+        }
         member.hold();
         member.absorb(output);
         member.go_on();
@@ -391,6 +402,7 @@ impl<D: Disk> Member<D> {
             wants_point,
             read,
             damaged,
+            mended,
             files,
             wants_turn,
             pause,
@@ -418,6 +430,7 @@ impl<D: Disk> Member<D> {
             return self.fail(failed);
         }
         self.want_records(damaged);
+        self.have_mended(mended);
         self.repair();
         self.go_on();
         // Only what the replica has heard of is its log.

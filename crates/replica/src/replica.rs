@@ -36,6 +36,9 @@ pub struct Settings {
     /// Bytes of files that a leader keeps as they are as some member lacks their batches. Others keep the newest of a
     /// sixteenth of it. Who lacks more gets a snapshot.
     pub held_bytes: u64,
+    /// Bytes of files that members on one node have asked for and not written, all groups together: they share the line to it with
+    /// batches.
+    pub files_bytes: u64,
 }
 
 impl Default for Settings {
@@ -46,6 +49,7 @@ impl Default for Settings {
             append_batches: 64,
             appends: 64,
             held_bytes: 1 << 30,
+            files_bytes: 16 << 20,
         }
     }
 }

@@ -245,3 +245,22 @@ fn answers_that_nobody_asked_for() {
     let read = world.read(4);
     assert!(read == Ok(record(4)) || matches!(read, Err(ReadError::Damaged { .. })), "{read:?}");
 }
+
+/// What came is counted when it is the record, and is where that was.
+#[test]
+fn what_is_not_repaired_is_not_counted() {
+    let mut world = World::new();
+    let leader = world.leader;
+    world.flip(leader, 4, 10);
+    world.away = Some(leader);
+    world.log().fetch(&[Offset::new(4)]);
+    let other = RecordLetter::Found { at: Offset::new(4), bytes: Some(vec![0; 201].into()) };
+    for _ in 0..30 {
+        world.turn();
+        for from in world.others() {
+            world.members[leader].record(MemberId(from as u64 + 1), other.clone());
+        }
+    }
+    assert!(matches!(world.log().read(Offset::new(4)), Err(ReadError::Damaged { .. })));
+    assert_eq!(world.members[leader].repaired(), 0);
+}

@@ -12,6 +12,7 @@
 //! - [`standby`]: clients of this node, while another one leads. [`relay`]: their bytes, there and back.
 //! - [`names`]: a copy of the names, on a node that follows.
 //! - [`view`]: what this node knows of the cluster, for those who ask.
+//! - [`whole`]: files that are written whole or not at all. [`workers`]: work that takes long, a few pieces at a time.
 //!
 //! A node that is alone has nothing of this: no thread, no socket. See `docs/decisions/0062-one-node-leads-all-groups.md`.
 
@@ -27,6 +28,8 @@ mod numbers;
 pub(crate) mod relay;
 pub mod standby;
 pub mod view;
+mod whole;
+mod workers;
 
 pub(crate) use bell::{Bell, Rung};
 pub(crate) use driver::refuse_of_a_member;

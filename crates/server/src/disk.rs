@@ -686,6 +686,22 @@ impl Disk for RealDisk {
         digests::keep(&self.dir, of);
     }
 
+    fn disown_now(&mut self) -> Result<(), DiskError> {
+        let mut disown = || {
+            self.touch()?;
+            for entry in std::fs::read_dir(&self.dir)? {
+                let entry = entry?;
+                if let Some(name) = entry.file_name().to_str().and_then(FileName::parse) {
+                    std::fs::rename(entry.path(), self.dir.join(name.coming()))?;
+                }
+            }
+            sync_dir(&self.dir)?;
+            digests::keep(&self.dir, &[]);
+            List::forget(&self.dir)
+        };
+        disown().map_err(|error| not_written(&error))
+    }
+
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
         self.touch().map_err(|error| failed(&error))?;
         self.list.lock().strike(file)?;

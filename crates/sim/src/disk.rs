@@ -145,6 +145,10 @@ impl Disk for StepDisk {
         self.disk.keep_digests(of);
     }
 
+    fn disown_now(&mut self) -> Result<(), DiskError> {
+        self.disk.disown_now()
+    }
+
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
         self.disk.remove_now(file)
     }

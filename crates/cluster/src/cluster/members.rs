@@ -33,8 +33,9 @@ impl<D: Disk> Cluster<D> {
             return Err(ForgetError::TooFew);
         }
         // Who learns agrees upon nothing.
+        let voters = groups.voters();
         let left = membership.members.iter().map(|it| it.raft_id);
-        let left: Vec<_> = left.filter(|it| *it != id && groups.is_voter(*it)).collect();
+        let left: Vec<_> = left.filter(|it| *it != id && voters.contains(it)).collect();
         let (here, of) = (left.iter().filter(|id| is_here(**id)).count(), left.len());
         if here <= of / 2 {
             return Err(ForgetError::NoMajority { here, of });
@@ -140,11 +141,11 @@ impl<D: Disk> Cluster<D> {
         }
     }
 
-    /// Whether a member's copies and votes count: not those of one that joins.
-    pub(super) fn decides(&self, id: RaftId) -> bool {
+    /// The members whose copies and votes count: not one that joins. None as long as there are no groups: then all do.
+    pub(super) fn deciders(&self) -> Option<Vec<RaftId>> {
         match &self.phase {
-            Phase::Member(groups) => groups.is_voter(id),
-            _ => true,
+            Phase::Member(groups) => Some(groups.voters()),
+            _ => None,
         }
     }
 }

@@ -6,7 +6,7 @@ mod node;
 mod world;
 
 use leveret_cluster::Standing;
-use node::{Plants, SHARDS};
+use node::{FILES_BYTES, Plants, SHARDS};
 use world::World;
 
 /// What goes wrong on purpose is found by one of so many seeds.
@@ -120,8 +120,9 @@ fn leads(seed: u64, plants: Plants) -> World {
     world.calm();
     assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
     all_confirm(&mut world, seed);
-    let leader = world.leader().unwrap();
-    assert!(world.nodes[leader].gives(world.now_ms), "seed {seed}");
+    // Who was told to stop just before is there again, too.
+    let gives = |it: &World| it.leader().is_some_and(|at| it.nodes[at].gives(it.now_ms));
+    assert!(world.run_until(2_000, gives), "seed {seed}: {}", world.picture());
     world
 }
 
@@ -148,6 +149,38 @@ fn leads_with_copies(seed: u64, plants: Plants) {
     world.calm();
     assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
     all_confirm(&mut world, seed);
+}
+
+/// The same, while the logs of one node are damaged again and again: what it lacks it has from the others.
+fn leads_with_damage(seed: u64, plants: Plants) -> World {
+    let mut world = rough(seed, plants);
+    world.nodes.iter_mut().for_each(|it| it.lets_names_go = false);
+    let at = world.dice.below(world.nodes.len() as u64) as usize;
+    for _ in 0..1_500 {
+        world.trouble();
+        if world.dice.one_in(150) {
+            let has_power = world.dice.one_in(2);
+            world.end(at, has_power, 10);
+            world.nodes[at].damage();
+        }
+        world.step();
+    }
+    world.calm();
+    assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
+    all_confirm(&mut world, seed);
+    let last = world.lasts();
+    assert!(world.run_until(15_000, |it| it.all_have(&last)), "seed {seed}: {}", world.picture());
+    world
+}
+
+#[test]
+fn a_damaged_log_is_had_from_the_others() {
+    let found = (0..16).map(|seed| {
+        let world = leads_with_damage(seed, Plants::default());
+        world.told.iter().filter(|it| it.contains("this node's log is damaged")).count()
+    });
+    let found = found.sum::<usize>();
+    assert!(found > 30, "{found} logs were found damaged");
 }
 
 #[test]
@@ -456,6 +489,24 @@ fn lost_nodes_are_replaced() {
         (replaced, refilled) = (replaced + world.replaced, refilled + has_files.count());
     }
     assert!(replaced > 20 && refilled > 20, "{replaced} replaced, {refilled} got files");
+}
+
+/// A node that gets the files of all its groups asks for no more at a time than one group might.
+#[test]
+fn all_groups_share_what_is_asked_for() {
+    let mut world = World::new(3, 1);
+    assert!(world.run_until(5_000, |it| it.leader().is_some()));
+    world.run_ms(20_000);
+    let at = (world.leader().unwrap() + 1) % 3;
+    world.end(at, true, 10);
+    world.nodes[at].lose_logs();
+    world.run_ms(500);
+    let last = world.lasts();
+    assert!(world.run_until(10_000, |it| it.all_have(&last)), "{}", world.picture());
+    let refills = world.told.iter().filter(|it| it.contains("it gets all of that node's files"));
+    assert!(refills.count() > SHARDS as usize, "{:?}", world.told);
+    let most = world.asked_most;
+    assert!(most > FILES_BYTES / 4 && most <= FILES_BYTES, "{most} bytes were asked for at once");
 }
 
 /// A cluster of three whose third node is lost.

@@ -25,6 +25,9 @@ use crate::dice::Dice;
 /// Groups of queues.
 pub(crate) const SHARDS: u32 = 2;
 
+/// Bytes of files that a node may have asked for.
+pub(crate) const FILES_BYTES: u64 = 8 << 10;
+
 /// A tenth of what a program has, so that a world is short.
 const SETTINGS: Settings = Settings {
     tick_ms: 20,
@@ -33,6 +36,7 @@ const SETTINGS: Settings = Settings {
     appends: 64,
     // What is older who is new gets as files.
     held_bytes: 1 << 14,
+    files_bytes: FILES_BYTES,
 };
 
 /// Who is there at most.
@@ -240,6 +244,32 @@ impl Node {
 
     pub(crate) fn has_copy(&self) -> bool {
         self.copy.is_some()
+    }
+
+    /// The log of a group is damaged while nobody reads it: a bit of a file's beginning, a file that is gone, or the list of files.
+    pub(crate) fn damage(&mut self) {
+        assert!(self.process.is_none());
+        let disks = self.disks.lock().unwrap();
+        let logs: Vec<_> = disks.iter().filter(|it| *it.0 != DiskOwner::Words).collect();
+        let Some((_, disk)) = logs.get(self.dice.below(logs.len().max(1) as u64) as usize) else {
+            return;
+        };
+        let files = disk.files();
+        let Some((file, len)) = files.get(self.dice.below(files.len().max(1) as u64) as usize)
+        else {
+            return;
+        };
+        match self.dice.below(5) {
+            0 => disk.lose(*file),
+            1 => disk.damage_list(),
+            _ => disk.flip(*file, self.dice.below(160.min(*len)), self.dice.below(8) as u8),
+        }
+    }
+
+    /// The logs are gone, and nothing else.
+    pub(crate) fn lose_logs(&mut self) {
+        assert!(self.process.is_none());
+        self.disks.lock().unwrap().retain(|owner, _| *owner == DiskOwner::Words);
     }
 
     /// A wiped machine.

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leveret_cluster::{ClusterActions, Identity, NodeRow, Standing};
+use leveret_cluster::{ClusterActions, ClusterStatus, GroupRow, Identity, NodeRow, Standing};
 use leveret_link::hello::{Handshake, Members as _, Peer, RaftId, Secret, Urgency};
 use leveret_link::letters::NodeLetter;
 use leveret_log::Offset;
 use leveret_log::disk::{Faults, SimDisk};
+use leveret_replica::Refill;
 
 use crate::dice::Dice;
 use crate::node::{Confirmed, Node};
@@ -46,6 +47,9 @@ pub(crate) struct World {
     pub(crate) told: Vec<String>,
     /// For so long somebody gave out.
     pub(crate) given_ms: u64,
+    /// Bytes of files that each has asked for and that were not given, and the most there ever were.
+    asked_bytes: BTreeMap<usize, u64>,
+    pub(crate) asked_most: u64,
 }
 
 /// A node that is lost for good.
@@ -91,6 +95,8 @@ impl World {
             refused: BTreeSet::new(),
             told: Vec::new(),
             given_ms: 0,
+            asked_bytes: BTreeMap::new(),
+            asked_most: 0,
         }
     }
 
@@ -167,7 +173,7 @@ impl World {
         for (id, letter) in actions.send {
             let is_to = |to: &usize| self.linked_as.get(&(at, *to)) == Some(&id);
             let Some(to) = (0..self.nodes.len()).find(is_to) else { continue };
-            let Some(epoch) = self.views.get(&(at, to)) else { continue };
+            let Some(epoch) = self.views.get(&(at, to)).copied() else { continue };
             if self.is_rough && self.dice.one_in(20) {
                 continue;
             }
@@ -181,8 +187,9 @@ impl World {
                 true => self.dice.below(30),
                 false => 0,
             };
+            self.count_files(at, to, &letter);
             self.count += 1;
-            let way = OnItsWay { from: at, to, epoch: *epoch, letter };
+            let way = OnItsWay { from: at, to, epoch, letter };
             self.letters.insert((self.now_ms + late, self.count), way);
         }
         let is_stopping = self.nodes[at].process.as_ref().is_some_and(|it| it.stops_ms.is_some());
@@ -190,6 +197,22 @@ impl World {
             self.end(at, true, 100);
         } else if actions.must_restart {
             self.end(at, true, 10);
+        }
+    }
+
+    fn count_files(&mut self, from: usize, to: usize, letter: &NodeLetter) {
+        let NodeLetter::Refill { refill, .. } = letter else { return };
+        match refill {
+            Refill::WantPieces(names) => {
+                let asked = self.asked_bytes.entry(from).or_default();
+                *asked += names.iter().map(|it| u64::from(it.len)).sum::<u64>();
+                self.asked_most = self.asked_most.max(*asked);
+            }
+            Refill::Piece(piece) => {
+                let asked = self.asked_bytes.entry(to).or_default();
+                *asked = asked.saturating_sub(piece.name.len.into());
+            }
+            _ => {}
         }
     }
 
@@ -513,6 +536,27 @@ impl World {
             _ => false,
         };
         (0..self.nodes.len()).all(follows).then_some(leader)
+    }
+
+    /// The last batch of each group at the node that leads.
+    pub(crate) fn lasts(&self) -> Vec<u64> {
+        let status = self.leader_status();
+        status.map_or_else(Vec::new, |it| it.groups.iter().map(|it| it.last).collect())
+    }
+
+    /// Whether all members have these batches of each group.
+    pub(crate) fn all_have(&self, lasts: &[u64]) -> bool {
+        let Some(status) = self.leader_status() else { return false };
+        let others = self.nodes.len() - 1;
+        let has = |(row, last): (&GroupRow, &u64)| {
+            row.matched.iter().filter(|it| it.1 >= *last).count() == others
+        };
+        status.groups.len() == lasts.len() && status.groups.iter().zip(lasts).all(has)
+    }
+
+    fn leader_status(&self) -> Option<ClusterStatus> {
+        let process = self.nodes[self.leader()?].process.as_ref()?;
+        Some(process.cluster.status())
     }
 
     /// How far each group has confirmed: names go meanwhile, so a count of them says nothing.

@@ -2,6 +2,7 @@
 
 mod any;
 mod nodes;
+mod noise;
 
 use std::fmt::Write as _;
 
@@ -240,43 +241,12 @@ fn golden_lines() -> Vec<Letter> {
     lines.map(parse).collect()
 }
 
-/// What a letter may take in memory for each of its bytes: a table's entry of two bytes takes some 60, and lists grow.
-const FACTOR: u64 = 100;
-
-/// Damaged letters, and letters of noise: they are read or refused, and take what their bytes pay for.
 #[test]
-fn noise() {
-    let golden = golden_lines();
-    for seed in 0..30_000_u64 {
-        let mut any = Seeded::new(seed);
-        let Letter { envelope: Envelope { mut kind, .. }, payload } =
-            golden[any.below(golden.len())].clone();
-        let mut bytes = payload.to_vec();
-        match any.below(4) {
-            0 => {
-                kind = Kind::new(Class::ALL[any.below(3)], any.next() as u8);
-                bytes = (0..any.below(200)).map(|_| any.next() as u8).collect();
-            }
-            1 => bytes.truncate(any.below(bytes.len() + 1)),
-            2 => kind = Kind::new(Class::Letters, any.next() as u8),
-            _ => {}
-        }
-        for _ in 0..any.below(4) {
-            if let Some(last) = bytes.len().checked_sub(1) {
-                let at = any.below(last + 1);
-                bytes[at] = [any.next() as u8, 0xff, 0x80, 0][any.below(4)];
-            }
-        }
-        let len = bytes.len() as u64;
-        let payload = split(&Bytes::from(bytes).into(), &mut any);
-        let before = counting::allocated_bytes();
-        let came = read(&letter(kind, payload), |_| Gate::open());
-        let taken = counting::allocated_bytes() - before;
-        assert!(taken <= 1024 + FACTOR * len, "seed {seed}: {taken} bytes for {len}: {came:?}");
-        if let Ok(came) = came {
-            write(&came).expect("what came can go");
-        }
-    }
+fn damage_and_noise() {
+    let read = |letter: &Letter| read(letter, |_| Gate::open());
+    noise::check(&golden_lines(), Class::Letters, read, |came| {
+        write(came).expect("what came can go");
+    });
 }
 
 /// Each letter cut at each byte, and with a byte more.

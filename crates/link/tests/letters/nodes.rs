@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::num::NonZeroU128;
 
 use bytes::Bytes;
-use leveret_counting as counting;
 use leveret_link::frame::{Class, Envelope, Kind, Letter};
 use leveret_link::hello::{ClusterId, RaftId, Urgency};
 use leveret_link::letters::{
@@ -20,7 +19,7 @@ use leveret_replica::{
 use leveret_topology::GroupId;
 
 use crate::any::Seeded;
-use crate::{FACTOR, split};
+use crate::{noise, split};
 
 fn write(letter: &NodeLetter) -> Letter {
     letter.write(&mut Writer::default())
@@ -301,38 +300,9 @@ fn letters_of_others() {
     assert!(error.ends_with("group 65536, which cannot be"), "{error}");
 }
 
-/// Damaged letters, and letters of noise: they are read or refused, and take what their bytes pay for.
 #[test]
-fn noise() {
-    let golden = golden_lines();
-    for seed in 0..30_000_u64 {
-        let mut any = Seeded::new(seed);
-        let Letter { envelope: Envelope { mut kind, .. }, payload } =
-            golden[any.below(golden.len())].clone();
-        let mut bytes = payload.to_vec();
-        match any.below(4) {
-            0 => {
-                kind = Kind::new(Class::ALL[any.below(3)], any.next() as u8);
-                bytes = (0..any.below(200)).map(|_| any.next() as u8).collect();
-            }
-            1 => bytes.truncate(any.below(bytes.len() + 1)),
-            2 => kind = Kind::new(Class::Batches, any.next() as u8),
-            _ => {}
-        }
-        for _ in 0..any.below(4) {
-            if let Some(last) = bytes.len().checked_sub(1) {
-                let at = any.below(last + 1);
-                bytes[at] = [any.next() as u8, 0xff, 0x80, 0][any.below(4)];
-            }
-        }
-        let len = bytes.len() as u64;
-        let payload = split(&Bytes::from(bytes).into(), &mut any);
-        let before = counting::allocated_bytes();
-        let came = read(kind, payload);
-        let taken = counting::allocated_bytes() - before;
-        assert!(taken <= 1024 + FACTOR * len, "seed {seed}: {taken} bytes for {len}: {came:?}");
-        if let Ok(came) = came {
-            assert_eq!(NodeLetter::read(&write(&came)).unwrap(), came);
-        }
-    }
+fn damage_and_noise() {
+    noise::check(&golden_lines(), Class::Batches, NodeLetter::read, |came| {
+        assert_eq!(NodeLetter::read(&write(came)).unwrap(), *came);
+    });
 }

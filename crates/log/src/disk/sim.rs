@@ -898,6 +898,19 @@ impl Disk for SimDisk {
         self.world().digests.retain(|file, _| of.contains(file));
     }
 
+    fn disown_now(&mut self) -> Result<(), DiskError> {
+        let mut world = self.world();
+        for (name, file) in std::mem::take(&mut world.files) {
+            world.coming.insert(name, File { bytes: file.bytes, ..File::default() });
+        }
+        world.digests.clear();
+        world.roster.clear();
+        world.safe_roster.clear();
+        world.arriving.clear();
+        (world.floor, world.point, world.list) = (Floor::default(), None, List::Lost);
+        Ok(())
+    }
+
     fn remove_now(&mut self, file: FileName) -> Result<(), DiskError> {
         let mut world = self.world();
         world.strike(file)?;

@@ -282,7 +282,7 @@ impl<D: Disk> FileLog<D> {
         self.space.check();
     }
 
-    /// Pieces to be asked for now, so that what was asked for and is not written yet is about `most` bytes.
+    /// Pieces to be asked for now, so that what was asked for and is not written yet is `most` bytes.
     pub fn wanted(&mut self, most: u64) -> Vec<PieceName> {
         let Some(incoming) = self.incoming.as_mut().filter(|it| it.damaged().is_none()) else {
             return Vec::new();
@@ -294,15 +294,17 @@ impl<D: Disk> FileLog<D> {
         let written = incoming.writes.values().map(|it| u64::from(it.len));
         let under_way = under_way.chain(written).fold(0, u64::saturating_add);
         let mut left = most.saturating_sub(under_way);
+        let piece = most.min(PIECE_MAX.into());
         let mut wanted = Vec::new();
         for it in &mut incoming.files {
             let State::Comes { here, asked } = &mut it.state else { continue };
             while left > 0 {
-                let gap = here.gap(asked, it.of.len, PIECE_MAX.into());
-                let Some((position, end)) = gap else { break };
-                asked.add(position, end);
+                let Some((position, end)) = here.gap(asked, it.of.len, piece) else { break };
                 let len = end.saturating_sub(position);
-                left = left.saturating_sub(len);
+                // Smaller ones would be ever more.
+                let Some(rest) = left.checked_sub(len) else { return wanted };
+                asked.add(position, end);
+                left = rest;
                 let (file, mark) = (it.of.file, it.of.heading.mark);
                 wanted.push(PieceName { file, mark, position, len: len as u32 });
             }

@@ -4,10 +4,27 @@
 //! crash in between leaves what was damaged damaged. Where the index is damaged, too, they stay in memory until they are read.
 
 use bytes::Bytes;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
 
 use super::{FileLog, submit};
 use crate::Offset;
-use crate::disk::{Disk, Op};
+use crate::disk::{Disk, DiskError, Op, Token};
+
+/// Records on their way to their places.
+#[derive(Debug, Default)]
+pub(super) struct Mending {
+    under_way: HashMap<Token, Offset, FixedState>,
+    done: Vec<(Offset, Result<(), DiskError>)>,
+}
+
+impl Mending {
+    /// A record was written to its place, or could not be.
+    pub(super) fn written(&mut self, token: Token, result: Result<(), DiskError>) {
+        let at = self.under_way.remove(&token);
+        self.done.extend(at.map(|at| (at, result)));
+    }
+}
 
 /// What became of a damaged record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +56,13 @@ impl<D: Disk> FileLog<D> {
         let place = self.fetch.mend(at, bytes, &self.store).map_err(|()| OtherBytes(at))?;
         let Some((file, position)) = place else { return Ok(Mended::InMemory) };
         let op = Op::Mend { file, position, bytes: bytes.clone() };
-        submit(&mut self.disk, &mut self.next_token, op);
+        let token = submit(&mut self.disk, &mut self.next_token, op);
+        self.mending.under_way.insert(token, at);
         Ok(Mended::OnDisk)
+    }
+
+    /// What was written to its place since the last call, and what could not be: the next who reads that finds it damaged.
+    pub fn take_mended(&mut self) -> Vec<(Offset, Result<(), DiskError>)> {
+        std::mem::take(&mut self.mending.done)
     }
 }

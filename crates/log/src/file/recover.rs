@@ -193,8 +193,8 @@ pub(super) struct Found {
 pub(super) enum Inspected {
     /// All of it.
     Whole(Box<(Store, Found, Changes)>),
-    /// Something is damaged, and it is to be gone on without it.
-    Damaged,
+    /// Something is damaged or missing, and it is to be gone on without it.
+    Damaged(OpenError),
 }
 
 /// What is to be done before the log is used: what it builds on is made safe, and what it does not need goes.
@@ -253,13 +253,13 @@ pub(super) fn inspect<D: Disk>(
 ) -> Result<Inspected, OpenError> {
     let on_damage = options.on_damage;
     let known = Known::of(disk)?;
-    let is_lost = known.missing().next().is_some();
+    let lost = known.missing().next().map(|it| OpenError::Missing { file: it.file, len: it.len });
     if on_damage == OnDamage::Refuse {
         if let Roster::Damaged(_, what) = &known.roster {
             return Err(OpenError::List { what: what.clone() });
         }
-        if let Some(lost) = known.missing().next() {
-            return Err(OpenError::Missing { file: lost.file, len: lost.len });
+        if let Some(lost) = lost {
+            return Err(lost);
         }
     }
     let uses_digests = options.digests && on_damage == OnDamage::Aside;
@@ -271,17 +271,21 @@ pub(super) fn inspect<D: Disk>(
         read => read,
     };
     match read {
-        Err(OpenError::Damaged { .. }) if on_damage == OnDamage::Aside => Ok(Inspected::Damaged),
+        Err(why @ OpenError::Damaged { .. }) if on_damage == OnDamage::Aside => {
+            Ok(Inspected::Damaged(why))
+        }
         Ok((_, Found { report: Report { list: Some(what), .. }, .. }, _))
             if on_damage == OnDamage::Refuse =>
         {
             Err(OpenError::List { what })
         }
-        Ok(_) if is_lost => Ok(Inspected::Damaged),
-        Ok((store, found, mut changes)) => {
-            changes.digested = options.digests.then(|| store.segments.digested());
-            Ok(Inspected::Whole(Box::new((store, found, changes))))
-        }
+        Ok((store, found, mut changes)) => match lost {
+            Some(lost) => Ok(Inspected::Damaged(lost)),
+            None => {
+                changes.digested = options.digests.then(|| store.segments.digested());
+                Ok(Inspected::Whole(Box::new((store, found, changes))))
+            }
+        },
         Err(error) => Err(error),
     }
 }

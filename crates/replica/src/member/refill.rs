@@ -23,8 +23,11 @@ use crate::files::{Given, Refill, Wanted};
 use crate::members::MemberId;
 use crate::replica::NotNow;
 
-/// Bytes that were asked for, and are not written.
-const WINDOW: u64 = 4 << 20;
+/// What a member has of the bytes that may be asked for before it hears how many others take files.
+pub(super) const SHARES: u64 = 64;
+
+/// The bytes that may be asked for are so many shares at least: one more has one at once.
+const SHARES_MIN: u64 = 4;
 
 /// Pieces that wait for one member, at most.
 const ASKED_MAX: usize = 64;
@@ -107,6 +110,16 @@ impl Taking {
 }
 
 impl<D: Disk> Member<D> {
+    /// Whether it takes files in place of its log.
+    pub fn takes_files(&self) -> bool {
+        self.taking.is_some()
+    }
+
+    /// So many members on this node take files, and share what may be asked for ([`Settings::files_bytes`](crate::Settings)).
+    pub fn share_files(&mut self, count: u64) {
+        self.share = self.settings.files_bytes / count.max(SHARES_MIN);
+    }
+
     /// Another member says something of files. Who says what cannot be is not heard.
     pub fn refill(&mut self, from: MemberId, refill: Refill) {
         if self.is_out() {
@@ -355,7 +368,7 @@ impl<D: Disk> Member<D> {
             return;
         }
         let Some(point) = log.arrived().and_then(changes::of_log) else {
-            let names = log.wanted(WINDOW);
+            let names = log.wanted(self.share);
             if !names.is_empty() {
                 let from = taking.from;
                 self.say(from, Refill::WantPieces(names));

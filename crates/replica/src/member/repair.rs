@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use leveret_log::disk::Disk;
+use leveret_log::disk::{Disk, DiskError};
 use leveret_log::{FileLog, Log as _, Offset};
 
 use super::Member;
@@ -105,7 +105,8 @@ impl<D: Disk> Member<D> {
         self.go_on();
     }
 
-    /// Records that were damaged on its disk since it was opened, and were had from others.
+    /// Records that were damaged on its disk since it was opened, and are as they were again: had from others, and written, or read where
+    /// their place is not known.
     pub fn repaired(&self) -> u64 {
         self.repairs.repaired
     }
@@ -117,13 +118,24 @@ impl<D: Disk> Member<D> {
         }
     }
 
+    /// The lent log has these as they were again, or could not write them.
+    pub(super) fn have_mended(&mut self, mended: Vec<(Offset, Result<(), DiskError>)>) {
+        for (at, result) in mended {
+            match result {
+                Ok(()) => self.repairs.repaired += 1,
+                Err(why) => self.actions.told.push(format!(
+                    "the record at {at} could not be written to its place: {why}. It is had from another member again when it is read next"
+                )),
+            }
+        }
+    }
+
     fn answer(&mut self, to: MemberId, at: Offset, bytes: Option<Bytes>) {
         self.actions.records.push((to, RecordLetter::Found { at, bytes }));
     }
 
     fn has_record(&mut self, from: MemberId, at: Offset, bytes: Bytes) {
         self.repairs.wanted.remove(&at);
-        self.repairs.repaired += 1;
         self.actions.told.push(format!(
             "the record at {at} is damaged on this node's disk: it is had from member {from}, and is being repaired"
         ));

@@ -13,6 +13,7 @@ pub(super) const SETTINGS: Settings = Settings {
     append_batches: 1,
     appends: 64,
     held_bytes: u64::MAX,
+    files_bytes: 16 << 20,
 };
 
 pub(super) fn id(number: u64) -> MemberId {

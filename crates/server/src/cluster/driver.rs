@@ -3,9 +3,7 @@
 //! One task owns it all. It hears what comes over links, what disks have done, what the rest of the process asks, and the time; then
 //! it does what the cluster wants done: letters, turns for logs in use, the identity on the disk.
 
-use std::fs::OpenOptions;
 use std::net::TcpStream;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +24,7 @@ use tokio::task::JoinHandle;
 
 use crate::alarms::disk_limit_at_work;
 use crate::clock::{boot_ms, now};
-use crate::disk::{RealDisk, sync_dir};
+use crate::disk::RealDisk;
 use crate::lease::Leading;
 use crate::proxy::Ends;
 use crate::startup::{Basis, choose_defaults, import_files, node_name, resolve};
@@ -44,6 +42,8 @@ use super::names::CopiedNames;
 use super::numbers::{DiskAlarm, Numbers};
 use super::standby::Totals;
 use super::view::{ClusterView, Lapses};
+use super::whole;
+use super::workers::Workers;
 
 /// What is taken of what has come, at most, before it is acted upon.
 const ROUND: usize = 64;
@@ -59,6 +59,9 @@ const TELL: Duration = Duration::from_secs(1);
 
 /// Between two lines about leases that were over, in ms.
 const LAPSES_MS: u64 = 60_000;
+
+/// Logs that are opened anew at a time.
+const OPENINGS: usize = 4;
 
 /// Who this node is: in the data directory.
 const IDENTITY: &str = "cluster";
@@ -188,7 +191,6 @@ pub(super) fn start(
         tell_of_member(&dir, local(Owner::Group(group)), &report);
     }
     let (orders_in, orders) = mpsc::unbounded_channel();
-    let (opened, reopened) = mpsc::unbounded_channel();
     let (duty, duty_out) = watch::channel(Duty::StandBy);
     let (views, views_out) =
         watch::channel(Arc::new(ClusterView::of(&cluster.status(), Lapses::default())));
@@ -230,12 +232,12 @@ pub(super) fn start(
         lapses_told: None,
         leaving: None,
         forgetting: Vec::new(),
-        opened,
-        reopened,
+        openings: Workers::new("cluster-open", OPENINGS),
         writing: None,
         to_write: None,
         place: heard.place,
         remembering: None,
+        reserving: None,
         has_ended: false,
     };
     let thread = std::thread::Builder::new().name("cluster".to_owned());
@@ -276,7 +278,7 @@ fn begin(
     cluster.tick(boot_ms());
     let mut first = cluster.take_actions();
     if let Some(bytes) = first.write_identity.take() {
-        write_identity(dir, &bytes)?;
+        whole::replace(dir, IDENTITY, &bytes)?;
         cluster.identity_written();
     }
     Ok(vec![first, cluster.take_actions()])
@@ -333,9 +335,8 @@ struct Driver {
     leaving: Option<oneshot::Sender<()>>,
     /// Nodes that are to be forgotten, and who waits for that.
     forgetting: Vec<Forgetting>,
-    /// Logs that were opened anew.
-    opened: mpsc::UnboundedSender<(u64, Reopened<RealDisk>)>,
-    reopened: mpsc::UnboundedReceiver<(u64, Reopened<RealDisk>)>,
+    /// Logs that are opened anew.
+    openings: Workers<(u64, Reopened<RealDisk>)>,
     /// The identity on its way to the disk.
     writing: Option<JoinHandle<IdentityWritten>>,
     /// The one that could not be written.
@@ -344,6 +345,8 @@ struct Driver {
     place: Option<FilePlace>,
     /// The file `heard` on its way to the disk.
     remembering: Option<JoinHandle<anyhow::Result<()>>>,
+    /// The file `reserve`, too.
+    reserving: Option<JoinHandle<std::io::Result<()>>>,
     has_ended: bool,
 }
 
@@ -365,9 +368,13 @@ impl Driver {
                     None => break,
                 },
                 _ = tick.tick() => {}
-                Some((group, log)) = self.reopened.recv() => self.cluster.reopened(group, log),
+                opened = self.openings.next() => match opened {
+                    Ok((group, log)) => self.cluster.reopened(group, log),
+                    Err(why) => self.fail(&format!("logs cannot be opened anew: {why}")),
+                },
                 written = written(&mut self.writing) => self.has_written(written),
                 written = written(&mut self.remembering) => self.has_remembered(written),
+                written = written(&mut self.reserving) => has_reserved(written),
                 _ = tell.tick() => {
                     self.tell();
                     self.keep_reserve();
@@ -507,11 +514,8 @@ impl Driver {
             tracing::info!("{text}");
         }
         for (group, log) in reopen {
-            let opened = self.opened.clone();
             // As long as a start: the beats of all groups are not to wait for it.
-            let thread = std::thread::Builder::new().name("cluster-open".to_owned());
-            let begun = thread.spawn(move || drop(opened.send((group, log.open()))));
-            if let Err(why) = begun {
+            if let Err(why) = self.openings.begin(move || (group, log.open())) {
                 self.fail(&format!("the log of group {group} cannot be opened anew: {why}"));
             }
         }
@@ -551,16 +555,16 @@ impl Driver {
     fn write(&mut self, bytes: Vec<u8>) {
         let dir = self.dir.clone();
         self.writing = Some(tokio::task::spawn_blocking(move || {
-            let written = write_identity(&dir, &bytes);
+            let written = whole::replace(&dir, IDENTITY, &bytes);
             written.map_err(|error| (error, bytes))
         }));
     }
 
-    /// Off this thread, too. If it fails it is tried again.
-    fn keep_reserve(&self) {
+    /// Off this thread, too, one at a time: a disk may stand still. If it fails it is tried again.
+    fn keep_reserve(&mut self) {
         let room = Arc::clone(self.waker.room());
-        if room.wants_reserve() {
-            tokio::task::spawn_blocking(move || room.fill_reserve());
+        if self.reserving.is_none() && room.wants_reserve() {
+            self.reserving = Some(tokio::task::spawn_blocking(move || room.fill_reserve()));
         }
     }
 
@@ -655,6 +659,13 @@ impl Driver {
     }
 }
 
+/// Where there is no room there will be some, or another try tells the same.
+fn has_reserved(written: std::io::Result<()>) {
+    if let Err(error) = written {
+        tracing::debug!(from = "reserve", "the file 'reserve' cannot be made whole: {error}");
+    }
+}
+
 /// Waits until something is written; for ever if nothing is.
 async fn written<T>(writing: &mut Option<JoinHandle<T>>) -> T {
     let Some(task) = writing else { return std::future::pending().await };
@@ -663,28 +674,8 @@ async fn written<T>(writing: &mut Option<JoinHandle<T>>) -> T {
     written.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
-/// Whole or not at all. Each write leaves room for the next one: a node starts, and is one that follows again, on a full disk, too.
-fn write_identity(dir: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let (path, new) = (dir.join(IDENTITY), dir.join("cluster.new"));
-    let open = || OpenOptions::new().create(true).truncate(false).write(true).open(&new);
-    let write = || {
-        let file = open()?;
-        file.write_all_at(bytes, 0)?;
-        file.set_len(bytes.len() as u64)?;
-        file.sync_all()?;
-        std::fs::rename(&new, &path)?;
-        sync_dir(dir)
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))?;
-    // Others are heard of with longer numbers.
-    let _ = open().and_then(|file| file.write_all_at(&vec![0; bytes.len() + 256], 0));
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt as _;
-
     use super::*;
 
     #[test]
@@ -694,21 +685,5 @@ mod tests {
         std::fs::create_dir(dir.path().join("words")).unwrap();
         let why = refuse_without_identity(dir.path()).unwrap_err().to_string();
         assert!(why.contains("forget_cluster_node"), "{why}");
-    }
-
-    /// A node whose disk is full gives way, and has to begin anew for that.
-    #[test]
-    fn the_room_of_the_next_identity_is_there_before() {
-        let dir = tempfile::tempdir().unwrap();
-        write_identity(dir.path(), b"one").unwrap();
-        let blocks = |name| std::fs::metadata(dir.path().join(name)).unwrap().blocks();
-        assert!(blocks("cluster.new") > 0);
-        let ino = std::fs::metadata(dir.path().join("cluster.new")).unwrap().ino();
-        write_identity(dir.path(), b"number two").unwrap();
-        let path = dir.path().join(IDENTITY);
-        assert_eq!(std::fs::read(&path).unwrap(), b"number two");
-        assert_eq!(std::fs::metadata(&path).unwrap().ino(), ino, "of that room");
-        write_identity(dir.path(), b"3").unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"3");
     }
 }

@@ -1,6 +1,5 @@
 //! The file `heard` in the data directory: what is known to be agreed upon, and where the files were.
 
-use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -8,7 +7,7 @@ use leveret_cluster::{FilePlace, Heard};
 use leveret_replica::{BatchName, VOTES};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use crate::disk::sync_dir;
+use super::whole;
 
 /// Its name.
 pub(super) const HEARD: &str = "heard";
@@ -55,20 +54,7 @@ pub(super) fn write(
     place: Option<FilePlace>,
     agreed: Vec<BatchName>,
 ) -> anyhow::Result<()> {
-    replace(dir, HEARD, &Heard { place, agreed }.bytes())
-}
-
-/// A file in the place of the one of before: whole or not at all.
-pub(super) fn replace(dir: &Path, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
-    let (path, new) = (dir.join(name), dir.join(format!("{name}.new")));
-    let write = || {
-        let mut file = std::fs::File::create(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&new, &path)?;
-        sync_dir(dir)
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    whole::replace(dir, HEARD, &Heard { place, agreed }.bytes())
 }
 
 #[cfg(test)]

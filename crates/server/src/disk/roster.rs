@@ -193,6 +193,17 @@ impl List {
         Ok(())
     }
 
+    /// The list of a log that has nothing any more goes, for good.
+    pub(super) fn forget(dir: &Path) -> std::io::Result<()> {
+        for name in [NAME, LOST] {
+            match std::fs::remove_file(dir.join(name)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        sync_dir(dir)
+    }
+
     /// These are the files: the list says so if there is one, or if there has to be.
     pub(super) fn enlist(&mut self, lines: &RosterLines, is_needed: bool) -> std::io::Result<()> {
         let RosterLines { files, floor, point } = lines;

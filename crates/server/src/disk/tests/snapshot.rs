@@ -1,7 +1,7 @@
 //! Another log's files come into a directory.
 
 use leveret_log::BatchName;
-use leveret_log::disk::Point;
+use leveret_log::disk::{Disk as _, Point, Roster};
 use leveret_log::file::{Manifest, NoPiece};
 
 use super::*;
@@ -140,4 +140,48 @@ fn files_come_and_take_their_names() {
     drop(follower);
     let want = records(&mut leads.open(options(None)));
     assert_eq!(records(&mut follows.open(options(None))), want);
+}
+
+/// The files of a log that is damaged are as files that came: none is asked for again that is whole. Nothing of it is a log any more,
+/// whatever its list said.
+#[test]
+fn a_damaged_log_is_had_again() {
+    let (leads, follows) = (TestDisk::new(), TestDisk::new());
+    let (mut leader, manifest) = leader(&leads);
+    let files = copy(&leads);
+    let damaged = manifest.files[3].file;
+    let path = files.dir.path().join(damaged.to_string());
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[20] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    for entry in std::fs::read_dir(files.dir.path()).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), follows.dir.path().join(entry.file_name())).unwrap();
+    }
+    let mut disk = follows.disk();
+    disk.disown_now().unwrap();
+    disk.disown_now().unwrap();
+    assert_eq!((disk.list().unwrap(), disk.roster().unwrap()), (Vec::new(), Roster::None));
+    drop(disk);
+    let mut follower = follows.open(options(Some(BatchName::NONE)));
+    assert_eq!(follower.last(), BatchName::NONE);
+    follower.receive(manifest.clone()).unwrap();
+    let mut came = 0;
+    while follower.arrived().is_none() {
+        for name in follower.wanted(1 << 20) {
+            assert_eq!(name.file, damaged, "the others are whole");
+            let piece = loop {
+                match leader.piece(name) {
+                    Err(NoPiece::ToCome) => leads.wait(),
+                    piece => break piece.unwrap(),
+                }
+                leader.collect().unwrap();
+            };
+            came += piece.bytes.len() as u64;
+            follower.take_piece(&piece).unwrap();
+        }
+        follows.wait();
+        follower.collect().unwrap();
+    }
+    assert_eq!(came, manifest.files[3].len);
 }
