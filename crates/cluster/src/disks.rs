@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use leveret_link::hello::RaftId;
 use leveret_link::letters::NodeNumbers;
 
-/// So long a node leads before it gives way for its disk, in ms: each change ends the connections of clients.
+/// So long a node leads before it gives way for its disk, in ms: each change ends the connections of clients. One that began with little
+/// room was elected all the same, and nobody gave it the lead for its disk: it does not wait.
 const LEADS_MS: u64 = 10_000;
 
 /// So long its disk has little room before.
@@ -69,6 +70,8 @@ pub(crate) fn of_majority(own: NodeDisk, others: &[NodeDisk], count: usize) -> u
 pub(crate) struct Disks {
     leads_ms: Option<u64>,
     short_ms: Option<u64>,
+    /// It had little room when it began to lead, and has since.
+    began_short: bool,
     /// Who was asked to lead, the last one last, and when.
     asked: Vec<RaftId>,
     asked_ms: u64,
@@ -90,15 +93,19 @@ impl Disks {
             (self.leads_ms, self.short_ms) = (None, None);
             return None;
         }
-        let leads_ms = *self.leads_ms.get_or_insert(now_ms);
+        self.began_short &= own.is_short();
+        let leads_ms = *self.leads_ms.get_or_insert_with(|| {
+            self.began_short = own.is_short();
+            now_ms
+        });
         if !own.is_short() {
             self.short_ms = None;
             self.asked.clear();
             return None;
         }
         let short_ms = *self.short_ms.get_or_insert(now_ms);
-        let is_due = now_ms >= leads_ms.saturating_add(LEADS_MS)
-            && now_ms >= short_ms.saturating_add(SHORT_MS);
+        let has_led = self.began_short || now_ms >= leads_ms.saturating_add(LEADS_MS);
+        let is_due = has_led && now_ms >= short_ms.saturating_add(SHORT_MS);
         let able: Vec<_> = others.iter().filter(|(_, disk, _)| disk.has_plenty()).collect();
         // With fewer publishers wait, whoever leads.
         if !is_due || able.len() <= count / 2 {
@@ -195,6 +202,21 @@ mod tests {
         assert_eq!(heir(40, 90, 90, 61_000), None, "it may last a moment");
         assert_eq!(heir(40, 90, 90, 61_000 + SHORT_MS), Some(RaftId(3)));
         assert_eq!(disks.heir(false, disk(40), &of(90, 90), 3, 70_000), None);
+    }
+
+    /// Who was elected with a full disk is not the one that another one gave way to.
+    #[test]
+    fn who_begins_with_little_room_gives_way_at_once() {
+        let mut disks = Disks::default();
+        let others = [(RaftId(2), disk(90), 7), (RaftId(3), disk(90), 0)];
+        let mut heir = |own: u64, now_ms: u64| disks.heir(true, disk(own), &others, 3, now_ms);
+        assert_eq!(heir(40, 1_000), None);
+        assert_eq!(heir(40, 1_000 + SHORT_MS), Some(RaftId(3)));
+        // It had room meanwhile: what it has filled since it may have filled by leading.
+        assert_eq!(heir(60, 3_000), None);
+        assert_eq!(heir(40, 3_100), None);
+        assert_eq!(heir(40, 3_100 + SHORT_MS), None);
+        assert_eq!(heir(40, 1_000 + LEADS_MS), Some(RaftId(3)));
     }
 
     #[test]

@@ -257,6 +257,7 @@ fn what_is_not_repaired_is_not_counted() {
     let other = RecordLetter::Found { at: Offset::new(4), bytes: Some(vec![0; 201].into()) };
     for _ in 0..30 {
         world.turn();
+        world.log().each_fetched(&mut |_| {});
         for from in world.others() {
             world.members[leader].record(MemberId(from as u64 + 1), other.clone());
         }
