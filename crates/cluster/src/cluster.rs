@@ -678,8 +678,11 @@ impl<D: Disk> Cluster<D> {
             && groups.give_way(heir)
             && let Some(name) = name
         {
-            let text = "this node leads, and has little room on its disk";
-            self.actions.told.push(format!("{text}: {name} has more, and is to lead"));
+            let text = match own.hangs() {
+                true => "this node leads, and its disk does not end a write",
+                false => "this node leads, and has little room on its disk",
+            };
+            self.actions.told.push(format!("{text}: {name} can store more, and is to lead"));
         }
     }
 

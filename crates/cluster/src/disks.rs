@@ -2,7 +2,8 @@
 //!
 //! What is confirmed a majority has on its disks. So what counts is the room of the node that has the least of the majority with the
 //! most: below its limit publishers wait. One that has less follows as long as it can, and goes on by itself when there is room again.
-//! A node that leads with little room, where a majority of the others has enough, has one of these lead.
+//! A node that leads with little room, where a majority of the others has enough, has one of these lead. So it does where its disk
+//! hangs: a write that does not end is like one that found no room, and nothing goes to the others that is not on its own disk.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,7 @@ const HEIR_MS: u64 = 5_000;
 pub(crate) struct NodeDisk {
     free: u64,
     limit: u64,
-    /// 0 if there is enough, 1 below the limit, more if a write found nothing.
+    /// 0 if there is enough, 1 below the limit, 2 if a write found nothing, more if one does not end.
     alarm: u64,
 }
 
@@ -36,6 +37,11 @@ impl NodeDisk {
 
     pub(crate) fn is_short(self) -> bool {
         self.alarm > 0
+    }
+
+    /// Whether a write has been under way for long.
+    pub(crate) fn hangs(self) -> bool {
+        self.alarm > 2
     }
 
     /// Whether it may be given what another one has no room for: not so little above its limit that it would give that back soon.
@@ -75,8 +81,8 @@ pub(crate) struct Disks {
     /// Who was asked to lead, the last one last, and when.
     asked: Vec<RaftId>,
     asked_ms: u64,
-    /// Of which nodes it was told that they have little room.
-    short: BTreeMap<RaftId, String>,
+    /// Of which nodes it was told that they have little room, and of those whether a write hangs.
+    short: BTreeMap<RaftId, bool>,
 }
 
 impl Disks {
@@ -126,18 +132,27 @@ impl Disks {
 
     /// What is to be told of a node that is there, for people: when it becomes short of room, and when it is not any more.
     pub(crate) fn heard(&mut self, id: RaftId, name: &str, disk: NodeDisk) -> Option<String> {
-        if disk.is_short() == self.short.contains_key(&id) {
+        let NodeDisk { free, limit, .. } = disk;
+        let now = disk.is_short().then(|| disk.hangs());
+        let before = match now {
+            Some(hangs) => self.short.insert(id, hangs),
+            None => self.short.remove(&id),
+        };
+        if before == now {
             return None;
         }
-        if !disk.is_short() {
-            self.short.remove(&id);
+        if now.is_none() && before == Some(true) {
+            return Some(format!("the disk of {name} takes what is written again"));
+        }
+        if now.is_none() {
+            return Some(format!("{name} has room on its disk again: {free} bytes are free"));
+        }
+        if disk.hangs() {
             return Some(format!(
-                "{name} has room on its disk again: {} bytes are free",
-                disk.free
+                "the disk of {name} does not end a write: that node stores nothing until it does, and then goes on by itself. \
+                 Publishers go on as long as a majority of the nodes stores what they send"
             ));
         }
-        self.short.insert(id, name.to_owned());
-        let NodeDisk { free, limit, .. } = disk;
         Some(format!(
             "{name} has little room on its disk: {free} bytes are free, and its disk_free_limit is {limit}. It follows as long as \
              there is any, and goes on by itself when there is more. Publishers go on as long as a majority of the nodes has room"
@@ -224,5 +239,26 @@ mod tests {
         let mut disks = Disks::default();
         let mut heard = |free| disks.heard(RaftId(2), "rabbit@b", disk(free)).is_some();
         assert_eq!([90, 40, 30, 60, 70].map(&mut heard), [false, true, false, true, false]);
+    }
+
+    /// It leads no longer, though there is room, and it is told as what it is.
+    #[test]
+    fn a_disk_that_hangs() {
+        let mut disks = Disks::default();
+        let hangs = NodeDisk { alarm: 3, ..disk(90) };
+        let others = [(RaftId(2), disk(90), 7), (RaftId(3), disk(90), 0)];
+        let mut heir = |own, now_ms| disks.heir(true, own, &others, 3, now_ms);
+        assert_eq!(heir(disk(90), 0), None);
+        assert_eq!(heir(hangs, LEADS_MS), None);
+        assert_eq!(heir(hangs, LEADS_MS + SHORT_MS), Some(RaftId(3)));
+        let others = [(RaftId(2), disk(90), 7), (RaftId(3), hangs, 0)];
+        assert_eq!(disks.heir(true, hangs, &others, 3, 60_000), None, "no majority takes anything");
+        assert_eq!(of_majority(disk(90), &[hangs, disk(80)], 3), 80);
+        let mut heard = |disk| disks.heard(RaftId(2), "rabbit@b", disk).unwrap_or_default();
+        assert!(heard(hangs).contains("does not end a write"));
+        assert_eq!(heard(hangs), "");
+        assert!(heard(disk(40)).contains("little room"));
+        assert!(heard(hangs).contains("does not end a write"));
+        assert!(heard(disk(90)).contains("takes what is written again"));
     }
 }

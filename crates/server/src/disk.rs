@@ -278,6 +278,9 @@ struct DiskBells {
 
 /// What a thread does.
 trait Worker: Send + 'static {
+    /// It writes what confirms wait for.
+    const WRITES: bool;
+
     fn run(&mut self, job: Job) -> Option<(Token, Done)>;
 
     /// Whoever waits for what was done has been told.
@@ -320,14 +323,14 @@ impl Job {
 }
 
 /// A thread that does what comes, until nothing can come any more.
-fn spawn(
+fn spawn<W: Worker>(
     name: &str,
     jobs: Receiver<Job>,
     told: DiskBells,
-    mut worker: impl Worker,
+    mut worker: W,
 ) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let beat = DiskBeat::of_this_thread();
+        let beat = DiskBeat::of_this_thread(W::WRITES);
         // Nobody waits for it when the log is gone; it was done all the same.
         let tell = |completion| {
             let _ = told.done.send(completion);
@@ -444,6 +447,8 @@ struct Reader {
 }
 
 impl Worker for Reader {
+    const WRITES: bool = false;
+
     fn run(&mut self, job: Job) -> Option<(Token, Done)> {
         match job {
             Job::Do(token, Op::Read { file, pieces }) => {

@@ -209,15 +209,43 @@ impl Beat {
 /// The beats of the disks' threads: a log is opened before there is a node.
 static DISKS: Ranked<Vec<Arc<Beat>>> = Ranked::new(Rank::Watched, Vec::new());
 
+/// Those of them that write what confirms wait for.
+static WRITERS: Ranked<Vec<Arc<Beat>>> = Ranked::new(Rank::Watched, Vec::new());
+
+/// Finds writes that do not end.
+#[derive(Debug, Default)]
+pub(crate) struct WritersWatch(Vec<(Arc<Beat>, Seen)>);
+
+impl WritersWatch {
+    /// One more look: for how many looks the write that takes longest has been under way.
+    pub(crate) fn look(&mut self) -> u64 {
+        self.look_at(&WRITERS.lock())
+    }
+
+    fn look_at(&mut self, writers: &[Arc<Beat>]) -> u64 {
+        let seen = |beat| {
+            let before = self.0.iter().find(|(it, _)| Arc::ptr_eq(it, beat));
+            let mut seen = before.map_or_else(Seen::default, |(_, seen)| *seen);
+            seen.goes_on(beat);
+            (Arc::clone(beat), seen)
+        };
+        self.0 = writers.iter().map(seen).collect();
+        self.0.iter().map(|(_, seen)| seen.looks).max().unwrap_or_default()
+    }
+}
+
 /// The beat of a disk's thread, watched while it lives.
 #[derive(Debug)]
 pub(crate) struct DiskBeat(Arc<Beat>, Cell<Spent>);
 
 impl DiskBeat {
-    /// That of this thread.
-    pub(crate) fn of_this_thread() -> Self {
+    /// That of this thread; of one that `writes` what confirms wait for.
+    pub(crate) fn of_this_thread(writes: bool) -> Self {
         let beat = Arc::new(Beat::of_this_thread());
         DISKS.lock().push(Arc::clone(&beat));
+        if writes {
+            WRITERS.lock().push(Arc::clone(&beat));
+        }
         Self(beat, Cell::default())
     }
 
@@ -241,7 +269,9 @@ impl DiskBeat {
 
 impl Drop for DiskBeat {
     fn drop(&mut self) {
-        DISKS.lock().retain(|beat| !Arc::ptr_eq(beat, &self.0));
+        for of in [&DISKS, &WRITERS] {
+            of.lock().retain(|beat| !Arc::ptr_eq(beat, &self.0));
+        }
     }
 }
 
@@ -352,6 +382,19 @@ struct Seen {
     is_told: bool,
 }
 
+impl Seen {
+    /// One more look. Whether what was under way at the last one still is.
+    fn goes_on(&mut self, beat: &Beat) -> bool {
+        let count = beat.count.load(Ordering::Acquire);
+        let goes_on = count == self.count && !count.is_multiple_of(2);
+        *self = match goes_on {
+            true => Self { looks: self.looks + 1, ..*self },
+            false => Self { count, ..Self::default() },
+        };
+        goes_on
+    }
+}
+
 /// What a look found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum News {
@@ -382,16 +425,14 @@ impl Watcher {
         self.seen.resize(beats.len(), Seen::default());
         let mut longest = None;
         for (seen, beat) in self.seen.iter_mut().zip(beats) {
-            let count = beat.count.load(Ordering::Acquire);
             let thread = || beat.thread.clone();
-            if count != seen.count || count.is_multiple_of(2) {
-                if seen.is_told {
-                    news.push(News::Over { thread: thread(), looks: seen.looks });
+            let before = *seen;
+            if !seen.goes_on(beat) {
+                if before.is_told {
+                    news.push(News::Over { thread: thread(), looks: before.looks });
                 }
-                *seen = Seen { count, ..Seen::default() };
                 continue;
             }
-            seen.looks += 1;
             let (looks, doing) = (seen.looks, Doing::unpacked(beat.doing.load(Ordering::Relaxed)));
             let is_long = looks >= doing.long();
             if is_long && longest.is_none_or(|(most, _)| looks > most) {
@@ -671,7 +712,7 @@ mod tests {
     /// A disk that never answers is told of, and makes health checks fail; the process goes on.
     #[test]
     fn a_disk_that_hangs() {
-        let disk = DiskBeat::of_this_thread();
+        let disk = DiskBeat::of_this_thread(true);
         let mut watcher = Watcher::new(Duration::from_secs(60));
         disk.during(|| {
             let beats = [Arc::clone(&disk.0)];
@@ -681,12 +722,36 @@ mod tests {
             assert!(matches!(told[0], News::Long { doing: Doing::Disk, is_new: true, .. }));
             assert!(told.iter().all(|it| matches!(it, News::Long { .. })), "{told:?}");
             assert_eq!(watcher.look(&beats, &mut Vec::new()), Some((1_020, Doing::Disk)));
-            assert!(DISKS.lock().iter().any(|beat| Arc::ptr_eq(beat, &disk.0)));
+            for of in [&DISKS, &WRITERS] {
+                assert!(of.lock().iter().any(|beat| Arc::ptr_eq(beat, &disk.0)));
+            }
         });
         assert!(matches!(looks(&mut watcher, &[Arc::clone(&disk.0)], 1)[..], [News::Over { .. }]));
         let beat = Arc::clone(&disk.0);
         drop(disk);
-        assert!(!DISKS.lock().iter().any(|it| Arc::ptr_eq(it, &beat)));
+        for of in [&DISKS, &WRITERS] {
+            assert!(!of.lock().iter().any(|it| Arc::ptr_eq(it, &beat)));
+        }
+    }
+
+    /// A write that does not end is seen, many that do are not.
+    #[test]
+    fn a_write_that_does_not_end() {
+        let [one, other] = ["a-write", "b-write"].map(beat);
+        let beats = [Arc::clone(&one), Arc::clone(&other)];
+        let mut watch = WritersWatch::default();
+        for _ in 0..9 {
+            one.begins(Doing::Disk);
+            assert_eq!(watch.look_at(&beats), 0);
+            one.ends();
+        }
+        other.begins(Doing::Disk);
+        assert_eq!([0; 4].map(|_| watch.look_at(&beats)), [0, 1, 2, 3]);
+        one.begins(Doing::Disk);
+        assert_eq!(watch.look_at(&beats), 4);
+        other.ends();
+        assert_eq!(watch.look_at(&beats), 1, "the other one has just begun");
+        assert_eq!(watch.look_at(&beats[1..]), 0);
     }
 
     /// The last writes of a stop have longer than anything else, but not for ever.

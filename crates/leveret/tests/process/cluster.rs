@@ -8,6 +8,7 @@ use leveret_client::{Connection, ExchangeDeclare, Options, QueueDeclare, Uri};
 use rustix::process::{Pid, Signal};
 
 use crate::broker::{Lines, PATIENCE, by_shell, leveret};
+use crate::shim::Shim;
 use crate::tls::Certificates;
 
 /// The properties of a message: its delivery mode alone.
@@ -44,19 +45,15 @@ impl Drop for Member {
 }
 
 fn three() -> Vec<Member> {
-    three_with(&[])
+    three_of(|_| leveret(&[]))
 }
 
-/// Three nodes with these variables in their environment.
-fn three_with(more: &[(&str, String)]) -> Vec<Member> {
+/// The same, each run by a command of its own: arguments follow.
+fn three_of(command: impl Fn(usize) -> Command) -> Vec<Member> {
     let free = || TcpListener::bind("127.0.0.1:0").unwrap();
     // All at once, or two may be the same.
     let ports = [free(), free(), free()].map(|it| it.local_addr().unwrap().port());
-    let start = |own| {
-        let mut command = leveret(&[]);
-        command.envs(more.iter().map(|(name, value)| (name, value)));
-        start(command, own, ports, tempfile::tempdir().unwrap())
-    };
+    let start = |own| start(command(own), own, ports, tempfile::tempdir().unwrap());
     (0..3).map(start).collect()
 }
 
@@ -126,11 +123,13 @@ fn connect(address: SocketAddr) -> (Connection, u16) {
 fn nodes_with_tls_outlive_the_one_that_leads() {
     let certificates = Certificates::new();
     let (certfile, keyfile) = certificates.server();
-    let mut members = three_with(&[
-        ("LEVERET_CLUSTER_SSL_OPTIONS_CACERTFILE", certificates.ca()),
-        ("LEVERET_CLUSTER_SSL_OPTIONS_CERTFILE", certfile),
-        ("LEVERET_CLUSTER_SSL_OPTIONS_KEYFILE", keyfile),
-    ]);
+    let mut members = three_of(|_| {
+        let mut command = leveret(&[]);
+        command.env("LEVERET_CLUSTER_SSL_OPTIONS_CACERTFILE", certificates.ca());
+        command.env("LEVERET_CLUSTER_SSL_OPTIONS_CERTFILE", &certfile);
+        command.env("LEVERET_CLUSTER_SSL_OPTIONS_KEYFILE", &keyfile);
+        command
+    });
     let (old, _) = leader(&members, &[0, 1, 2]);
     let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
     let (mut client, channel) = connect(members[others[0]].relays());
@@ -212,4 +211,36 @@ fn clients_take_all_files_of_a_node_that_follows() {
     assert_eq!(members[follows].log.with("ERROR"), Vec::<String>::new());
     assert!(members[follows].child.try_wait().unwrap().is_none(), "it goes on");
     drop(crowd);
+}
+
+/// Its heartbeats need no disk, so nobody else would see it.
+#[test]
+fn a_node_whose_disk_hangs_leads_no_more() {
+    let shims = [Shim::new(), Shim::new(), Shim::new()];
+    let members = three_of(|own| {
+        let mut command = leveret(&[]);
+        shims[own].load_into(&mut command);
+        command
+    });
+    let (old, address) = leader(&members, &[0, 1, 2]);
+    let (mut client, channel) = connect(address);
+    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, "orders", &durable).unwrap();
+    client.tx_select(channel).unwrap();
+    client.publish(channel, "", "orders", &PERSISTENT, b"one");
+    client.tx_commit(channel).unwrap();
+    // A sync that does not end as long as the process lives. What was written before it the others have.
+    shims[old].set("sync_ms=3600000");
+    while client.tx_commit(channel).is_ok() {
+        client.publish(channel, "", "orders", &PERSISTENT, b"two");
+    }
+    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
+    let (_, address) = leader(&members, &others);
+    let (mut client, channel) = connect(address);
+    client.tx_select(channel).unwrap();
+    client.publish(channel, "", "orders", &PERSISTENT, b"three");
+    client.tx_commit(channel).unwrap();
+    let got = std::iter::from_fn(|| client.get(channel, "orders", true).unwrap());
+    let bodies: Vec<_> = got.map(|it| it.body).collect();
+    assert_eq!((&bodies[0][..], &bodies[bodies.len() - 1][..]), (&b"one"[..], &b"three"[..]));
 }

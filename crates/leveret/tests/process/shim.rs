@@ -142,8 +142,13 @@ impl Shim {
 
     fn command(&self) -> Command {
         let mut command = leveret(&["serve", "--listen", "127.0.0.1:0"]);
-        command.env("LD_PRELOAD", &LIBRARY.1).env("FAULTS", self.file());
+        self.load_into(&mut command);
         command
+    }
+
+    /// Has this command run with the library.
+    pub(crate) fn load_into(&self, command: &mut Command) {
+        command.env("LD_PRELOAD", &LIBRARY.1).env("FAULTS", self.file());
     }
 
     /// A broker on this directory that lets clients in and does not fill its queues before there are other faults.

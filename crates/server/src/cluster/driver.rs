@@ -32,6 +32,7 @@ use crate::storage::{
     DiskOwner, Waker, disk_of_member, options_of_member, refuse_of_one_alone, tell_of_member,
 };
 use crate::tls::Tls;
+use crate::watchdog::WritersWatch;
 
 use super::arrivals::{Arrival, Bringers, RelayedListener};
 use super::bell::{Bell, Rung};
@@ -204,6 +205,8 @@ pub(super) fn start(
         disk_free_limit: config.resources.disk_free_limit.resolve(basis.machine_memory),
         relayed: Arc::clone(&relayed),
         disk: DiskAlarm::default(),
+        writers: WritersWatch::default(),
+        hangs: false,
     };
     waker.room().set_limit(disk_limit_at_work(numbers.disk_free_limit));
     let names = CopiedNames::start()?;
@@ -376,6 +379,7 @@ impl Driver {
                 written = written(&mut self.remembering) => self.has_remembered(written),
                 written = written(&mut self.reserving) => has_reserved(written),
                 _ = tell.tick() => {
+                    self.numbers.look_at_writes();
                     self.tell();
                     self.keep_reserve();
                     if let Some(bytes) = self.to_write.take() {

@@ -10,6 +10,10 @@ use rustix::process::getpid;
 use super::standby::Totals;
 use crate::process::{open_files, resident_bytes};
 use crate::room::Room;
+use crate::watchdog::WritersWatch;
+
+/// Looks after which a write hangs that has not ended: seconds.
+const HANGS: u64 = 5;
 
 /// Where the numbers come from.
 #[derive(Debug)]
@@ -21,9 +25,24 @@ pub(super) struct Numbers {
     pub(super) disk_free_limit: u64,
     pub(super) relayed: Arc<Totals>,
     pub(super) disk: DiskAlarm,
+    pub(super) writers: WritersWatch,
+    /// A write of a log has been under way for [`HANGS`].
+    pub(super) hangs: bool,
 }
 
 impl Numbers {
+    /// Looks at what is being written: to be called each second. What a process did not see as it stood still is no second.
+    pub(super) fn look_at_writes(&mut self) {
+        let hangs = self.writers.look() >= HANGS;
+        match (std::mem::replace(&mut self.hangs, hangs), hangs) {
+            (false, true) => tracing::warn!(
+                "a write of a log has been under way for {HANGS} s: this node stores nothing until the disk takes it"
+            ),
+            (true, false) => tracing::info!("the disk takes what is written again"),
+            _ => {}
+        }
+    }
+
     /// As of now.
     pub(super) fn now(&mut self) -> NodeNumbers {
         let disk_free = self.room.look().unwrap_or_default();
@@ -54,29 +73,29 @@ impl Numbers {
     pub(super) fn has_disk_news(&mut self) -> bool {
         let (free, limit) = (self.room.free_here(), self.room.limit());
         let ms = self.started.elapsed().as_millis() as u64;
-        self.disk.look(free, limit, self.room.is_refused(), ms)
+        let level = match free {
+            _ if self.hangs => 3,
+            _ if self.room.is_refused() => 2,
+            free => u64::from(free < limit),
+        };
+        self.disk.look(level, free, limit, ms)
     }
 }
 
 /// Whether a node's disk has little room, as it tells the others.
 #[derive(Debug, Default)]
 pub(super) struct DiskAlarm {
-    /// 0 if not; 1 below its limit; 2 if a write found none.
+    /// 0 if not; 1 below its limit; 2 if a write found none; 3 if a write does not end.
     level: u64,
     since_ms: u64,
 }
 
 impl DiskAlarm {
-    /// True if that is new. It lasts until there is a tenth more than the limit, or for as long as any alarm.
-    fn look(&mut self, free: u64, limit: u64, is_refused: bool, now_ms: u64) -> bool {
+    /// True if the level is new. It lasts until there is a tenth more than the limit, or for as long as any alarm.
+    fn look(&mut self, level: u64, free: u64, limit: u64, now_ms: u64) -> bool {
         let lasts_ms = now_ms.saturating_sub(self.since_ms);
         let is_over = free >= limit.saturating_add(limit / 10) || lasts_ms >= ALARM_MS;
-        let level = match free {
-            _ if is_refused => 2,
-            free if free < limit => 1,
-            _ if self.level > 0 && !is_over => 1,
-            _ => 0,
-        };
+        let level = if level == 0 && self.level > 0 && !is_over { 1 } else { level };
         if self.level == 0 && level > 0 {
             self.since_ms = now_ms;
         }
@@ -91,13 +110,13 @@ mod tests {
     #[test]
     fn an_alarm_of_the_disk_is_told_when_it_changes() {
         let mut disk = DiskAlarm::default();
-        assert!(!disk.look(100, 100, false, 0));
-        assert!(disk.look(99, 100, false, 1));
-        assert!(!disk.look(105, 100, false, 2), "it lasts");
-        assert!(disk.look(105, 100, true, 3) && disk.level == 2);
-        assert!(disk.look(110, 100, false, 4) && disk.level == 0);
-        assert!(disk.look(50, 100, false, 10));
-        assert!(disk.look(105, 100, false, 10 + ALARM_MS), "at the pace of any alarm");
-        assert!(!disk.look(0, 0, false, 20_000), "a limit of 0 is none");
+        assert!(!disk.look(0, 100, 100, 0));
+        assert!(disk.look(1, 99, 100, 1));
+        assert!(!disk.look(0, 105, 100, 2), "it lasts");
+        assert!(disk.look(2, 105, 100, 3) && disk.level == 2);
+        assert!(disk.look(3, 105, 100, 3) && disk.level == 3);
+        assert!(disk.look(0, 110, 100, 4) && disk.level == 0);
+        assert!(disk.look(1, 50, 100, 10));
+        assert!(disk.look(0, 105, 100, 10 + ALARM_MS), "at the pace of any alarm");
     }
 }

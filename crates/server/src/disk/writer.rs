@@ -72,6 +72,8 @@ enum Spare {
 }
 
 impl Worker for Writer {
+    const WRITES: bool = true;
+
     fn run(&mut self, job: Job) -> Option<(Token, Done)> {
         match job {
             Job::Do(token, op) => Some((token, self.perform(op))),
