@@ -650,7 +650,8 @@ impl Driver {
         }
         let numbers = self.numbers.now();
         self.cluster.set_status(NodeStatus { numbers, ..self.own.clone() });
-        let view = ClusterView::of(&self.cluster.status(), self.leading.lapses());
+        let mut view = ClusterView::of(&self.cluster.status(), self.leading.lapses());
+        view.explain(self.links.peers());
         self.views.send_replace(Arc::new(view));
     }
 

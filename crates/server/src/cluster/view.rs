@@ -8,6 +8,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use super::links::PeerState;
+
 pub use crate::lease::Lapses;
 
 /// Where the view is found. Its value is the last one.
@@ -137,6 +139,18 @@ impl GroupView {
 }
 
 impl ClusterView {
+    /// Has the nodes that are not linked say what their links say, if nothing else is known.
+    pub(super) fn explain(&mut self, peers: Vec<PeerState>) {
+        for peer in peers {
+            let node = self.nodes.iter_mut().find(|it| it.name == peer.name && !it.running);
+            if let Some(node) = node
+                && node.why_not.is_none()
+            {
+                node.why_not = peer.why_not;
+            }
+        }
+    }
+
     /// Members that decide, whether they run or not.
     fn deciding(&self) -> impl Iterator<Item = &NodeView> {
         self.nodes.iter().filter(|it| !it.joins)
@@ -203,6 +217,27 @@ mod tests {
             ..NodeView::default()
         });
         ClusterView { standing, nodes: nodes.collect(), ..ClusterView::default() }
+    }
+
+    /// A node that the others refuse shows what they say.
+    #[test]
+    fn links_say_why_a_node_is_not_there() {
+        let mut view = view(Standing::Waits, [true, false, false]);
+        view.nodes[2].why_not = Some("lists other nodes".to_owned());
+        let peer = |name: &str, why: &str| PeerState {
+            name: name.to_owned(),
+            why_not: Some(why.to_owned()),
+            ..PeerState::default()
+        };
+        let peers = vec![
+            peer("rabbit@a", "of this one nobody asks"),
+            peer("rabbit@b", "the other side says: was forgotten"),
+            peer("rabbit@c", "nobody answers"),
+        ];
+        view.explain(peers);
+        let whys: Vec<_> = view.nodes.iter().map(|it| it.why_not.as_deref()).collect();
+        let want = [None, Some("the other side says: was forgotten"), Some("lists other nodes")];
+        assert_eq!(whys, want);
     }
 
     #[test]
