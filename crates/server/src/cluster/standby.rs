@@ -50,11 +50,12 @@ struct Limits {
 
 const LIMITS: Limits = Limits { waiting: 1024, farewell: Duration::from_millis(100) };
 
-/// How long a client of HTTP waits for a node that leads.
-const HTTP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client of HTTP waits for a node that leads: longer than another one takes to be elected, and not as long as people and
+/// tools wait for an answer.
+const HTTP_PATIENCE: Duration = Duration::from_secs(3);
 
-/// The same, if a handshake of TLS comes first.
-const HTTPS_PATIENCE: Duration = Duration::from_secs(5);
+/// What asks for the health of a node, in the first line of a request.
+const CHECKS: &[u8] = b"/api/health/checks/";
 
 /// A connection to another node whose bytes belong to a client.
 pub type Relaying = Pin<Box<dyn Future<Output = io::Result<LinkSocket>> + Send>>;
@@ -103,8 +104,7 @@ pub fn listeners(config: &Config) -> anyhow::Result<Vec<StandbyListener>> {
     amqp(&config.listeners.tcp, "tcp", RelayedListener::Amqp, tcp)?;
     amqp(&config.listeners.ssl, "ssl", RelayedListener::Amqps, tls)?;
     let mut http = |listener, key: &str, ip: &Option<String>, port: u16| -> anyhow::Result<()> {
-        let is_tls = matches!(listener, RelayedListener::Https | RelayedListener::MetricsTls);
-        let patience = if is_tls { HTTPS_PATIENCE } else { HTTP_PATIENCE };
+        let patience = HTTP_PATIENCE;
         let address = resolve(ip.as_deref(), port).with_context(|| format!("{key}.ip"))?;
         let key = format!("{key}.port");
         all.push(StandbyListener { listener, key, address, proxy: false, patience });
@@ -439,7 +439,8 @@ impl Shared {
         }
         let mut why = None;
         let reached = tokio::select! {
-            reached = tokio::time::timeout(of.patience, self.way(of.listener, ends, &mut why)) => reached,
+            reached = tokio::time::timeout(of.patience, self.way(of.listener, ends, &mut why)) => reached.ok(),
+            () = self.is_checked_in_vain(of.listener, &client) => None,
             _ = ending.wait_for(|it| *it) => {
                 let socket = client.into_std()?;
                 // Nobody takes it where a node ends for good.
@@ -448,12 +449,12 @@ impl Shared {
             }
         };
         let why = match reached {
-            Ok((leader_id, leader)) if descriptors::leave_room(leader.tcp()) => {
+            Some((leader_id, leader)) if descriptors::leave_room(leader.tcp()) => {
                 return Ok(Some(Reached { client, leader, leader_id }));
             }
-            Ok(_) => "the limit of open files is reached, and a client that is relayed takes two"
+            Some(_) => "the limit of open files is reached, and a client that is relayed takes two"
                 .to_owned(),
-            Err(_) => {
+            None => {
                 let why = self.views.borrow().why_not_served().or(why);
                 why.unwrap_or_else(|| "the node that leads does not answer".to_owned())
             }
@@ -462,9 +463,28 @@ impl Shared {
         let peer = ends.source;
         tracing::warn!(from = %peer.ip(), %peer, "connection closed: {why}");
         if matches!(of.listener, RelayedListener::Http | RelayedListener::Metrics) {
+            // What it asked is taken: a socket that is closed with bytes in it takes back what it has sent.
+            let mut asked = [0; 4096];
+            while client.try_read(&mut asked).is_ok_and(|count| count > 0) {}
             let _ = client.try_write(unavailable(&why).as_bytes());
         }
         Ok(None)
+    }
+
+    /// Waits until it is clear that a client checks the health of a node that no other one leads: it is answered at once, since who
+    /// spreads clients is to send them elsewhere.
+    async fn is_checked_in_vain(&self, listener: RelayedListener, client: &TcpStream) {
+        let mut first = [0; 256];
+        let count = match listener {
+            RelayedListener::Http if self.leader.borrow().is_none() => {
+                client.peek(&mut first).await
+            }
+            _ => Ok(0),
+        };
+        let line = first[..count.unwrap_or(0)].split(|byte| *byte == b'\r').next();
+        if !line.is_some_and(|line| line.windows(CHECKS.len()).any(|it| it == CHECKS)) {
+            std::future::pending().await
+        }
     }
 
     /// The node that leads, and a connection to it. Tries until there is one; `why` has what went wrong last.

@@ -220,6 +220,28 @@ fn a_client_waits_no_longer_than_the_listener_has_patience() {
     assert_eq!(set.totals.now().refused, 1);
 }
 
+/// A check of a node's health is answered at once while no node leads; what else is asked waits, and a check is relayed where one does.
+#[test]
+fn a_health_check_waits_for_nobody() {
+    let set = start(door(RelayedListener::Http), None, LIMITS);
+    let mut client = set.connect();
+    client.write_all(b"GET /api/health/checks/alarms HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut told = String::new();
+    client.read_to_string(&mut told).unwrap();
+    assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
+    assert!(told.contains("no node leads the cluster now"), "{told}");
+    let mut waits = set.connect();
+    waits.write_all(b"GET /api/queues HTTP/1.1\r\nX: /api/health/checks/\r\n\r\n").unwrap();
+    until(|| set.totals.now().waiting == 1);
+    let broker = set.broker(7);
+    set.views.send_replace(view(Some(7)));
+    assert_eq!(read(&mut accept(&broker), 15), b"GET /api/queues");
+    let mut checks = set.connect();
+    checks.write_all(b"GET /api/health/checks/alarms HTTP/1.1\r\n\r\n").unwrap();
+    assert_eq!(read(&mut accept(&broker), 22), b"GET /api/health/checks");
+    assert_eq!(set.totals.now().refused, 1);
+}
+
 #[test]
 fn so_many_may_wait() {
     let set = start(door(RelayedListener::Amqp), None, Limits { waiting: 2, ..LIMITS });
