@@ -14,6 +14,7 @@
 //! A session that sent a command with a reply reads nothing more from its socket until the
 //! [`ToSession::Reply`] comes, so what a client sends keeps its order whatever the number of shards.
 
+mod allowance;
 mod attach;
 mod outbox;
 mod reply;
@@ -32,6 +33,7 @@ use leveret_topology::QueueId;
 
 use crate::record::{HEAD, Head};
 
+pub use allowance::{AccountId, Allowance, AllowanceState, UNLIMITED};
 pub use attach::{Attached, AttachedConsumer, Attachment, Claim};
 pub use leveret_log::Shared;
 pub use leveret_topology::{ConnectionId, NodeId};

@@ -19,6 +19,7 @@
 //! and calls no other part. What letters do with them is in [`publish`], [`settle`], [`consume`], [`dead_letter`],
 //! [`lifecycle`]; what follows from the log's progress is in [`progress`].
 
+mod allowances;
 mod aside;
 mod attach;
 mod confirms;
@@ -56,6 +57,7 @@ use leveret_topology::{GroupId, QueueId, Topology};
 use crate::flow::Alarm;
 use crate::held::Bookmark;
 use crate::message::{Outbox, Reply, ToSession, ToShard};
+use allowances::Allowances;
 use aside::Unreadable;
 use attach::Attaching;
 use confirms::Confirms;
@@ -91,6 +93,7 @@ pub struct Shard<L> {
     confirms: Confirms,
     exits: Exits,
     ports: Ports,
+    allowances: Allowances,
     jobs: Jobs,
     transactions: Transactions,
     streams: Streams,
@@ -148,6 +151,7 @@ impl<L: Log> Shard<L> {
             confirms: Confirms::default(),
             exits: Exits::default(),
             ports: Ports::default(),
+            allowances: Allowances::default(),
             jobs: Jobs::default(),
             transactions: Transactions::default(),
             streams: Streams::default(),
@@ -227,6 +231,9 @@ impl<L: Log> Shard<L> {
             ToShard::Resume { connection, others } => {
                 self.resume(connection);
                 self.ports.resumed(connection, others);
+            }
+            ToShard::Allow { connection, allowances } => {
+                self.allow(connection, &allowances);
             }
             ToShard::Count { reply, queue } => self.count(reply, queue, topology, now, out),
             ToShard::Purge { reply, queue, max } => {
@@ -312,6 +319,9 @@ impl<L: Log> Shard<L> {
         self.go_on_with_lines(out);
         let has_letters = self.dead_letter_parked(topology, now, out);
         self.ports.hand_out(out);
+        if !self.allowances.is_empty() {
+            self.allowances.tell(self.group, self.streams.term(), out);
+        }
         self.confirms.flush(out);
         self.store.hold_answers(start, out);
         self.settle_with_disk(now, out);

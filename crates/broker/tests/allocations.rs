@@ -68,7 +68,7 @@ fn per_batch(rule: &str, wants_confirm: bool) -> f64 {
         exclusive: false,
         priority: 0,
         prefetch: 0,
-        gate: Gate::new(Arc::new(OutputGauge::new(1 << 40)), Arc::new(ChannelLimit::new())),
+        gate: Some(Gate::new(Arc::new(OutputGauge::new(1 << 40)), Arc::new(ChannelLimit::new()))),
         arguments: Default::default(),
     });
     shard.turn(&mut letters, &topology, Time::from_ms(0), &mut out);

@@ -115,7 +115,7 @@ impl World {
             exclusive: false,
             priority: 0,
             prefetch,
-            gate: Gate::open(),
+            gate: Some(Gate::open()),
             arguments: Arc::default(),
         };
         let out = self.turn([letter]);
@@ -159,7 +159,7 @@ impl World {
             priority: 0,
             prefetch,
             is_going: false,
-            gate: Gate::open(),
+            gate: Some(Gate::open()),
             arguments: Arc::default(),
         };
         let claim = |&offset: &Offset| {

@@ -131,7 +131,7 @@ impl Node {
             exclusive: false,
             priority: 0,
             prefetch: 100,
-            gate: Gate::new(Arc::clone(&self.gauge), Arc::new(ChannelLimit::new())),
+            gate: Some(Gate::new(Arc::clone(&self.gauge), Arc::new(ChannelLimit::new()))),
             arguments: Default::default(),
         };
         self.turn(&mut vec![letter]);

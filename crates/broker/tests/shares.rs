@@ -192,7 +192,7 @@ fn consume(queue: QueueId, slot: ConsumerSlot) -> ToShard {
         exclusive: false,
         priority: 0,
         prefetch: 1,
-        gate: Gate::open(),
+        gate: Some(Gate::open()),
         arguments: Default::default(),
     }
 }

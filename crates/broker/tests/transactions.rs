@@ -184,7 +184,7 @@ impl Node {
             exclusive: false,
             priority: 0,
             prefetch: 0,
-            gate,
+            gate: Some(gate),
             arguments: Default::default(),
         };
         self.tell(name, consume);

@@ -18,7 +18,7 @@ use leveret_link::letters::{read, write_to_session, write_to_shard};
 use leveret_link::payload::Writer;
 use leveret_link::receiver::{Limits, Receiver};
 use leveret_link::sender::Sender;
-use leveret_queue::{Gate, Offset, UnackedId};
+use leveret_queue::{Offset, UnackedId};
 use leveret_topology::{GroupId, QueueId};
 
 /// Messages of a turn.
@@ -127,7 +127,7 @@ fn report(rounds: usize, what: &str, batch: usize, write: &dyn Fn(&mut Writer) -
                 there += start.elapsed();
                 let start = Instant::now();
                 while let Some(letter) = receiver.next().expect("frames") {
-                    black_box(read(&letter, |_| Gate::open()).expect("a letter"));
+                    black_box(read(&letter).expect("a letter"));
                 }
                 back += start.elapsed();
             }

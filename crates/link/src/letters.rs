@@ -7,7 +7,7 @@
 //!
 //! What is a place in the memory of one process does not travel:
 //!
-//! - A consumer's `Gate`: the leader has one of its own for each remote channel, which [`read`] is given.
+//! - A consumer's `Gate`: the leader has one of its own for each remote channel, which letters open.
 //! - `Shared`, which logs of one process know together of a record: who reads gets none.
 //! - An `UnackedId` travels, as a hint: who gets it back looks there first, and finds out by queue and offset if it is wrong.
 //! - `GivenBack` becomes the settlements that it stands for.
@@ -22,9 +22,8 @@ mod table;
 mod values;
 
 use leveret_amqp::table::TableError;
-use leveret_broker::message::{ConnectionId, ReplyTo, ToMeta, ToSession, ToShard};
+use leveret_broker::message::{ConnectionId, ToMeta, ToSession, ToShard};
 use leveret_broker::stream::StreamNews;
-use leveret_queue::Gate;
 use leveret_topology::GroupId;
 
 use crate::frame::{Class, Envelope, Kind, Letter};
@@ -194,15 +193,15 @@ fn enveloped(kind: u8, group: GroupId, number: u64, to: &mut Writer) -> Letter {
     Letter { envelope: Envelope { kind, again: false, group, number }, payload: to.finish() }
 }
 
-/// The letter that came. `gate` is this node's gate of a channel elsewhere, for its consumers here.
+/// The letter that came.
 ///
 /// # Errors
 ///
 /// When the bytes are no letter. The link is to be closed then, with this text.
-pub fn read(letter: &Letter, gate: impl FnMut(ReplyTo) -> Gate) -> Result<Arrived, WrongLetter> {
+pub fn read(letter: &Letter) -> Result<Arrived, WrongLetter> {
     let envelope = &letter.envelope;
     let mut from = Reader::new(&letter.payload);
-    let arrived = read_kind(envelope, &mut from, gate);
+    let arrived = read_kind(envelope, &mut from);
     wrong(envelope, arrived.and_then(|arrived| from.end().map(|()| arrived)))
 }
 
@@ -217,11 +216,7 @@ fn check_group(group: GroupId) -> Result<(), LetterError> {
     if group.get() < GROUPS_MAX { Ok(()) } else { Err(LetterError::Group(group.get())) }
 }
 
-fn read_kind(
-    envelope: &Envelope,
-    from: &mut Reader<'_>,
-    gate: impl FnMut(ReplyTo) -> Gate,
-) -> Result<Arrived, LetterError> {
+fn read_kind(envelope: &Envelope, from: &mut Reader<'_>) -> Result<Arrived, LetterError> {
     let Envelope { kind, group, number, .. } = *envelope;
     check_group(group)?;
     let unknown = LetterError::Unknown { what: "kind of letter", number: kind.byte().into() };
@@ -229,10 +224,10 @@ fn read_kind(
         return Err(unknown);
     }
     match kind.number() {
-        table::CONSUME => values::get_consume(from, gate).map(Arrived::ToShard),
-        table::ATTACH => attach::get(from, gate).map(Arrived::ToShard),
+        table::CONSUME => values::get_consume(from).map(Arrived::ToShard),
+        table::ATTACH => attach::get(from).map(Arrived::ToShard),
         table::NUMBERED => streams::get_numbered(number, from).map(Arrived::ToShard),
-        listed @ 1..=24 => ToShard::get_fields(listed, from).map(Arrived::ToShard),
+        listed @ (1..=24 | table::ALLOW) => ToShard::get_fields(listed, from).map(Arrived::ToShard),
         listed @ 25..=39 => ToMeta::get_fields(listed, from).map(Arrived::ToMeta),
         listed @ 40..=55 => {
             let session = ConnectionId::get(from)?;

@@ -14,9 +14,17 @@
 //! 2. A session that makes room does so first, then takes `waiting`.
 //! 3. All four are sequentially consistent, so one of the two sees the other: either the queue goes on, or
 //!    the session is told (`true`) to have its consumers resumed.
+//!
+//! # Of a session elsewhere
+//!
+//! The session of another node shares no memory with the queue. Its shard has a gate of its own for it, which is
+//! [closed](OutputGauge::closed) at first. What is given out is counted and never given back, and what may be given out is a
+//! total, too, which letters [raise](OutputGauge::allow): the queue notices no difference. Who begins to wait is [told](Calls) to the
+//! shard, which asks for more.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 
 /// What one delivery costs besides its body: method, header and frame ends on the wire, and its entry in
 /// the session's inbox. Without it a flood of empty messages would be free.
@@ -31,18 +39,75 @@ pub const fn delivery_cost(size: u64) -> u64 {
     size.saturating_add(DELIVERY_OVERHEAD)
 }
 
+/// Who is told when a queue begins to wait for a gate: the shard that made it for a session elsewhere.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    to: Sender<u32>,
+    name: u32,
+}
+
+impl Calls {
+    /// `name` goes to `to` each time.
+    pub fn new(to: Sender<u32>, name: u32) -> Self {
+        Self { to, name }
+    }
+
+    #[cold]
+    fn call(&self) {
+        // Without a receiver the shard has forgotten the gate: nobody waits for it any more.
+        let _ = self.to.send(self.name);
+    }
+}
+
 /// Bytes given out to one connection and not yet written to its socket.
 #[derive(Debug)]
 pub struct OutputGauge {
     queued: AtomicU64,
-    limit: u64,
+    limit: AtomicU64,
+    /// So much has to be free before who waits is told.
+    wakes_with: u64,
     waiting: AtomicBool,
+    calls: Option<Calls>,
 }
 
 impl OutputGauge {
     /// An empty gauge that lets through until `limit` bytes are reached.
     pub fn new(limit: u64) -> Self {
-        Self { queued: AtomicU64::new(0), limit, waiting: AtomicBool::new(false) }
+        let wakes_with = limit - limit / 2;
+        Self {
+            queued: AtomicU64::new(0),
+            limit: AtomicU64::new(limit),
+            wakes_with,
+            waiting: AtomicBool::new(false),
+            calls: None,
+        }
+    }
+
+    /// Of a connection elsewhere: lets nothing through until it is [allowed](Self::allow).
+    pub fn closed(calls: Calls) -> Self {
+        Self { wakes_with: 1, calls: Some(calls), ..Self::new(0) }
+    }
+
+    /// Of a connection elsewhere: `total` bytes may be given out, since the gauge was made. True when a queue waited and may go on.
+    #[must_use = "somebody may wait for a resume"]
+    pub fn allow(&self, total: u64) -> bool {
+        self.limit.store(total, Ordering::SeqCst);
+        self.queued() < total && take(&self.waiting)
+    }
+
+    /// Whether a queue waits.
+    pub fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that it lets through before some are released.
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Bytes until the limit.
+    pub fn free(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed).saturating_sub(self.queued())
     }
 
     /// Bytes given out and not released.
@@ -61,28 +126,49 @@ impl OutputGauge {
     pub fn released(&self, bytes: u64) -> bool {
         let before = self.queued.fetch_sub(bytes, Ordering::SeqCst);
         debug_assert!(before >= bytes, "released {bytes} of {before}");
-        before.wrapping_sub(bytes) <= self.limit / 2 && take(&self.waiting)
+        self.wakes_at(before.wrapping_sub(bytes)) && take(&self.waiting)
+    }
+
+    /// Whether who waits is told when so much is queued.
+    fn wakes_at(&self, queued: u64) -> bool {
+        queued.saturating_add(self.wakes_with) <= self.limit.load(Ordering::Relaxed)
     }
 
     fn has_room(&self) -> bool {
-        if self.queued.load(Ordering::SeqCst) < self.limit {
+        if self.queued.load(Ordering::SeqCst) < self.limit.load(Ordering::Relaxed) {
             return true;
         }
-        self.waiting.store(true, Ordering::SeqCst);
+        waits(&self.waiting, &self.calls);
         // The session only looks at `waiting` below this mark, so that is where a wake-up could be missed.
-        self.queued.load(Ordering::SeqCst) <= self.limit / 2
+        self.wakes_at(self.queued.load(Ordering::SeqCst))
     }
 }
 
+/// No limit.
+const UNLIMITED: u64 = u64::MAX;
+
 /// The limits of one channel: unacked messages over all its consumers, and flow.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ChannelLimit {
-    /// 0 for none.
-    limit: AtomicU32,
+    /// [`UNLIMITED`] for none.
+    limit: AtomicU64,
     /// Counted with and without a limit, so that one can be set at any time.
-    unacked: AtomicU32,
+    unacked: AtomicU64,
     stopped: AtomicBool,
     waiting: AtomicBool,
+    calls: Option<Calls>,
+}
+
+impl Default for ChannelLimit {
+    fn default() -> Self {
+        Self {
+            limit: AtomicU64::new(UNLIMITED),
+            unacked: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            waiting: AtomicBool::new(false),
+            calls: None,
+        }
+    }
 }
 
 impl ChannelLimit {
@@ -91,15 +177,52 @@ impl ChannelLimit {
         Self::default()
     }
 
+    /// Of a channel elsewhere: lets nothing through until it is [allowed](Self::allow).
+    pub fn closed(calls: Calls) -> Self {
+        Self { limit: AtomicU64::new(0), calls: Some(calls), ..Self::default() }
+    }
+
+    /// Of a channel elsewhere: `total` messages that are to be acked may be given out, since the limit was made; `u64::MAX` for
+    /// any number. True when a queue waited and may go on.
+    #[must_use = "somebody may wait for a resume"]
+    pub fn allow(&self, total: u64) -> bool {
+        self.limit.store(total, Ordering::SeqCst);
+        self.wakes()
+    }
+
+    /// Whether a queue waits.
+    pub fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// Unacked deliveries to the channel's consumers.
-    pub fn unacked(&self) -> u32 {
+    pub fn unacked(&self) -> u64 {
         self.unacked.load(Ordering::Relaxed)
+    }
+
+    /// What holds now: how many may be unacked, none for any number. Nothing while flow is off.
+    pub fn limit(&self) -> Option<u64> {
+        if self.stopped.load(Ordering::Relaxed) {
+            return Some(0);
+        }
+        Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit != UNLIMITED)
+    }
+
+    /// Counts messages as unacked that queues elsewhere may give out, or have given out.
+    pub fn added(&self, count: u64) {
+        self.unacked.fetch_add(count, Ordering::SeqCst);
     }
 
     /// `count` messages that consumers of the channel were given (not those of `basic.get`) were settled.
     /// True when a queue waits: the connection's consumers are to be resumed.
     #[must_use = "somebody may wait for a resume"]
     pub fn settled(&self, count: u32) -> bool {
+        self.removed(count.into())
+    }
+
+    /// Undoes [`added`](Self::added), as [`settled`](Self::settled) does.
+    #[must_use = "somebody may wait for a resume"]
+    pub fn removed(&self, count: u64) -> bool {
         let before = self.unacked.fetch_sub(count, Ordering::SeqCst);
         debug_assert!(before >= count, "settled {count} of {before}");
         self.wakes()
@@ -109,6 +232,7 @@ impl ChannelLimit {
     /// waits: the connection's consumers are to be resumed.
     #[must_use = "somebody may wait for a resume"]
     pub fn set_limit(&self, limit: u32) -> bool {
+        let limit = if limit == 0 { UNLIMITED } else { u64::from(limit) };
         self.limit.store(limit, Ordering::SeqCst);
         self.wakes()
     }
@@ -125,15 +249,14 @@ impl ChannelLimit {
     }
 
     fn has_room(&self) -> bool {
-        let limit = self.limit.load(Ordering::SeqCst);
         !self.stopped.load(Ordering::SeqCst)
-            && (limit == 0 || self.unacked.load(Ordering::SeqCst) < limit)
+            && self.unacked.load(Ordering::SeqCst) < self.limit.load(Ordering::SeqCst)
     }
 
     /// Takes a place if there is one. Consumers that never ack wait for a place but take none, as
     /// RabbitMQ's do.
     fn try_take(&self, ack_required: bool) -> bool {
-        if self.limit.load(Ordering::SeqCst) == 0 && !self.stopped.load(Ordering::SeqCst) {
+        if self.limit.load(Ordering::SeqCst) == UNLIMITED && !self.stopped.load(Ordering::SeqCst) {
             if ack_required {
                 self.unacked.fetch_add(1, Ordering::SeqCst);
             }
@@ -147,22 +270,31 @@ impl ChannelLimit {
         if self.reserve(ack_required) {
             return true;
         }
-        self.waiting.store(true, Ordering::SeqCst);
+        waits(&self.waiting, &self.calls);
         self.reserve(ack_required)
     }
 
     /// Queues of several shards may race for the last place: only one gets it.
     fn reserve(&self, ack_required: bool) -> bool {
         let limit = self.limit.load(Ordering::SeqCst);
-        let has_room = |unacked: u32| limit == 0 || unacked < limit;
         if self.stopped.load(Ordering::SeqCst) {
             false
         } else if ack_required {
-            let add = |unacked| has_room(unacked).then_some(unacked + 1);
+            let add = |unacked| (unacked < limit).then_some(unacked + 1);
             self.unacked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok()
         } else {
-            has_room(self.unacked.load(Ordering::SeqCst))
+            self.unacked.load(Ordering::SeqCst) < limit
         }
+    }
+}
+
+/// A queue waits: whoever wants to know is told, once until it goes on.
+#[cold]
+fn waits(flag: &AtomicBool, calls: &Option<Calls>) {
+    if !flag.swap(true, Ordering::SeqCst)
+        && let Some(calls) = calls
+    {
+        calls.call();
     }
 }
 
@@ -190,7 +322,7 @@ impl Gate {
 
     /// Whether a message may be taken now. Whoever waits for a no to change is not noted.
     pub fn may_take(&self) -> bool {
-        self.output.queued() < self.output.limit && self.channel.has_room()
+        self.output.free() > 0 && self.channel.has_room()
     }
 
     /// The connection's gauge.
@@ -216,17 +348,19 @@ impl Gate {
     /// no room, or when the channel has a limit that wants each message to be asked for.
     pub(crate) fn room_of_unlimited(&self) -> u64 {
         let Self { output, channel } = self;
-        if channel.limit.load(Ordering::SeqCst) != 0 || channel.stopped.load(Ordering::SeqCst) {
+        if channel.limit.load(Ordering::SeqCst) != UNLIMITED
+            || channel.stopped.load(Ordering::SeqCst)
+        {
             return 0;
         }
-        output.limit.saturating_sub(output.queued()).min(RUN_BYTES)
+        output.free().min(RUN_BYTES)
     }
 
     /// Takes what [`room_of_unlimited`](Self::room_of_unlimited) allowed.
     pub(crate) fn took(&self, messages: u32, bytes: u64, ack_required: bool) {
         self.output.queued.fetch_add(bytes, Ordering::SeqCst);
         if ack_required {
-            self.channel.unacked.fetch_add(messages, Ordering::SeqCst);
+            self.channel.added(messages.into());
         }
     }
 
@@ -297,6 +431,38 @@ mod tests {
         assert!(!gate.try_take(1, true));
         assert!(gate.channel().set_flow(true));
         assert!(gate.try_take(1, true));
+    }
+
+    /// What letters allow is a total, and who waits is told once, until he may go on.
+    #[test]
+    fn a_gate_of_a_session_elsewhere() {
+        let (to, calls) = std::sync::mpsc::channel();
+        let output = Arc::new(OutputGauge::closed(Calls::new(to.clone(), 1)));
+        let channel = Arc::new(ChannelLimit::closed(Calls::new(to, 2)));
+        let gate = Gate::new(Arc::clone(&output), Arc::clone(&channel));
+        let called = || calls.try_iter().collect::<Vec<_>>();
+        assert!(!gate.try_take(10, true) && !gate.try_take(10, true));
+        assert_eq!((called(), output.is_awaited()), (vec![1], true));
+        assert!(output.allow(1_000));
+        assert!(!gate.try_take(10, false));
+        assert_eq!((called(), gate.room_of_unlimited()), (vec![2], 0));
+        assert!(!channel.allow(0));
+        assert!(channel.allow(2));
+        assert!(gate.try_take(10, true) && gate.try_take(10, true) && !gate.try_take(10, true));
+        assert!(!gate.try_take(10, false), "a full channel stops no-ack consumers too");
+        assert_eq!((called(), channel.unacked()), (vec![2], 2));
+        // A consumer goes, and what was meant for it has not left: another one may have the place.
+        assert!(gate.give_back(10, true));
+        assert!(gate.try_take(10, true));
+        assert!(!channel.allow(1), "fewer than were given out");
+        assert!(!gate.try_take(10, true));
+        assert!(channel.allow(u64::MAX));
+        assert_eq!(gate.room_of_unlimited(), 1_000 - 2 * delivery_cost(10));
+        assert!(gate.try_take(800, true), "the message that crosses the total goes");
+        assert!(!gate.try_take(0, true) && output.is_awaited());
+        assert!(!output.allow(1_100) && output.is_awaited(), "less than was given out");
+        assert!(output.allow(1_300));
+        assert_eq!(called(), [2, 1]);
     }
 
     #[test]

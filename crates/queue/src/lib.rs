@@ -47,7 +47,7 @@ mod unacked;
 pub use backlog::Backlog;
 pub use consumers::{ConsumerId, ConsumerSpec, ConsumerView, ExclusiveInUse};
 pub use dispatch::{Deliver, Record};
-pub use gate::{ChannelLimit, Gate, OutputGauge, delivery_cost};
+pub use gate::{Calls, ChannelLimit, Gate, OutputGauge, delivery_cost};
 pub use look::{Look, LookAt};
 pub use message::{Delivery, Got, Incoming, Left, Offset, Reason, Refused, Settle, UnackedId};
 pub use options::{Options, Overflow};

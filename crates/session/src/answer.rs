@@ -58,7 +58,7 @@ impl Session {
         let says = !no_wait;
         if let (Awaited::Consume { slot, .. }, Reply::Refused { .. } | Reply::Gone) =
             (&what, &reply)
-            && let Some(consumer) = core.consumers.remove(*slot)
+            && let Some(consumer) = core.remove_consumer(*slot)
         {
             consume::forget(channel, *slot, &consumer.tag);
         }
@@ -88,7 +88,7 @@ impl Session {
                 }
             }
             (Awaited::Cancel { slot, tag }, _) => {
-                if let Some(consumer) = core.consumers.remove(slot) {
+                if let Some(consumer) = core.remove_consumer(slot) {
                     channel.keep_totals_of(&consumer);
                 }
                 consume::forget(channel, slot, &tag);

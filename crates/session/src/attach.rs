@@ -5,7 +5,6 @@ use std::sync::Arc;
 use leveret_broker::message::{
     AttachedConsumer, Attachment, Claim, ConsumerSlot, ToShard, UnackedDelivery,
 };
-use leveret_queue::Gate;
 use leveret_topology::GroupId;
 
 use crate::channel::{Channels, Mode};
@@ -41,7 +40,7 @@ pub(crate) fn attach(
             priority: one.priority,
             prefetch: one.prefetch,
             is_going: going == Some(slot),
-            gate: Gate::new(Arc::clone(&core.gauge), Arc::clone(&channel.limit)),
+            gate: core.gate(channel),
             arguments: Arc::clone(&one.arguments),
         });
     }
@@ -56,6 +55,9 @@ pub(crate) fn attach(
         claims.extend(held.filter(|it| it.home == group).map(claim));
     }
     let attachment = Attachment { connection: core.id, term, behind: [0; 2], consumers, claims };
+    if let Some(allowances) = &mut core.allowances {
+        allowances.begin_term(group);
+    }
     core.send_to(group, ToShard::Attach(Box::new(attachment)), cx);
     // Room that the shard gave back may be what others wait for.
     core.resumes = true;

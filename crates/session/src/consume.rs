@@ -5,7 +5,6 @@ use std::sync::Arc;
 use leveret_amqp::method::basic;
 use leveret_amqp::table::Table;
 use leveret_broker::message::{ConsumerSlot, ToShard};
-use leveret_queue::Gate;
 use leveret_topology::{Permission, Queue, QueueKind, ResourceKind, weight};
 
 use crate::channel::{Channel, Channels, DirectReply};
@@ -111,6 +110,9 @@ pub(crate) fn consume(
     let consumers = &core.consumers;
     let hash_of = |slot: &ConsumerSlot| hash(consumers.get(*slot).map_or("", |c| &c.tag));
     channel.tags.insert_unique(hash(&tag), slot, hash_of);
+    if let Some(allowances) = &mut core.allowances {
+        allowances.consumer_came(channel.number, &channel.limit, home);
+    }
     let letter = ToShard::Consume {
         user: core.identity.user.clone(),
         reply: core.reply_to(channel.number),
@@ -121,7 +123,7 @@ pub(crate) fn consume(
         exclusive: method.exclusive,
         priority,
         prefetch: channel.prefetch,
-        gate: Gate::new(core.gauge.clone(), channel.limit.clone()),
+        gate: core.gate(channel),
         arguments,
     };
     core.send_to(home, letter, cx);
@@ -279,7 +281,7 @@ pub(crate) fn gone(
     slot: ConsumerSlot,
     cx: &mut Context<'_>,
 ) {
-    let Some(consumer) = core.consumers.remove(slot) else { return };
+    let Some(consumer) = core.remove_consumer(slot) else { return };
     let Some(channel) = channel else { return };
     channel.keep_totals_of(&consumer);
     forget(channel, slot, &consumer.tag);

@@ -11,17 +11,19 @@ use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
     ConnectionId, ConsumerSlot, Outbox, ReplyTo, Settle, ToMeta, ToShard, UnackedDelivery,
 };
-use leveret_queue::{OutputGauge, Time};
+use leveret_queue::{Gate, OutputGauge, Time};
 use leveret_topology::rights::Admitted;
 use leveret_topology::{ByGroup, CountedConnection, GroupId, Topology, VhostId};
 
 use crate::access::Elsewhere;
+use crate::allowances::Allowances;
 use crate::batch::Batch;
 use crate::brought::Brought;
 use crate::cache::RouteCache;
+use crate::channel::Channel;
 use crate::connection::Stage;
 use crate::connection::timers::Timers;
-use crate::consumers::Consumers;
+use crate::consumers::{Consumer, Consumers};
 use crate::pace::Pace;
 use crate::random::Random;
 use crate::settings::{Peer, Settings};
@@ -130,6 +132,8 @@ pub(crate) struct Core {
     pub(crate) gauge: Arc<OutputGauge>,
     /// What [`gauge`](Self::gauge) holds for deliveries that are in the output buffer.
     pub(crate) gauged: u64,
+    /// What consumers may be given by shards that share no memory with the session; none if all do.
+    pub(crate) allowances: Option<Box<Allowances>>,
     /// A consumer waits for room that was made in this turn.
     pub(crate) resumes: bool,
     /// How often shards were told so.
@@ -199,6 +203,29 @@ impl Core {
         cx.outbox.meta.push(letter);
     }
 
+    /// The limits of a channel's consumers; none if their shards are told them by letters.
+    pub(crate) fn gate(&self, channel: &Channel) -> Option<Gate> {
+        let here = self.allowances.is_none();
+        here.then(|| Gate::new(Arc::clone(&self.gauge), Arc::clone(&channel.limit)))
+    }
+
+    /// Messages of the channel were settled, or its prefetch is another one. With `wakes` a queue of this process waits for that.
+    pub(crate) fn places_changed(&mut self, channel: u16, wakes: bool) {
+        self.resumes |= wakes;
+        if let Some(allowances) = &mut self.allowances {
+            allowances.change(channel);
+        }
+    }
+
+    /// Takes a consumer out of the table.
+    pub(crate) fn remove_consumer(&mut self, slot: ConsumerSlot) -> Option<Consumer> {
+        let consumer = self.consumers.remove(slot)?;
+        if let Some(allowances) = &mut self.allowances {
+            allowances.consumer_left(consumer.channel, consumer.home);
+        }
+        Some(consumer)
+    }
+
     /// Gathers a settlement.
     pub(crate) fn settle(&mut self, entry: &UnackedDelivery, how: Settle) {
         self.batch.settle(entry.home, entry.settled(how));
@@ -230,7 +257,10 @@ impl Core {
     pub(crate) fn finish(&mut self, cx: &mut Context<'_>) {
         self.batch.flush(self.id, cx.outbox);
         self.give_room_back(cx);
-        if std::mem::take(&mut self.resumes) {
+        let resumes = std::mem::take(&mut self.resumes);
+        if let Some(allowances) = &mut self.allowances {
+            allowances.tell(self.id, cx.outbox);
+        } else if resumes {
             self.resume(cx);
         }
         self.out_len = cx.out.len();

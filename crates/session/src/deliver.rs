@@ -34,6 +34,10 @@ pub(crate) fn deliver(
         let cost = delivery_cost(view.head.body_len.into());
         let consumer = core.consumers.get_mut(delivery.slot);
         let channel = consumer.as_ref().and_then(|consumer| channels.get(consumer.channel));
+        if let Some(allowances) = &mut core.allowances {
+            let place_of = channel.as_ref().filter(|_| delivery.unacked.is_some());
+            allowances.came(delivery.home, cost, place_of.map(|channel| channel.number));
+        }
         let (Some(consumer), Some(channel)) = (consumer, channel) else {
             core.resumes |= core.gauge.released(cost);
             stray(core, delivery);

@@ -27,6 +27,7 @@
 
 mod access;
 mod alarm;
+mod allowances;
 mod answer;
 mod attach;
 mod batch;

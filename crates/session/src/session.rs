@@ -11,6 +11,7 @@ use leveret_queue::{Offset, OutputGauge, Time};
 use leveret_topology::rights::Admitted;
 use leveret_topology::{CountedConnection, QueueId, Vhost, VhostId};
 
+use crate::allowances::Allowances;
 use crate::bind::{Bind, bind};
 use crate::brought::Brought;
 use crate::channel::content::Stake;
@@ -45,6 +46,7 @@ impl Session {
         seed: u64,
         now: Time,
     ) -> Self {
+        let gauge = Arc::new(OutputGauge::new(settings.output_bytes_max));
         let core = Core {
             id,
             stage: Stage::Header,
@@ -69,7 +71,10 @@ impl Session {
             batch: Default::default(),
             cache: None,
             consumers: Default::default(),
-            gauge: Arc::new(OutputGauge::new(settings.output_bytes_max)),
+            allowances: settings
+                .allows_by_letters
+                .then(|| Box::new(Allowances::new(Arc::clone(&gauge)))),
+            gauge,
             gauged: 0,
             resumes: false,
             resumes_made: 0,
@@ -604,6 +609,11 @@ impl Session {
             ToSession::Reply { channel, reply } => self.answered(channel, reply, cx),
             ToSession::Attach { group, term } => {
                 attach::attach(core, &mut self.channels, (group, term), cx);
+            }
+            ToSession::AllowanceStates { group, states } => {
+                if let Some(allowances) = &mut core.allowances {
+                    allowances.hear(group, &states);
+                }
             }
             ToSession::ConsumerGone { slot } => {
                 let channel = core.consumers.get(slot).map(|consumer| consumer.channel);

@@ -82,6 +82,8 @@ pub struct Settings {
     pub turn_spent_max: usize,
     /// Bytes waiting for one socket above which nothing more is dispatched to it.
     pub output_bytes_max: u64,
+    /// Shards share no memory with sessions: they are told by letters what consumers may be given.
+    pub allows_by_letters: bool,
     /// The vhost made at the first start. AMQP clients always name theirs: only other protocols need it.
     pub default_vhost: String,
 }
@@ -112,6 +114,7 @@ impl Default for Settings {
             default_prefetch: 0,
             turn_spent_max: 32 << 10,
             output_bytes_max: 1 << 20,
+            allows_by_letters: false,
             default_vhost: "/".to_owned(),
         }
     }

@@ -90,8 +90,9 @@ fn take(core: &mut Core, channel: &mut Channel, which: Which, how: Settle) -> Op
         Settle::Ack => totals.taken.ack += done.count as u64,
         Settle::Reject | Settle::Requeue { .. } => totals.reject += done.count as u64,
     }
-    if consumed > 0 && limit.settled(consumed) {
-        core.resumes = true;
+    if consumed > 0 {
+        let wakes = limit.settled(consumed);
+        core.places_changed(channel.number, wakes);
     }
     Some(done)
 }
@@ -134,8 +135,9 @@ pub(crate) fn recover(
         core.settle(&entry, Settle::Requeue { counts: true });
     });
     note_left(core, channel.number, which, taken.unwrap_or_default(), None);
-    if consumed > 0 && channel.limit.settled(consumed) {
-        core.resumes = true;
+    if consumed > 0 {
+        let wakes = channel.limit.settled(consumed);
+        core.places_changed(channel.number, wakes);
     }
     Ok(!is_begun)
 }
@@ -156,9 +158,8 @@ pub(crate) fn qos(
         channel.prefetch = method.prefetch_count;
         channel.global_prefetch = 0;
     }
-    if channel.limit.set_limit(u32::from(channel.global_prefetch)) {
-        core.resumes = true;
-    }
+    let wakes = channel.limit.set_limit(u32::from(channel.global_prefetch));
+    core.places_changed(channel.number, wakes);
     cx.out.put_method(channel.number, &basic::QosOk);
     Ok(())
 }

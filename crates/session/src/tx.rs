@@ -218,8 +218,9 @@ pub(crate) fn commit(
     for (queue, acked) in kept.acked.iter() {
         *channel.taken.of(queue) += acked;
     }
-    if kept.consumed > 0 && channel.limit.settled(kept.consumed) {
-        core.resumes = true;
+    if kept.consumed > 0 {
+        let wakes = channel.limit.settled(kept.consumed);
+        core.places_changed(channel.number, wakes);
     }
 
     let reply = core.reply_to(channel.number);

@@ -65,7 +65,9 @@ impl Alone {
         let consume = basic::Consume { queue: "q", consumer_tag: "c", ..Default::default() };
         out.put_method(1, &consume);
         self.input(&out.take_rest().into());
-        let Some((_, ToShard::Consume { slot, queue, gate, .. })) = self.outbox.shards.pop() else {
+        let Some((_, ToShard::Consume { slot, queue, gate: Some(gate), .. })) =
+            self.outbox.shards.pop()
+        else {
             panic!("no consume")
         };
         let reply = ToSession::Reply { channel: 1, reply: Reply::Consuming { number: 1 } };

@@ -7,13 +7,15 @@
 //!            --> commands: each behind the numbers that were given before it
 //! ```
 //!
+//! What sessions allow shards, and what shards say of that, goes over the link, too, and is lost as other letters are.
+//!
 //! Within a class letters keep their order, as on a connection; what is lost there is noticed by what follows, or when the link
 //! is cut, which it always is in the end. Commands are not lost but with the term of the shard: what asks is asked again then.
 
 use std::collections::VecDeque;
 
 use leveret_broker::Shard;
-use leveret_broker::message::{NodeId, Outbox, ToShard};
+use leveret_broker::message::{ConnectionId, NodeId, Outbox, ToSession, ToShard};
 use leveret_broker::stream::{Numbered, StreamClass, StreamPlace};
 use leveret_log::Log;
 use leveret_node::{KeptMax, StreamSender};
@@ -32,6 +34,9 @@ pub(crate) struct Link {
     pub(crate) sender: StreamSender,
     /// On the way, by class.
     flights: [VecDeque<Numbered>; 2],
+    /// On the way: what sessions allow, and the states of accounts.
+    allowing: VecDeque<ToShard>,
+    states: VecDeque<(ConnectionId, ToSession)>,
     /// All up to these numbers came over the link in this term of the shard, or were done before it. See [`came`](Self::came).
     arrived: [u64; 2],
     /// For so many steps a class stands still.
@@ -45,6 +50,8 @@ pub(crate) struct Link {
 pub(crate) struct Arrived {
     /// For the shard's inbox.
     pub(crate) letters: Vec<ToShard>,
+    /// For sessions.
+    pub(crate) told: Vec<(ConnectionId, ToSession)>,
     /// The link is to begin anew.
     pub(crate) is_cut: bool,
 }
@@ -56,6 +63,8 @@ impl Link {
             max,
             sender: StreamSender::new(node, start, max),
             flights: Default::default(),
+            allowing: VecDeque::new(),
+            states: VecDeque::new(),
             arrived: [0; 2],
             stalls: [0; 2],
             is_broken: false,
@@ -77,7 +86,9 @@ impl Link {
         if let ToShard::Disconnected { connection, .. } = letter {
             self.sender.ended(connection, out);
         }
-        if StreamSender::numbers(&letter) {
+        if matches!(letter, ToShard::Allow { .. }) {
+            self.allowing.push_back(letter);
+        } else if StreamSender::numbers(&letter) {
             self.sender.keep(letter, out);
         } else if is_of_session {
             self.sender.send(letter);
@@ -85,6 +96,14 @@ impl Link {
             return Some(letter);
         }
         None
+    }
+
+    /// A letter of the shard to a session.
+    pub(crate) fn tell(&mut self, to: ConnectionId, letter: ToSession, out: &mut Outbox) {
+        match letter {
+            ToSession::AllowanceStates { .. } => self.states.push_back((to, letter)),
+            letter => self.sender.tell(to, letter, out),
+        }
     }
 
     /// How far the shard has taken each class.
@@ -108,6 +127,8 @@ impl Link {
         self.is_broken
             || self.has_command(shard)
             || self.flights.iter().any(|flight| !flight.is_empty())
+            || !self.allowing.is_empty()
+            || !self.states.is_empty()
             || CLASSES.iter().any(|&class| self.sender.has_next(class))
     }
 
@@ -128,6 +149,9 @@ impl Link {
         if random.one_in(60) || self.is_broken && random.one_in(20) {
             arrived.is_cut = true;
             return arrived;
+        }
+        if !self.allowing.is_empty() || !self.states.is_empty() {
+            self.step_allowances(random, &mut arrived);
         }
         let class = random.below(2);
         if random.one_in(40) {
@@ -155,6 +179,24 @@ impl Link {
         arrived
     }
 
+    /// These overtake all others, or come late.
+    fn step_allowances(&mut self, random: &mut Random, arrived: &mut Arrived) {
+        for _ in 0..random.below(3) {
+            let Some(letter) = self.allowing.pop_front() else { break };
+            match random.one_in(40) {
+                true => self.is_broken = true,
+                false => arrived.letters.push(letter),
+            }
+        }
+        for _ in 0..random.below(3) {
+            let Some(state) = self.states.pop_front() else { break };
+            match random.one_in(40) {
+                true => self.is_broken = true,
+                false => arrived.told.push(state),
+            }
+        }
+    }
+
     fn arrive(&mut self, class: usize, numbered: Numbered) -> ToShard {
         if numbered.number == self.arrived[class] + 1 {
             self.arrived[class] += 1;
@@ -172,6 +214,10 @@ impl Link {
     ) {
         let places = self.places(shard);
         self.sender.begins(places[0], places[1], out);
+        if !keeps_flights {
+            self.allowing.clear();
+            self.states.clear();
+        }
         for (class, place) in places.into_iter().enumerate() {
             if !keeps_flights {
                 self.flights[class].clear();
@@ -184,21 +230,24 @@ impl Link {
     }
 
     /// All that is to come comes now, in order: the process stops.
-    pub(crate) fn flush<L: Log>(&mut self, shard: &Shard<L>, out: &mut Outbox) -> Vec<ToShard> {
-        let mut letters = Vec::new();
+    pub(crate) fn flush<L: Log>(&mut self, shard: &Shard<L>, out: &mut Outbox) -> Arrived {
+        let mut arrived = Arrived::default();
         if self.is_idle(shard) {
-            return letters;
+            return arrived;
         }
+        arrived.letters.extend(self.allowing.drain(..));
+        arrived.told.extend(self.states.drain(..));
+        arrived.is_cut = self.is_broken;
         self.begin(shard, false, false, out);
         for (class, name) in CLASSES.into_iter().enumerate() {
             while let Some(numbered) = self.sender.next(name) {
-                letters.push(self.arrive(class, numbered));
+                arrived.letters.push(self.arrive(class, numbered));
             }
         }
         while let Some(letter) = self.sender.next_command(self.came(shard)) {
-            letters.push(letter);
+            arrived.letters.push(letter);
         }
-        letters
+        arrived
     }
 
     /// How far it is, for reading.
@@ -228,7 +277,6 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
-    use leveret_broker::message::ConnectionId;
     use leveret_log::MemoryLog;
     use leveret_queue::Time;
     use leveret_topology::{Homes, Topology};

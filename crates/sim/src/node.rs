@@ -101,6 +101,14 @@ struct ShardActor<L> {
     has_more: bool,
 }
 
+impl<L: Log> ShardActor<L> {
+    /// What was said over the link before may be lost.
+    fn link_is_new(&mut self, node: NodeId) {
+        self.shard.link_is_new(node);
+        self.has_more = true;
+    }
+}
+
 /// All actors of a node, and the sockets of its clients.
 #[derive(Debug)]
 pub struct Node<L = MemoryLog> {
@@ -217,6 +225,8 @@ impl<L: Log> Node<L> {
 
     /// From now on letters to shards go over links; with `has_second` those of a second node, too.
     pub(crate) fn link(&mut self, max: KeptMax, has_second: bool) {
+        // Sessions of links share no memory with shards.
+        self.settings = Arc::new(Settings { allows_by_letters: true, ..(*self.settings).clone() });
         self.sites.extend(has_second.then(|| Site::new(SECOND)));
         let shards = self.shards.len();
         self.sites.iter_mut().for_each(|site| site.link(shards, max));
@@ -712,8 +722,9 @@ impl<L: Log> Node<L> {
     pub(crate) fn step_link(&mut self, link: usize, random: &mut Random) {
         let (site, index) = self.of_link(link);
         let link = &mut self.sites[site].links[index];
-        let Arrived { letters, is_cut } = link.step(&self.shards[index].shard, random);
+        let Arrived { letters, told, is_cut } = link.step(&self.shards[index].shard, random);
         self.shards[index].inbox.extend(letters);
+        told.into_iter().for_each(|(id, letter)| self.tell(id, letter));
         if is_cut {
             self.begin_link(site, index, false, false);
         }
@@ -748,9 +759,12 @@ impl<L: Log> Node<L> {
     }
 
     fn begin_link(&mut self, site: usize, index: usize, is_new_term: bool, keeps_flights: bool) {
-        let Some(link) = self.sites[site].links.get_mut(index) else { return };
+        let site = &mut self.sites[site];
+        let Some(link) = site.links.get_mut(index) else { return };
         let mut out = Outbox::default();
-        link.begin(&self.shards[index].shard, is_new_term, keeps_flights, &mut out);
+        let actor = &mut self.shards[index];
+        link.begin(&actor.shard, is_new_term, keeps_flights, &mut out);
+        actor.link_is_new(site.node);
         self.tell_now(out);
     }
 
@@ -781,7 +795,12 @@ impl<L: Log> Node<L> {
         let mut out = Outbox::default();
         for site in &mut self.sites {
             for (link, actor) in site.links.iter_mut().zip(&mut self.shards) {
-                actor.inbox.extend(link.flush(&actor.shard, &mut out));
+                let Arrived { letters, told, is_cut } = link.flush(&actor.shard, &mut out);
+                actor.inbox.extend(letters);
+                out.sessions.extend(told);
+                if is_cut {
+                    actor.link_is_new(site.node);
+                }
             }
         }
         self.tell_now(out);
@@ -874,7 +893,7 @@ impl<L: Log> Inboxes for Node<L> {
         };
         let Some(link) = site.links.get_mut(index) else { return connection.inbox.extend(letters) };
         let mut out = Outbox::default();
-        letters.for_each(|letter| link.sender.tell(id, letter, &mut out));
+        letters.for_each(|letter| link.tell(id, letter, &mut out));
         self.tell_now(out);
     }
 

@@ -52,8 +52,8 @@ pub struct AttachedConsumer {
     pub prefetch: u16,
     /// Its `basic.cancel` is under way: whoever came when it was gone is there by right.
     pub is_going: bool,
-    /// The connection's and channel's limits.
-    pub gate: Gate,
+    /// The connection's and channel's limits; none if the shard is told them by letters.
+    pub gate: Option<Gate>,
     /// Arguments, for listings.
     pub arguments: Arc<Table>,
 }

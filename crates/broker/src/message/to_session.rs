@@ -5,7 +5,7 @@ use leveret_amqp::reply::ReplyCode;
 use leveret_queue::{Offset, UnackedId};
 use leveret_topology::{GroupId, QueueId};
 
-use super::{ChannelId, ConsumerSlot, Message, Reply, ReplyTo};
+use super::{AllowanceState, ChannelId, ConsumerSlot, Message, Reply, ReplyTo};
 use crate::flow::Alarm;
 use leveret_topology::rights::{Admitted, Decision, Question};
 
@@ -73,6 +73,14 @@ pub enum ToSession {
         group: GroupId,
         /// Its term.
         term: u64,
+    },
+    /// What a shard may give consumers of this connection that has no gate of theirs, behind all deliveries that this counts.
+    /// Answered by [`ToShard::Allow`](super::ToShard::Allow), now or when there is something to allow.
+    AllowanceStates {
+        /// Whose shard.
+        group: GroupId,
+        /// Of some accounts.
+        states: Vec<AllowanceState>,
     },
     /// The queue was deleted: `basic.cancel` to the client if it can take it. The slot is free.
     ConsumerGone {

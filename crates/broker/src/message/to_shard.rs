@@ -9,8 +9,8 @@ use leveret_queue::{Gate, LookAt, Offset};
 use leveret_topology::{By, ExchangeId, GroupId, QueueId};
 
 use super::{
-    Attached, Attachment, ChannelId, ConnectionId, ConsumerSlot, GivenBack, Publish, ReplyTo,
-    Settlement,
+    Allowance, Attached, Attachment, ChannelId, ConnectionId, ConsumerSlot, GivenBack, Publish,
+    ReplyTo, Settlement,
 };
 use crate::stream::Numbered;
 use crate::transaction::TxId;
@@ -92,8 +92,8 @@ pub enum ToShard {
         priority: i32,
         /// Unacked messages allowed, 0 for no limit.
         prefetch: u16,
-        /// The connection's and channel's limits.
-        gate: Gate,
+        /// The connection's and channel's limits; none if the shard is told them by [`ToShard::Allow`].
+        gate: Option<Gate>,
         /// Arguments, for listings.
         arguments: Arc<Table>,
     },
@@ -131,6 +131,13 @@ pub enum ToShard {
         connection: ConnectionId,
         /// Groups whose shards are told next, the next one last.
         others: Vec<GroupId>,
+    },
+    /// From a session that shares no memory with the shard: what may be given to its consumers there.
+    Allow {
+        /// Whose.
+        connection: ConnectionId,
+        /// What has changed.
+        allowances: Vec<Allowance>,
     },
     /// Counts for `queue.declare`. Answered by `Reply::Declared` or `Reply::Gone`.
     Count {
@@ -350,6 +357,7 @@ impl ToShard {
             Self::Cancel { .. } => "Cancel",
             Self::Get { .. } => "Get",
             Self::Resume { .. } => "Resume",
+            Self::Allow { .. } => "Allow",
             Self::Count { .. } => "Count",
             Self::Purge { .. } => "Purge",
             Self::Look { .. } => "Look",

@@ -27,7 +27,7 @@ use super::lifecycle::Asked;
 use super::ports::Listed;
 use super::recover::mark;
 use crate::message::{
-    Attached, AttachedConsumer, Attachment, Claim, ConnectionId, NodeId, Outbox, Settle,
+    Attached, AttachedConsumer, Attachment, Claim, ConnectionId, NodeId, Outbox, ReplyTo, Settle,
     Settlement, ToSession, ToShard,
 };
 use crate::stream::{StreamClass, StreamId, Tag};
@@ -192,6 +192,7 @@ fn waits(letter: &ToShard) -> bool {
         | ToShard::Attached(_)
         | ToShard::Decide { .. }
         | ToShard::Resume { .. }
+        | ToShard::Allow { .. }
         | ToShard::CancelRest { .. }
         | ToShard::Create { reply: None, .. }
         | ToShard::OptionsChanged { .. }
@@ -344,6 +345,8 @@ impl<L: Log> Shard<L> {
         let AttachedConsumer { number, channel, queue: id, slot, tag, no_ack, exclusive, .. } = one;
         let AttachedConsumer { priority, prefetch, gate, arguments, is_going, .. } = one;
         let key = u64::from(self.ports.next_key());
+        let of = ReplyTo { connection, channel };
+        let gate = gate.unwrap_or_else(|| self.allowances.gate(of));
         let spec = ConsumerSpec { key, no_ack, exclusive, priority, prefetch, gate };
         self.ports.is_past(number);
         if let Some(hosted) = self.queues.get_mut(id)
@@ -352,7 +355,10 @@ impl<L: Log> Shard<L> {
             let facts = Listed { tag, no_ack, prefetch, arguments };
             let of_queue = &mut hosted.consumers;
             self.ports.add(connection, channel, slot, id, consumer, facts, of_queue);
-        } else if !is_going {
+            return;
+        }
+        self.allowances.left(connection, channel);
+        if !is_going {
             out.session(connection, ToSession::ConsumerGone { slot });
         }
     }

@@ -16,7 +16,9 @@ use super::ports::{Consumer, Listed, Ports};
 use super::queues::DISPATCH_BUDGET;
 use super::store::{Parked, Store};
 use super::{Counters, Shard, describe};
-use crate::message::{ConnectionId, ConsumerSlot, Delivery, Outbox, Reply, ReplyTo, ToShard};
+use crate::message::{
+    Allowance, ConnectionId, ConsumerSlot, Delivery, NodeId, Outbox, Reply, ReplyTo, ToShard,
+};
 
 /// What `basic.get` finds.
 enum Found {
@@ -55,10 +57,12 @@ impl<L: Log> Shard<L> {
         };
         let number = self.ports.next_number();
         let key = self.ports.next_key();
-        let Some(hosted) = self.hosted(id, topology, now) else {
+        if self.hosted(id, topology, now).is_none() {
             out.reply(reply, Reply::Gone);
             return;
-        };
+        }
+        let gate = gate.unwrap_or_else(|| self.allowances.gate(reply));
+        let Some(hosted) = self.queues.get_mut(id) else { return };
         let key64 = u64::from(key);
         let spec = ConsumerSpec { key: key64, no_ack, exclusive, priority, prefetch, gate };
         match hosted.queue.add_consumer(spec, now) {
@@ -74,6 +78,7 @@ impl<L: Log> Shard<L> {
                 self.queues.touch(id);
             }
             Err(_in_use) => {
+                self.allowances.left(reply.connection, reply.channel);
                 let text = match topology.queue_by_id(id) {
                     Some(queue) => format!("{} in exclusive use", describe(queue, topology)),
                     None => "queue in exclusive use".to_owned(),
@@ -127,10 +132,11 @@ impl<L: Log> Shard<L> {
         }
         let queue = self.ports.consumer(key)?.queue;
         let Some(hosted) = self.queues.get_mut(queue) else {
-            self.ports.end(key, queue, now, out);
+            self.end_consumer(key, queue, now, out);
             return None;
         };
         let consumer = self.ports.remove(key, &mut hosted.consumers)?;
+        self.allowances.left(consumer.connection, consumer.channel);
         tell_consumer_deleted(&consumer, user, names(queue, topology).as_ref(), out);
         let removed = self.queues.change(queue, |hosted, left| {
             let removed = hosted.queue.remove_consumer(consumer.id, now, left);
@@ -172,12 +178,31 @@ impl<L: Log> Shard<L> {
         // finds the connection gone returns it.
         self.ports.flush(connection, out);
         self.ports.forget(connection);
+        self.allowances.forget(connection);
         self.store.forget(connection);
         self.jobs.forget_pause(connection);
         self.histories.forget_pause(connection);
         if let Some(reply) = reply {
             out.reply(reply, Reply::Done);
         }
+    }
+
+    /// A session elsewhere allows its consumers more, or less.
+    #[cold]
+    pub(super) fn allow(&mut self, connection: ConnectionId, allowances: &[Allowance]) {
+        self.jobs.pay(allowances.len() as u64 / cost::LOOKED_AT_A_UNIT);
+        let resumes = self.allowances.hear(connection, allowances, self.streams.term());
+        // When the term begins all are looked at.
+        if resumes && !self.attaching.is_on() {
+            self.resume(connection);
+            self.ports.resumed(connection, Vec::new());
+        }
+    }
+
+    /// The link to a node is new, and perhaps some of what was said over the last one was lost: what its sessions allow is told
+    /// at the end of the next turn, and whoever allowed something else says it again.
+    pub fn link_is_new(&mut self, node: NodeId) {
+        self.allowances.tell_again(node);
     }
 
     /// A gate of the connection opened: its consumers may be given more.

@@ -246,12 +246,36 @@ impl<L: Log> Shard<L> {
     ) -> (Vec<(ConnectionId, ConsumerSlot)>, bool) {
         let mut first = Vec::new();
         while first.len() < TOLD_AT_ONCE
-            && let Some(gone) = self.ports.end_next(id, now, out)
+            && let Some(gone) = self.end_next_consumer(id, now, out)
         {
             self.jobs.pay(cost::CONSUMER);
             first.push(gone);
         }
         (first, self.ports.count_of_ended(id) > 0)
+    }
+
+    /// Takes the oldest consumer out of a deleted queue.
+    fn end_next_consumer(
+        &mut self,
+        id: QueueId,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Option<(ConnectionId, ConsumerSlot)> {
+        let key = self.ports.next_of_ending(id)?;
+        self.end_consumer(key, id, now, out)
+    }
+
+    /// Takes this consumer out of a deleted queue.
+    pub(super) fn end_consumer(
+        &mut self,
+        key: u32,
+        id: QueueId,
+        now: Time,
+        out: &mut Outbox,
+    ) -> Option<(ConnectionId, ConsumerSlot)> {
+        let consumer = self.ports.end(key, id, now, out)?;
+        self.allowances.left(consumer.connection, consumer.channel);
+        Some((consumer.connection, consumer.slot))
     }
 
     /// The name is gone: those are told who have not been yet.
@@ -271,7 +295,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) -> u64 {
         while self.jobs.used() < allowed
-            && let Some((connection, slot)) = self.ports.end_next(id, now, out)
+            && let Some((connection, slot)) = self.end_next_consumer(id, now, out)
         {
             self.jobs.pay(cost::CONSUMER);
             out.session(connection, ToSession::ConsumerGone { slot });

@@ -9,6 +9,7 @@ use leveret_log::Log;
 use leveret_queue::Time;
 use leveret_topology::{QueueId, Topology};
 
+use super::allowances::Allowances;
 use super::exits::Exits;
 use super::jobs::{Job, JobOrigin, cost};
 use super::lifecycle::Asked;
@@ -97,6 +98,7 @@ impl<L: Log> Shard<L> {
         self.streams.begin_term();
         self.exits = Exits::default();
         self.ports = self.ports.of_next_term();
+        self.allowances = Allowances::default();
         self.unreadable.clear();
         self.give_up_parts(end, decided, out);
         self.host(topology, now);

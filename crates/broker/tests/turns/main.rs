@@ -156,7 +156,7 @@ impl Node {
             exclusive: false,
             priority: 0,
             prefetch: 0,
-            gate,
+            gate: Some(gate),
             arguments: Default::default(),
         };
         self.shard(queue, letter);

@@ -9,9 +9,8 @@
 //! ```
 
 use leveret_broker::message::{
-    Attached, AttachedConsumer, Attachment, Claim, ConnectionId, ReplyTo, ToShard,
+    Attached, AttachedConsumer, Attachment, Claim, ConnectionId, ToShard,
 };
-use leveret_queue::Gate;
 
 use super::LetterError;
 use super::field::{Field, Reader};
@@ -50,11 +49,8 @@ pub(super) fn put(attachment: &Attachment, to: &mut Writer) {
     claims.put(to);
 }
 
-/// Reads it, with the gates that this node has for the channels.
-pub(super) fn get(
-    from: &mut Reader<'_>,
-    mut gate: impl FnMut(ReplyTo) -> Gate,
-) -> Result<ToShard, LetterError> {
+/// Reads it: the shard has gates of its own for the channels.
+pub(super) fn get(from: &mut Reader<'_>) -> Result<ToShard, LetterError> {
     let (connection, term) = (from.get::<ConnectionId>()?, from.get()?);
     let behind = [from.get()?, from.get()?];
     let count = from.count(CONSUMER_MIN)?;
@@ -73,7 +69,7 @@ pub(super) fn get(
             prefetch: from.get()?,
             is_going: from.get()?,
             arguments: from.get()?,
-            gate: gate(ReplyTo { connection, channel }),
+            gate: None,
         });
     }
     let attachment = Attachment { connection, term, behind, consumers, claims: from.get()? };

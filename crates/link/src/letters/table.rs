@@ -12,10 +12,12 @@ use super::field::{Field, Reader};
 use super::{LetterError, NotSent};
 use crate::payload::Writer;
 
-/// The kind of [`ToShard::Consume`], which is read with a gate.
+/// The kind of [`ToShard::Consume`], whose gate stays in its process.
 pub(super) const CONSUME: u8 = 6;
-/// The kind of [`ToShard::Attach`], whose consumers are read with gates.
+/// The kind of [`ToShard::Attach`], whose consumers' gates stay.
 pub(super) const ATTACH: u8 = 24;
+/// The kind of [`ToShard::Allow`].
+pub(super) const ALLOW: u8 = 57;
 /// The kind of [`ToShard::Numbered`], whose number is in its envelope.
 pub(super) const NUMBERED: u8 = 22;
 /// The kinds of the letters that may be in one: [`ToShard::Publish`], [`ToShard::Settle`], as which [`ToShard::GiveBack`] comes, and
@@ -101,9 +103,9 @@ table! {
     19 IsWell { reply }
     20 List { reply, queues, consumers }
     21 Sample { reply, begins }
+    57 Allow { connection, allowances }
     of one value: 23 Attached;
-    // What was given back is settlements; a consumer has a gate, which is read in another way; a numbered letter has another one
-    // in it.
+    // What was given back is settlements; a consumer's gate is not written; a numbered letter has another one in it.
     by hand: 2 GiveBack 6 Consume 22 Numbered 24 Attach;
     stays: Resume CancelRest Create OptionsChanged Replay Forget Crowded Continue LogWoke Freed Lend Lent;
     not yet:;
@@ -134,6 +136,7 @@ table! {
     45 DirectReply { channel, token, message }
     46 DirectReplyAsked { reply, channel, token }
     47 Attach { group, term }
+    48 AllowanceStates { group, states }
     of one value: 40 Deliver;
     by hand:;
     stays: Paused LoggedIn Decided Alarm Stopped Room Close;

@@ -5,17 +5,19 @@
 //! address        4 | 4 bytes | varint port, or 6 | 16 bytes | varint port | varint flow | varint scope
 //! consume        user text | reply | varint queue | varint slot | tag text | no_ack | exclusive | step priority from 0 |
 //!                varint prefetch | table
+//! allowance      option of varint channel | varint term, varint number of the account | varint version | varint total |
+//!                is called back; in a state: is waiting
 //! ```
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_broker::message::{
-    Binding, Claim, DeadLetterFrom, Holding, Looked, MoveTo, Moved, Named, Page, PutResult,
-    Refusal, ReplyTo, ToShard,
+    AccountId, Allowance, AllowanceState, Binding, Claim, DeadLetterFrom, Holding, Looked, MoveTo,
+    Moved, Named, Page, PutResult, Refusal, ToShard,
 };
 use leveret_broker::transaction::Vote;
-use leveret_queue::{Gate, Look, LookAt};
+use leveret_queue::{Look, LookAt};
 use leveret_topology::{By, Link, Origin};
 
 use super::LetterError;
@@ -52,15 +54,11 @@ pub(super) fn put_consume(letter: &ToShard, to: &mut Writer) {
     arguments.put(to);
 }
 
-/// Reads them, with the gate that this node has for the channel.
-pub(super) fn get_consume(
-    from: &mut Reader<'_>,
-    gate: impl FnOnce(ReplyTo) -> Gate,
-) -> Result<ToShard, LetterError> {
-    let (user, reply) = (from.get()?, from.get()?);
+/// Reads them: the shard has a gate of its own for the channel.
+pub(super) fn get_consume(from: &mut Reader<'_>) -> Result<ToShard, LetterError> {
     Ok(ToShard::Consume {
-        user,
-        reply,
+        user: from.get()?,
+        reply: from.get()?,
         queue: from.get()?,
         slot: from.get()?,
         tag: from.get()?,
@@ -69,7 +67,7 @@ pub(super) fn get_consume(
         priority: from.get()?,
         prefetch: from.get()?,
         arguments: from.get()?,
-        gate: gate(reply),
+        gate: None,
     })
 }
 
@@ -103,6 +101,9 @@ structures! {
     Look { offset, size, redelivered, delivery_count, expires_at, consumer_key }
     Holding { connection, channel, tag }
     Claim { queue, offset, slot }
+    AccountId { term, number }
+    Allowance { of, account, version, total, is_called_back }
+    AllowanceState { of, account, version, total, is_waiting }
 }
 
 impl Field for Option<Origin> {
@@ -287,4 +288,4 @@ macro_rules! lists_of {
 
 pub(super) use lists_of;
 
-lists_of! { Looked: 8 }
+lists_of! { Looked: 8 Allowance: 6 AllowanceState: 6 }

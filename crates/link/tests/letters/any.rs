@@ -8,10 +8,10 @@ use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{Table, Value};
 use leveret_broker::message::{
-    Attached, AttachedConsumer, Attachment, Binding, Claim, ConnectionId, ConsumerFacts,
-    ConsumerSlot, DeadLetterFrom, Delivery, GivenBack, Holding, Looked, Message, MoveTo, Moved,
-    Named, Page, Publish, PutResult, QueueFacts, Refusal, Reply, ReplyTo, Settle, Settlement,
-    ToMeta, ToSession, ToShard, UnackedDelivery,
+    AccountId, Allowance, AllowanceState, Attached, AttachedConsumer, Attachment, Binding, Claim,
+    ConnectionId, ConsumerFacts, ConsumerSlot, DeadLetterFrom, Delivery, GivenBack, Holding,
+    Looked, Message, MoveTo, Moved, Named, Page, Publish, PutResult, QueueFacts, Refusal, Reply,
+    ReplyTo, Settle, Settlement, ToMeta, ToSession, ToShard, UnackedDelivery,
 };
 use leveret_broker::numbers::{
     GoneQueues, HeadFacts, PagedOut, QueueNumbers, ShardNumbers, ShardRest, Usage,
@@ -20,7 +20,7 @@ use leveret_broker::record::{Head, join_names};
 use leveret_broker::shard::{Confirmed, Counters, Nacked};
 use leveret_broker::stream::{Numbered, StreamClass, StreamEvent, StreamId, StreamNews};
 use leveret_broker::transaction::{TxId, Vote};
-use leveret_queue::{ByReason, Counts, Gate, Look, LookAt, Offset, Time, Totals, UnackedId};
+use leveret_queue::{ByReason, Counts, Look, LookAt, Offset, Time, Totals, UnackedId};
 use leveret_topology::{
     By, ExchangeId, GroupId, Link, NodeId, Origin, QueueId, QueueKind, VhostId,
 };
@@ -454,7 +454,7 @@ impl Seeded {
                 exclusive: self.is(),
                 priority: self.half() as i32,
                 prefetch: self.half() as u16,
-                gate: Gate::open(),
+                gate: None,
                 arguments: self.table().into(),
             },
             ToShard::Cancel {
@@ -661,7 +661,7 @@ impl Seeded {
             priority: any.half() as i32,
             prefetch: any.half() as u16,
             is_going: any.is(),
-            gate: Gate::open(),
+            gate: None,
             arguments: any.table().into(),
         });
         let claims = self.some(4, |any| Claim {
@@ -690,6 +690,28 @@ impl Seeded {
         let numbered = [commit, prepare].map(|letter| self.numbered(letter));
         let others = [ToShard::Attach(Box::new(attachment)), ToShard::Attached(attached)];
         others.into_iter().chain(numbered).collect()
+    }
+
+    /// What a shard may give out, and what it says of that.
+    pub(crate) fn allowing(&mut self, group: GroupId) -> (ToShard, ToSession) {
+        let account = |any: &mut Self| AccountId { term: any.word(), number: any.word() };
+        let connection = self.connection();
+        let allowances = self.some(4, |any| Allowance {
+            of: any.maybe(|any| any.half() as u16),
+            account: account(any),
+            version: any.word(),
+            total: any.word(),
+            is_called_back: any.is(),
+        });
+        let states = self.some(4, |any| AllowanceState {
+            of: any.maybe(|any| any.half() as u16),
+            account: account(any),
+            version: any.word(),
+            total: any.word(),
+            is_waiting: any.is(),
+        });
+        let states = ToSession::AllowanceStates { group, states };
+        (ToShard::Allow { connection, allowances }, states)
     }
 
     pub(crate) fn news(&mut self) -> Vec<StreamNews> {

@@ -19,7 +19,6 @@ use leveret_link::letters::{
     Arrived, NotSent, read, write_news, write_to_meta, write_to_session, write_to_shard,
 };
 use leveret_link::payload::{Payload, Writer};
-use leveret_queue::Gate;
 use leveret_topology::{GroupId, Imported, QueueId};
 
 const GROUP: GroupId = GroupId::new(1);
@@ -48,7 +47,7 @@ fn letter(kind: Kind, payload: Payload) -> Letter {
 }
 
 fn read_back(letter: &Letter) -> Result<Arrived, String> {
-    read(letter, |_| Gate::open()).map_err(|error| error.to_string())
+    read(letter).map_err(|error| error.to_string())
 }
 
 /// All letters that travel, with any fields.
@@ -63,6 +62,9 @@ fn any_letters(mut any: Seeded) -> Vec<Arrived> {
     all.extend(any.attaching().into_iter().map(Arrived::ToShard));
     let attach = ToSession::Attach { group: GROUP, term: any.word() };
     all.push(Arrived::ToSession(session, attach));
+    let (allow, states) = any.allowing(GROUP);
+    all.push(Arrived::ToShard(allow));
+    all.push(Arrived::ToSession(session, states));
     all
 }
 
@@ -243,7 +245,6 @@ fn golden_lines() -> Vec<Letter> {
 
 #[test]
 fn damage_and_noise() {
-    let read = |letter: &Letter| read(letter, |_| Gate::open());
     noise::check(&golden_lines(), Class::Letters, read, |came| {
         write(came).expect("what came can go");
     });
@@ -287,7 +288,7 @@ fn wrong_letters() {
     check(14, vec![0, 3, 0, 0, 0, 0],                    "unknown origin 3");
     check(33, of(&[0xff, 0xff, 4]),                      "group 81919, which cannot be");
     check(35, vec![],                                    "unknown letter to the owner of the names 35");
-    check(48, of(&[]),                                   "unknown letter to a session 48");
+    check(49, of(&[]),                                   "unknown letter to a session 49");
     check(43, of(&[0, 17]),                              "unknown answer 17");
     check(43, of(&[0, 13, 1, 0]),                        "unknown reply code 1");
     check(22, vec![0, 0, 0, 1],                          "a stream whose node cannot be");
@@ -361,7 +362,7 @@ fn allocations() {
         assert!(written <= 100, "{written} allocations for 1,000 letters");
         let before = counting::allocations();
         for _ in 0..1000 {
-            read(&letter, |_| Gate::open()).unwrap();
+            read(&letter).unwrap();
         }
         assert_eq!(counting::allocations() - before, 1000, "its list, for each letter");
     }

@@ -445,7 +445,7 @@ impl World {
             assert_eq!(view.active, active);
         }
         for (gate, channel) in self.gates.iter().zip(&self.model.channels) {
-            assert_eq!(gate.channel().unacked(), channel.unacked);
+            assert_eq!(gate.channel().unacked(), u64::from(channel.unacked));
             assert_eq!(gate.output().queued(), channel.output);
         }
     }

@@ -42,7 +42,7 @@ impl Core {
         let mut slots: Vec<ConsumerSlot> = channel.tags.drain().collect();
         slots.sort_unstable();
         for slot in slots {
-            if let Some(consumer) = self.consumers.remove(slot) {
+            if let Some(consumer) = self.remove_consumer(slot) {
                 channel.keep_totals_of(&consumer);
                 let (connection, queue) = (self.id, consumer.queue);
                 self.send_to(

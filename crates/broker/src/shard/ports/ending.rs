@@ -15,8 +15,8 @@ use leveret_queue::{Queue, Time};
 use leveret_topology::QueueId;
 
 use super::super::consume::{Names, tell_consumer_deleted};
-use super::{Chain, Ports};
-use crate::message::{ConnectionId, ConsumerSlot, Outbox};
+use super::{Chain, Consumer, Ports};
+use crate::message::Outbox;
 
 /// Deleted queues that have consumers still.
 pub(super) type Ending = HashMap<QueueId, Box<Ended>, FixedState>;
@@ -53,25 +53,19 @@ impl Ports {
         self.ending.get(&id).map_or(0, |ended| ended.consumers.len())
     }
 
-    /// Takes the oldest consumer out of a deleted queue, what it was given before on its way.
-    pub(in super::super) fn end_next(
-        &mut self,
-        id: QueueId,
-        now: Time,
-        out: &mut Outbox,
-    ) -> Option<(ConnectionId, ConsumerSlot)> {
-        let key = self.ending.get(&id)?.consumers.first()?;
-        self.end(key, id, now, out)
+    /// The oldest consumer of a deleted queue, by its key.
+    pub(in super::super) fn next_of_ending(&self, id: QueueId) -> Option<u32> {
+        self.ending.get(&id)?.consumers.first()
     }
 
-    /// The same for this consumer of it.
+    /// Takes a consumer out of a deleted queue, what it was given before on its way.
     pub(in super::super) fn end(
         &mut self,
         key: u32,
         id: QueueId,
         now: Time,
         out: &mut Outbox,
-    ) -> Option<(ConnectionId, ConsumerSlot)> {
+    ) -> Option<Consumer> {
         let mut ended = self.ending.remove(&id)?;
         let consumer = self.remove(key, &mut ended.consumers);
         if let Some(consumer) = &consumer {
@@ -84,6 +78,6 @@ impl Ports {
         }
         let consumer = consumer?;
         self.flush(consumer.connection, out);
-        Some((consumer.connection, consumer.slot))
+        Some(consumer)
     }
 }

@@ -245,7 +245,7 @@ impl Node {
             exclusive: false,
             priority: 0,
             prefetch,
-            gate,
+            gate: Some(gate),
             arguments: Default::default(),
         });
     }
