@@ -12,7 +12,8 @@
 //! batch begins is never written.
 //!
 //! A stream of which there is too much to say takes no more letters: its sender keeps them, and is told which one is next with
-//! the next mark, as it lets go of letters with that.
+//! the next mark, as it lets go of letters with that. What fills a gap that an earlier term left is taken all the same: the less
+//! there is to say then.
 
 mod facts;
 
@@ -193,7 +194,8 @@ impl Streams {
         stream.facts.refused.forget_below(kept_from);
         stream.fresh.refused.forget_below(kept_from);
         let next = stream.taken + 1;
-        if number == next && stream.facts.len() >= ITEMS_MAX {
+        let is_full = stream.facts.len() >= ITEMS_MAX;
+        if number == next && is_full && number > stream.earlier.highest() {
             stream.has_said_lacks = true;
             stream.had_no_room = !stream.is_at_rest();
             return match stream.had_no_room {

@@ -41,6 +41,10 @@ impl Ranges {
         self.0.remove(&first)
     }
 
+    fn last(&self) -> Option<u64> {
+        self.0.last_key_value().map(|(_, &last)| last)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.0.iter().map(|(&first, &last)| (first, last))
     }
@@ -96,6 +100,12 @@ impl Done {
         if !self.has(number) {
             self.parts.insert(number, count);
         }
+    }
+
+    /// Of those behind it none is done, not even in part.
+    pub(super) fn highest(&self) -> u64 {
+        let part = self.parts.last_key_value().map_or(0, |(&number, _)| number);
+        self.above.last().unwrap_or(self.low).max(part)
     }
 
     fn len(&self) -> usize {

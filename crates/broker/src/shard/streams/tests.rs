@@ -193,6 +193,37 @@ fn a_stream_with_much_to_say_takes_no_more() {
     assert_eq!(streams.place(ID).next, number + 1);
 }
 
+/// Letters that waited in lines when their leader fell lie between many that were done. They are taken, or the stream would stand
+/// still for ever.
+#[test]
+fn what_an_earlier_term_left_out_is_taken_though_there_is_much_to_say() {
+    let mut streams = Streams::default();
+    streams.begin_term();
+    let last = 2 * ITEMS_MAX as u64;
+    let mut items: Vec<_> =
+        (1..last / 2).map(|it| NoteItem::Done { first: 2 * it, last: 2 * it }).collect();
+    items.push(NoteItem::Part { number: last, count: 1 });
+    streams.found(Offset::new(0), NotePiece { stream: ID, role: PieceRole::Whole, low: 0, items });
+    streams.all_found(Moment::default());
+    assert_eq!(streams.all[0].facts.len(), ITEMS_MAX);
+    for number in 1..=last {
+        let want = match number {
+            number if number == last => NumberFate::Next { done: 1 },
+            number if number % 2 == 0 => NumberFate::Earlier,
+            _ => NumberFate::Next { done: 0 },
+        };
+        assert_eq!(streams.take(ID, number, 1), want, "{number}");
+        // Of each that is new something is to be said.
+        streams.begin(Tag { stream: ID, number }, 0, 2);
+        if number % 2 == 1 {
+            streams.refused(0);
+        }
+        streams.end();
+    }
+    assert_eq!(streams.all[0].facts.done, Done { low: last, ..Done::default() });
+    assert_eq!(streams.take(ID, last + 1, 1), NumberFate::StillLacks, "here the bound counts");
+}
+
 #[test]
 fn a_number_is_taken_once_and_in_its_turn() {
     let mut streams = Streams::default();
