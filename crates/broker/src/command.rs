@@ -44,6 +44,8 @@ pub struct NumberedCommand {
 pub struct Answered {
     /// Of which stream.
     pub stream: CommandStream,
+    /// The term of the owner that answers. A refusal holds in its term only: an owner after it may do the command.
+    pub term: u64,
     /// Of which command.
     pub number: u64,
     /// What came of it.

@@ -10,7 +10,8 @@
 //! the connection's end. [`COMMANDS_MAX`] of them have numbers, or fewer; the others wait in their order, with their sessions. To
 //! another owner, or over a new link, all that has no answer is sent again, in order. Of a number that is answered behind one that is
 //! not only the number is sent. An answer is taken by its number and passed on once, so an answer that comes late is never that of
-//! the session's next command. See [`command`](leveret_broker::command) for the other side.
+//! the session's next command. One of an earlier owner counts no more once there is a later one: the command is sent to that one
+//! anyway, and what it was refused for may be otherwise there. See [`command`](leveret_broker::command) for the other side.
 //!
 //! With [`StreamSender`](crate::StreamSender) it has in common that a cursor goes back; what it keeps, when that is let go of, and
 //! who waits are others.
@@ -130,12 +131,11 @@ impl CommandSender {
         self.cursor = self.first;
     }
 
-    /// The owner answers. The first answer of a command is passed on to who waits, or its shard is asked for it.
+    /// The owner of this term answers. The first answer of a command is passed on to who waits, or its shard is asked for it.
     pub fn hear(&mut self, answered: Answered, out: &mut Outbox) {
-        let Answered { stream, number, answer } = answered;
-        let Some(place) = number.checked_sub(self.first).filter(|_| stream == self.stream) else {
-            return;
-        };
+        let Answered { stream, term, number, answer } = answered;
+        let is_mine = stream == self.stream && term == self.term;
+        let Some(place) = number.checked_sub(self.first).filter(|_| is_mine) else { return };
         let place = usize::try_from(place).ok().and_then(|place| self.kept.get_mut(place));
         let Some(KeptCommand { to, .. }) = place.and_then(Option::take) else { return };
         match (to, answer) {

@@ -7,10 +7,11 @@
 //!
 //! Notes are let go of with the numbers: each letter says from where on its sender keeps them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Offset};
 
@@ -28,9 +29,9 @@ use crate::message::{
 pub(super) struct Commands {
     term: u64,
     streams: BTreeMap<CommandStream, Stream>,
-    /// Commands under way, by who is to be answered. A session waits for the answer before it sends the next one; its end is channel
-    /// 0's.
-    doing: HashMap<(ConnectionId, ChannelId), (CommandStream, u64), FixedState>,
+    /// Commands under way in their order, by who is to be answered: one each, as a session waits for the answer before it sends the
+    /// next one, and its end is channel 0's. If its sender had let go of one, its answer is not that of the next one.
+    doing: HashMap<(ConnectionId, ChannelId), VecDeque<(CommandStream, u64)>, FixedState>,
 }
 
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl Default for Stream {
 #[derive(Debug)]
 enum Fate {
     /// Under way. With its note if nobody is to do it again, though it is not answered yet.
-    Doing(ReplyTo, Option<Offset>),
+    Doing(Option<Offset>),
     /// Done, and noted.
     Done(Offset, Noted),
     Refused(Refusal),
@@ -63,7 +64,7 @@ enum Fate {
 impl Fate {
     fn note(&self) -> Option<Offset> {
         match self {
-            Self::Doing(_, note) => *note,
+            Self::Doing(note) => *note,
             Self::Done(note, _) => Some(*note),
             Self::Refused(_) => None,
         }
@@ -109,21 +110,16 @@ impl Stream {
         }
     }
 
-    /// The sender has let go of those below. Returns their notes, and who is not to be answered any more.
-    fn let_go(&mut self, kept_from: u64) -> (Vec<Offset>, Vec<ReplyTo>) {
+    /// The sender has let go of those below: what of them is under way is answered to nobody. Returns their notes.
+    fn let_go(&mut self, kept_from: u64) -> Vec<Offset> {
         if kept_from <= self.kept_from {
-            return Default::default();
+            return Vec::new();
         }
         self.kept_from = kept_from;
         self.taken = self.taken.max(kept_from - 1);
         let kept = self.fates.split_off(&kept_from);
         let gone = std::mem::replace(&mut self.fates, kept);
-        let notes = gone.values().filter_map(Fate::note).collect();
-        let unanswered = gone.values().filter_map(|fate| match fate {
-            Fate::Doing(to, _) => Some(*to),
-            Fate::Done(..) | Fate::Refused(_) => None,
-        });
-        (notes, unanswered.collect())
+        gone.values().filter_map(Fate::note).collect()
     }
 }
 
@@ -177,7 +173,6 @@ impl<L: Log> Meta<L> {
         let notes: Vec<Offset> =
             gone.flat_map(|(_, it)| it.fates.into_values()).filter_map(|it| it.note()).collect();
         notes.into_iter().for_each(|note| self.saved.release(note));
-        self.commands.doing.retain(|_, (stream, _)| is_alive(*stream));
     }
 
     /// Notes of commands in the log.
@@ -212,22 +207,20 @@ impl<L: Log> Meta<L> {
             }
         };
         let stream = self.commands.streams.entry(id).or_default();
-        let (notes, unanswered) = stream.let_go(kept_from);
+        let notes = stream.let_go(kept_from);
         let came = stream.take(number, command);
         notes.into_iter().for_each(|note| self.saved.release(note));
-        for ReplyTo { connection, channel } in unanswered {
-            self.commands.doing.remove(&(connection, channel));
-        }
         match (came, to) {
             (Came::Next(command), Some(to)) => {
                 let stream = self.commands.streams.entry(id).or_default();
-                stream.fates.insert(number, Fate::Doing(to, None));
-                self.commands.doing.insert((to.connection, to.channel), (id, number));
+                stream.fates.insert(number, Fate::Doing(None));
+                let doing = self.commands.doing.entry((to.connection, to.channel)).or_default();
+                doing.push_back((id, number));
                 Some(command)
             }
             (Came::Answer(answer), _) => {
                 let start = Bookmark::end_of(out);
-                out.answers.push(Answered { stream: id, number, answer });
+                out.answers.push(Answered { stream: id, term, number, answer });
                 // Its note may not be agreed upon yet.
                 self.held.push(start.to(Bookmark::end_of(out)));
                 None
@@ -238,12 +231,11 @@ impl<L: Log> Meta<L> {
 
     /// A command has done what others can see, and what is left of it is done by whoever owns the names: it is not to be done again.
     pub(super) fn is_done_but_for_its_rest(&mut self, to: ReplyTo) -> Result<(), SaveError> {
-        let Some(&(stream, number)) = self.commands.doing.get(&(to.connection, to.channel)) else {
-            return Ok(());
-        };
-        let at = self.saved.append_note(&CommandNote { stream, number, noted: Noted::Done })?;
-        if let Some(Fate::Doing(_, note)) = self.commands.fate((stream, number)) {
-            *note = Some(at);
+        let doing = self.commands.doing.get(&(to.connection, to.channel));
+        let Some(&(stream, number)) = doing.and_then(VecDeque::front) else { return Ok(()) };
+        if let Some(Fate::Doing(note)) = self.commands.fate((stream, number)) {
+            let noted = CommandNote { stream, number, noted: Noted::Done };
+            *note = Some(self.saved.append_note(&noted)?);
         }
         Ok(())
     }
@@ -298,11 +290,16 @@ impl<L: Log> Meta<L> {
 
     /// Whether it is noted.
     fn answer(&mut self, to: ReplyTo, answer: Result<Noted, Refusal>, out: &mut Outbox) -> bool {
-        let Some(key) = self.commands.doing.remove(&(to.connection, to.channel)) else {
+        let Entry::Occupied(mut doing) = self.commands.doing.entry((to.connection, to.channel))
+        else {
             return false;
         };
-        let (stream, number) = key;
-        let Some(Fate::Doing(_, early)) = self.commands.fate(key) else { return false };
+        let first = doing.get_mut().pop_front();
+        if doing.get().is_empty() {
+            doing.remove();
+        }
+        let Some(key @ (stream, number)) = first else { return false };
+        let Some(Fate::Doing(early)) = self.commands.fate(key) else { return false };
         let noted = match (answer, *early) {
             (Ok(noted), Some(at)) => Ok((at, noted)),
             (Ok(noted), None) => self
@@ -327,7 +324,8 @@ impl<L: Log> Meta<L> {
         if let Some(place) = self.commands.fate(key) {
             *place = fate;
         }
-        out.answers.push(Answered { stream, number, answer });
+        let term = self.commands.term;
+        out.answers.push(Answered { stream, term, number, answer });
         is_noted
     }
 }

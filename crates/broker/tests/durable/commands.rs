@@ -36,8 +36,9 @@ fn all_written(world: &mut World) -> Vec<String> {
 }
 
 fn told(world: &mut World) -> Vec<String> {
-    let told = world.out.answers.drain(..).map(|Answered { stream, number, answer }| {
-        assert_eq!(stream, STREAM);
+    let own = world.meta.term();
+    let told = world.out.answers.drain(..).map(|Answered { stream, term, number, answer }| {
+        assert_eq!((stream, term), (STREAM, own));
         match answer {
             CommandAnswer::Reply(Reply::Done) => format!("{number} done"),
             CommandAnswer::Reply(Reply::Refused { code, .. }) => {
@@ -248,6 +249,33 @@ fn what_is_not_the_next_number_is_not_taken() {
         [done.clone(), done],
         "it came twice, and nothing follows it"
     );
+}
+
+/// A number that its sender has let go of while it is under way is answered to nobody, and never with the next one's.
+#[test]
+fn what_was_let_go_of_under_way_does_not_answer_the_next_one() {
+    let (mut world, vhost) = with_exchange();
+    world.turn([declare_queue(vhost, 9, "q", true, false)]);
+    for key in 0..2_000 {
+        let mut binding = binding(vhost, 9, "x", "q");
+        binding.key = key.to_string().into();
+        world.turn([ToMeta::Bind(binding)]);
+    }
+    while world.meta.has_work() || !all_written(&mut world).is_empty() {
+        world.turn([ToMeta::Continue]);
+    }
+    world.answers();
+    let delete = numbered(&world, 1, 1, Some(delete_exchange(vhost, 1, "x")));
+    let refused = numbered(&world, 2, 2, Some(ToMeta::Bind(binding(vhost, 1, "nix", "q"))));
+    let mut told = answers(&mut world, [delete, refused]);
+    assert!(world.meta.has_work());
+    while world.meta.has_work() {
+        told.extend(answers(&mut world, [ToMeta::Continue]));
+        told.extend(all_written(&mut world));
+    }
+    assert_eq!(told, ["2 refused 404"]);
+    assert_eq!(world.answers(), ["0 forget"], "that is for a shard");
+    assert_eq!(notes(&world), 0);
 }
 
 /// Whoever follows the log knows what was done, too.

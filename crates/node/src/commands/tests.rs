@@ -38,7 +38,7 @@ fn delete(me: u64, name: &str) -> ToMeta {
 
 fn done(sender: &CommandSender, number: u64) -> Answered {
     let answer = CommandAnswer::Reply(Reply::Done);
-    Answered { stream: sender.stream(), number, answer }
+    Answered { stream: sender.stream(), term: sender.term(), number, answer }
 }
 
 /// What is sent, as far as something is: `4`, or `(4)` if it is answered; and from where on numbers are kept.
@@ -100,6 +100,24 @@ fn an_answer_is_passed_on_once() {
     assert_eq!(sender.kept(), 0);
 }
 
+/// What an earlier owner refused, the one after it may do.
+#[test]
+fn an_answer_of_an_earlier_owner_is_none() {
+    let mut sender = CommandSender::new(NodeId::ALONE, 0, COMMANDS_MAX);
+    sender.begins(TERM);
+    sender.keep(delete(1, "x"));
+    assert_eq!(sent(&mut sender), ["1 from 1"]);
+    let late = done(&sender, 1);
+    sender.begins(TERM + 1);
+    let early = Answered { term: TERM + 2, ..done(&sender, 1) };
+    for other in [late, early] {
+        assert_eq!(told(&mut sender, other), [0; 0]);
+    }
+    assert_eq!(sent(&mut sender), ["1 from 1"]);
+    let answered = done(&sender, 1);
+    assert_eq!(told(&mut sender, answered), [1]);
+}
+
 #[test]
 fn no_more_than_so_many_have_numbers() {
     let mut sender = CommandSender::new(NodeId::ALONE, 0, 2);
@@ -124,7 +142,7 @@ fn who_has_left_is_told_nothing() {
     sender.keep(end(2, Some(reply(2))));
     let mut out = Outbox::default();
     let answer = CommandAnswer::AskShard(leveret_topology::QueueId::new(1), GroupId::at(0));
-    sender.hear(Answered { stream: sender.stream(), number: 1, answer }, &mut out);
+    sender.hear(Answered { answer, ..done(&sender, 1) }, &mut out);
     assert!(out.is_empty());
     let answered = done(&sender, 2);
     assert_eq!(told(&mut sender, answered), [0; 0]);
