@@ -152,9 +152,11 @@ impl<D: Disk> Groups<D> {
         }
         self.ticked_ms = Some(now_ms);
         let takers = self.members.iter().filter(|it| it.takes_files()).count() as u64;
+        let all = self.members.len() as u64;
         for group in 0..self.members.len() as u64 {
             self.with(group, |member| {
-                member.share_files(takers);
+                // All others may begin before the next tick.
+                member.share_files(if member.takes_files() { takers } else { all });
                 member.tick(now_ms);
             });
         }

@@ -338,6 +338,8 @@ pub struct RosterLines {
 pub enum Roster {
     /// There is no list: an older version left the directory, or somebody took it away.
     None,
+    /// There was one, and it was given up, as the disk had no room for it. The files that are there may be all.
+    GivenUp,
     /// There is one, and it is not whole. What can be read of it, and what is wrong.
     Damaged(RosterLines, String),
     /// All that the disk knows.
@@ -345,10 +347,19 @@ pub enum Roster {
 }
 
 impl Roster {
+    /// Why it cannot tell whether a file is missing, if there is one or was.
+    pub fn fault(&self) -> Option<&str> {
+        match self {
+            Self::GivenUp => Some("found no room on the disk, and was given up"),
+            Self::Damaged(_, what) => Some(what),
+            Self::None | Self::Whole(_) => None,
+        }
+    }
+
     /// What can be read.
     pub fn listed(&self) -> &[Listed] {
         match self {
-            Self::None => &[],
+            Self::None | Self::GivenUp => &[],
             Self::Damaged(lines, _) | Self::Whole(lines) => &lines.files,
         }
     }
@@ -356,7 +367,7 @@ impl Roster {
     /// Its point, if it has one that can be read.
     pub fn point(&self) -> Option<&Point> {
         match self {
-            Self::None => None,
+            Self::None | Self::GivenUp => None,
             Self::Damaged(lines, _) | Self::Whole(lines) => lines.point.as_ref(),
         }
     }
@@ -364,7 +375,7 @@ impl Roster {
     /// How far the log was when it was opened last.
     pub fn floor(&self) -> Floor {
         match self {
-            Self::None => Floor::default(),
+            Self::None | Self::GivenUp => Floor::default(),
             Self::Damaged(lines, _) | Self::Whole(lines) => lines.floor,
         }
     }

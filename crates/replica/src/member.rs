@@ -64,8 +64,7 @@ pub enum MemberError {
     Log(#[from] OpenError),
     /// Something of its log is damaged, or missing, that others count on. Nothing was changed.
     #[error(
-        "this member's log is damaged, and others count on it: {0}. Without that file it has to be removed from the group, and \
-         to come back as a new member"
+        "this member's log is damaged, and others count on it: {0}. Started again, it gets what it lacks from the others"
     )]
     Damaged(OpenError),
     /// A change of members cannot be read.

@@ -200,7 +200,7 @@ impl RealDisk {
         let found = List::read(&self.dir)?;
         let state = match found.roster {
             Roster::None => ListState::Missing,
-            Roster::Damaged(..) => ListState::Damaged,
+            Roster::Damaged(..) | Roster::GivenUp => ListState::Damaged,
             Roster::Whole(_) if found.is_empty => ListState::Empty,
             Roster::Whole(_) => ListState::Whole,
         };

@@ -491,6 +491,21 @@ fn lost_nodes_are_replaced() {
     assert!(replaced > 20 && refilled > 20, "{replaced} replaced, {refilled} got files");
 }
 
+/// A full disk takes nothing away: where the list of files found no room, what is there counts at the next start.
+#[test]
+fn a_list_without_room_is_no_damage() {
+    let mut world = World::new(3, 1);
+    assert!(world.run_until(5_000, |it| it.leader().is_some()));
+    let at = (world.leader().unwrap() + 1) % 3;
+    world.nodes[at].has_no_room_for_lists();
+    assert!(world.run_until(60_000, |it| it.nodes[at].lists_given_up() > 0));
+    world.end(at, true, 10);
+    world.run_ms(500);
+    let last = world.lasts();
+    assert!(world.run_until(10_000, |it| it.all_have(&last)), "{}", world.picture());
+    assert!(!world.told.iter().any(|it| it.contains("is damaged")), "{:?}", world.told);
+}
+
 /// A node that gets the files of all its groups asks for no more at a time than one group might.
 #[test]
 fn all_groups_share_what_is_asked_for() {

@@ -12,7 +12,7 @@ use leveret_cluster::{
 };
 use leveret_link::hello::{ClusterId, RaftId};
 use leveret_link::letters::{NodeLetter, NodeNumbers, NodeStatus};
-use leveret_log::disk::SimDisk;
+use leveret_log::disk::{Disk as _, Faults, Roster, SimDisk};
 use leveret_log::file::BatchContents;
 use leveret_log::file::Options;
 use leveret_log::{BatchName, Holder, Keep, Log as _, Offset};
@@ -264,6 +264,19 @@ impl Node {
             1 => disk.damage_list(),
             _ => disk.flip(*file, self.dice.below(160.min(*len)), self.dice.below(8) as u8),
         }
+    }
+
+    /// The lists of its logs' files find no room from now on.
+    pub(crate) fn has_no_room_for_lists(&self) {
+        let full = Faults { full_list: true, ..Faults::default() };
+        self.disks.lock().unwrap().values().for_each(|disk| disk.set_faults(full));
+    }
+
+    /// Lists that were given up.
+    pub(crate) fn lists_given_up(&self) -> usize {
+        let disks = self.disks.lock().unwrap();
+        let rosters = disks.values().map(|disk| disk.clone().roster());
+        rosters.filter(|it| matches!(it, Ok(Roster::GivenUp))).count()
     }
 
     /// The logs are gone, and nothing else.

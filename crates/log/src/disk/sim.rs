@@ -833,7 +833,7 @@ impl Disk for SimDisk {
         let lines = RosterLines { files, floor: world.floor, point: world.point.clone() };
         Ok(match world.list {
             List::Whole | List::Failed => Roster::Whole(lines),
-            List::GivenUp => Roster::Damaged(RosterLines::default(), "was given up".to_owned()),
+            List::GivenUp => Roster::GivenUp,
             List::Damaged => Roster::Damaged(lines, "is damaged by a test".to_owned()),
             List::Lost => Roster::None,
         })

@@ -255,8 +255,8 @@ pub(super) fn inspect<D: Disk>(
     let known = Known::of(disk)?;
     let lost = known.missing().next().map(|it| OpenError::Missing { file: it.file, len: it.len });
     if on_damage == OnDamage::Refuse {
-        if let Roster::Damaged(_, what) = &known.roster {
-            return Err(OpenError::List { what: what.clone() });
+        if let Some(what) = known.roster.fault() {
+            return Err(OpenError::List { what: what.to_owned() });
         }
         if let Some(lost) = lost {
             return Err(lost);
@@ -478,8 +478,7 @@ fn read_all<D: Disk>(
     report.records = segments.iter().map(|it| it.live).fold(0, u64::saturating_add);
     report.list = match &known.roster {
         Roster::None if is_list_needed => Some("is missing".to_owned()),
-        Roster::Damaged(_, what) => Some(what.clone()),
-        _ => None,
+        roster => roster.fault().map(str::to_owned),
     };
     // They go after the list has said so.
     enlisted.extend(unagreed.iter().map(|&file| Listed { reached, ..known.going(file) }));

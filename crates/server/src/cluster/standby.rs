@@ -463,9 +463,14 @@ impl Shared {
         let peer = ends.source;
         tracing::warn!(from = %peer.ip(), %peer, "connection closed: {why}");
         if matches!(of.listener, RelayedListener::Http | RelayedListener::Metrics) {
-            // What it asked is taken: a socket that is closed with bytes in it takes back what it has sent.
+            // What it asked is taken: a socket that is closed with bytes in it takes back what it has sent. One that says more and
+            // more is not waited for.
             let mut asked = [0; 4096];
-            while client.try_read(&mut asked).is_ok_and(|count| count > 0) {}
+            for _ in 0..16 {
+                if !client.try_read(&mut asked).is_ok_and(|count| count > 0) {
+                    break;
+                }
+            }
             let _ = client.try_write(unavailable(&why).as_bytes());
         }
         Ok(None)

@@ -92,9 +92,6 @@ pub(super) struct List {
     failed: Option<DiskError>,
 }
 
-/// What is wrong with a list that was given up.
-const GIVEN_UP: &str = "found no room on the disk, and was given up";
-
 /// What stands in a list.
 #[derive(Debug)]
 pub(super) struct Found {
@@ -131,17 +128,26 @@ impl List {
     }
 
     /// Reads the list of a directory.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read; or a later version wrote it, which is no damage: nobody here knows what it says.
     pub(super) fn read(dir: &Path) -> std::io::Result<Found> {
         let bytes = match std::fs::read(dir.join(NAME)) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let roster = match dir.join(LOST).try_exists()? {
-                    true => Roster::Damaged(RosterLines::default(), GIVEN_UP.to_owned()),
+                    true => Roster::GivenUp,
                     false => Roster::None,
                 };
                 return Ok(Found { roster, names: 0, start: 0, is_empty: false });
             }
             read => read?,
         };
+        if is_of_later_version(&bytes) {
+            let why =
+                format!("its list of files, {NAME}, was written by a later version of Leveret");
+            return Err(std::io::Error::new(ErrorKind::Unsupported, why));
+        }
         Ok(Found { is_empty: bytes.is_empty(), ..parse(&bytes).found() })
     }
 
@@ -659,6 +665,11 @@ fn u64_at(line: &[u8], at: usize) -> u64 {
 fn is_whole(line: &[u8]) -> bool {
     let Some((covered, crc)) = line.split_last_chunk::<4>() else { return false };
     crc32c::crc32c(covered) == u32::from_le_bytes(*crc)
+}
+
+fn is_of_later_version(bytes: &[u8]) -> bool {
+    let first = bytes.get(..LINE).unwrap_or_default();
+    first.starts_with(MAGIC) && is_whole(first) && u32_at(first, 8) > FORMAT_WITH_POINT
 }
 
 /// The lines of a list.
