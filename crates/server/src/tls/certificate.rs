@@ -104,6 +104,7 @@ pub(crate) fn in_words(why: &CertificateError) -> String {
         E::InvalidPurpose | E::InvalidPurposeContext { .. } => {
             "its extended key usage has not both serverAuth and clientAuth".to_owned()
         }
+        E::Other(why) => why.0.to_string(),
         why => why.to_string(),
     }
 }
@@ -111,6 +112,11 @@ pub(crate) fn in_words(why: &CertificateError) -> String {
 /// Whether a certificate names itself as its issuer.
 pub(super) fn is_self_issued(der: &[u8]) -> bool {
     parse(der).is_some_and(|it| it.subject().as_raw() == it.issuer().as_raw())
+}
+
+/// Whom a certificate is about, encoded; none if it cannot be read.
+pub(super) fn subject(der: &[u8]) -> Option<Vec<u8>> {
+    parse(der).map(|it| it.subject().as_raw().to_vec())
 }
 
 /// The user a certificate stands for.

@@ -100,9 +100,7 @@ impl SignedByAuthority {
         now: UnixTime,
     ) -> Result<(), Error> {
         let Some(roots) = &self.roots else { return Ok(()) };
-        if !settings::is_within(self.depth, intermediates) {
-            return Err(Error::InvalidCertificate(CertificateError::UnknownIssuer));
-        }
+        settings::check_chain(self.depth, intermediates)?;
         let certificate = ParsedCertificate::try_from(end_entity)?;
         let known = self.provider.signature_verification_algorithms.all;
         verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, known)

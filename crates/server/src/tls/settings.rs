@@ -13,8 +13,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
-    SignatureScheme, SupportedProtocolVersion, version,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
+    ServerConfig, SignatureScheme, SupportedProtocolVersion, version,
 };
 
 use super::{certificate, keys, suites};
@@ -169,10 +169,42 @@ pub(super) fn roots(settings: &TlsSettings) -> anyhow::Result<RootCertStore> {
     Ok(roots)
 }
 
-/// Whether a chain has no more than `depth` certificates between its ends. Authorities are trusted as such, so a path has no more
-/// between its ends than was sent. Whoever sends it may send the authority itself along.
-pub(super) fn is_within(depth: u32, between: &[CertificateDer<'_>]) -> bool {
-    between.iter().filter(|it| !certificate::is_self_issued(it)).count() <= depth as usize
+/// Why a chain is refused before anybody looks for a path in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ChainFault {
+    /// There are more certificates between its ends than `depth`.
+    #[error("its chain is longer than depth allows")]
+    TooLong,
+    /// Two of those between its ends have one name.
+    #[error("two certificates of its chain have the same subject")]
+    SameSubject,
+}
+
+impl From<ChainFault> for Error {
+    fn from(fault: ChainFault) -> Self {
+        Self::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(fault))))
+    }
+}
+
+/// Refuses a chain with more than `depth` certificates between its ends, and one whose path would be searched for long.
+///
+/// Authorities are trusted as such, so a path has no more between its ends than was sent. Whoever sends it may send the authority
+/// itself along: one more, if that names itself as its issuer.
+///
+/// Whoever looks for a path tries, at each step, all certificates whose subject is the issuer that is looked for, and takes each of
+/// them apart: with many of one name it would try for seconds, before a signature is looked at. So a name is there once.
+pub(super) fn check_chain(depth: u32, between: &[CertificateDer<'_>]) -> Result<(), ChainFault> {
+    let depth = depth as usize;
+    let is_long = between.len() > depth + 1
+        || between.iter().filter(|it| !certificate::is_self_issued(it)).count() > depth;
+    if is_long {
+        return Err(ChainFault::TooLong);
+    }
+    // Those that cannot be read have one name together.
+    let mut subjects: Vec<_> = between.iter().map(|it| certificate::subject(it)).collect();
+    subjects.sort_unstable();
+    subjects.dedup();
+    if subjects.len() < between.len() { Err(ChainFault::SameSubject) } else { Ok(()) }
 }
 
 /// The verifier of rustls, and a limit for the length of the chain, which it does not have.
@@ -190,9 +222,7 @@ impl ClientCertVerifier for WithDepth {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        if !is_within(self.depth, intermediates) {
-            return Err(Error::InvalidCertificate(CertificateError::UnknownIssuer));
-        }
+        check_chain(self.depth, intermediates)?;
         self.inner.verify_client_cert(end_entity, intermediates, now)
     }
 
@@ -228,5 +258,52 @@ impl ClientCertVerifier for WithDepth {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.inner.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, CertifiedIssuer, DnType, KeyPair};
+
+    use super::*;
+
+    /// Certificates of these names, each signed by the other name.
+    fn chain(names: &[(&str, &str)]) -> Vec<CertificateDer<'static>> {
+        let params = |name: &str| {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.distinguished_name.push(DnType::CommonName, name);
+            params
+        };
+        let of = |&(name, issuer): &(&str, &str)| {
+            let key = || KeyPair::generate().unwrap();
+            let issuer = CertifiedIssuer::self_signed(params(issuer), key()).unwrap();
+            params(name).signed_by(&key(), &issuer).unwrap().der().clone()
+        };
+        names.iter().map(of).collect()
+    }
+
+    #[test]
+    fn chains_are_short_and_have_each_name_once() {
+        let (a, b, root) = (("a", "b"), ("b", "root"), ("root", "root"));
+        check(2, &[], Ok(()));
+        check(2, &[a, b], Ok(()));
+        // The authority itself comes along.
+        check(2, &[a, b, root], Ok(()));
+        check(0, &[root], Ok(()));
+        check(1, &[a, b], Err(ChainFault::TooLong));
+        check(0, &[a], Err(ChainFault::TooLong));
+        // Authorities of any name count.
+        check(0, &[root, ("other", "other")], Err(ChainFault::TooLong));
+        check(10, &[root; 250], Err(ChainFault::TooLong));
+        check(10, &[root, root], Err(ChainFault::SameSubject));
+        check(10, &[a, b, ("b", "a")], Err(ChainFault::SameSubject));
+        let nothing = [CertificateDer::from(&b"x"[..]), CertificateDer::from(&b"y"[..])];
+        assert_eq!(check_chain(10, &nothing[..1]), Ok(()));
+        assert_eq!(check_chain(10, &nothing), Err(ChainFault::SameSubject));
+    }
+
+    #[track_caller]
+    fn check(depth: u32, names: &[(&str, &str)], want: Result<(), ChainFault>) {
+        assert_eq!(check_chain(depth, &chain(names)), want, "{names:?} at depth {depth}");
     }
 }
