@@ -51,8 +51,11 @@ pub struct Tls {
     current: RankedRw<Configs>,
     /// What the files looked like when they were last read, whether or not they were good.
     seen: Ranked<Vec<Option<Stamp>>>,
+    /// When they were looked at last; [`LOOKING`] while they are.
     looked_ms: AtomicU64,
 }
+
+const LOOKING: u64 = u64::MAX;
 
 /// What rustls is given.
 #[derive(Clone, Debug)]
@@ -125,23 +128,44 @@ impl Tls {
         self.configs().server
     }
 
-    /// What the next call is to use; none if it is of listeners.
-    pub(crate) fn client_config(&self) -> Option<Arc<ClientConfig>> {
-        self.configs().client
+    /// The same without waiting for files, in a runtime: they are looked at meanwhile, for the one after it.
+    pub(crate) fn config_at_hand(self: &Arc<Self>) -> Arc<ServerConfig> {
+        self.configs_at_hand().server
+    }
+
+    /// What the next call is to use, without waiting for files; none if it is of listeners.
+    pub(crate) fn client_config_at_hand(self: &Arc<Self>) -> Option<Arc<ClientConfig>> {
+        self.configs_at_hand().client
     }
 
     fn configs(&self) -> Configs {
-        let now_ms = now().ms();
-        let looked_ms = self.looked_ms.load(Ordering::Relaxed);
-        if now_ms >= looked_ms + LOOK_MS
-            && self
-                .looked_ms
-                .compare_exchange(looked_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-        {
+        if self.is_to_look() {
             self.look();
         }
         self.current.read().clone()
+    }
+
+    fn configs_at_hand(self: &Arc<Self>) -> Configs {
+        if self.is_to_look() {
+            let this = Arc::clone(self);
+            tokio::task::spawn_blocking(move || this.look());
+        }
+        self.current.read().clone()
+    }
+
+    /// Whether files are to be looked at by whoever asks: nobody else looks, however long that takes.
+    fn is_to_look(&self) -> bool {
+        let looked_ms = self.looked_ms.load(Ordering::Relaxed);
+        let is_due = now().ms() >= looked_ms.saturating_add(LOOK_MS);
+        let taken = || {
+            self.looked_ms.compare_exchange(
+                looked_ms,
+                LOOKING,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
+        };
+        is_due && taken().is_ok()
     }
 
     /// Reads the files again if one of them is not what it was.
@@ -151,6 +175,7 @@ impl Tls {
             // The outcome is logged, and there is nobody to tell.
             let _ = self.reload();
         }
+        self.looked_ms.store(now().ms(), Ordering::Relaxed);
     }
 
     /// Reads the files again. If they are bad, or a certificate is out of date, what was there stays.

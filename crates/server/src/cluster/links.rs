@@ -66,11 +66,16 @@ struct Times {
     retry: Duration,
     /// A handshake, and all that comes before its connection is one.
     handshake: Duration,
+    /// What is left of a relayed client with TLS, once one end of it has said all.
+    rest: Duration,
 }
 
 impl Times {
-    const USUAL: Self =
-        Self { retry: Duration::from_secs(1), handshake: Duration::from_millis(HANDSHAKE_MS) };
+    const USUAL: Self = Self {
+        retry: Duration::from_secs(1),
+        handshake: Duration::from_millis(HANDSHAKE_MS),
+        rest: Duration::from_secs(5),
+    };
 }
 
 /// How long a stop waits for what is to be written.

@@ -1,8 +1,9 @@
 //! Bytes there and back between a client of this node and the node that leads.
 //!
-//! Hot path of a node that follows: no allocation and no lock per block, one copy into the thread's block and one out of it. Who
-//! takes no bytes is sent none: the other side is read no further, so one direction holds [`BLOCK_BYTES`] at most. A connection that
-//! rests holds nothing.
+//! Hot path of a node that follows: one copy into the thread's block and one out of it. There is no allocation and no lock per block
+//! without TLS; with it, its [lock](LinkSocket), for which nobody waits, and what rustls allocates. Who takes no bytes is sent none:
+//! the other side is read no further, so one direction holds [`BLOCK_BYTES`] at most, and what waits for TLS. A connection that rests
+//! holds nothing of this.
 
 use std::cell::RefCell;
 use std::io;

@@ -80,11 +80,13 @@ pub(crate) async fn handshake_with_server(
 ) -> Result<ClientConnection, HandshakeError> {
     let mut connection = ClientConnection::new(config, name)?;
     send(socket, &mut connection).await?;
-    // What else it says is left there. Many that do not know TLS close at once, and what they were sent is lost.
+    // What else it says is left there. Who says nothing may know TLS.
     let mut first = [0];
-    match socket.peek(&mut first).await {
-        Ok(1) if RECORDS.contains(&first[0]) => {}
-        _ => return Err(HandshakeError::NotTls),
+    if socket.peek(&mut first).await? == 0 {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    if !RECORDS.contains(&first[0]) {
+        return Err(HandshakeError::NotTls);
     }
     run(socket, &mut connection, None).await?;
     Ok(connection)

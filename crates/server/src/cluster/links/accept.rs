@@ -67,15 +67,15 @@ async fn begin(inner: Arc<Inner>, socket: TcpStream, from: SocketAddr) {
     let Ok(socket) = socket else { return };
     let Some((peer, socket)) = shake::answer(&inner, socket, from, until).await else { return };
     if peer.urgency == Urgency::Relay {
-        if !descriptors::leave_room(socket.tcp()) {
-            return;
-        }
         let not_taken = |error: &io::Error| {
             tracing::warn!(
                 from = %from.ip(), peer = %from,
                 "a client that node {} relays was not taken: {error}", peer.node.name
             );
         };
+        if !descriptors::leave_room(socket.tcp()) {
+            return not_taken(&no_file_left());
+        }
         match relay::take(&socket, until).await {
             Ok((listener, ends)) => match plain(&inner, socket) {
                 Ok(socket) => {
@@ -97,11 +97,16 @@ async fn begin(inner: Arc<Inner>, socket: TcpStream, from: SocketAddr) {
     }
 }
 
+/// There is no descriptor for a client.
+pub(super) fn no_file_left() -> io::Error {
+    io::Error::other("only files for what is stored are left")
+}
+
 /// A socket with the bytes of a client as they are.
 fn plain(inner: &Inner, socket: LinkSocket) -> io::Result<std::net::TcpStream> {
     match (socket.into_plain(), &inner.encryption) {
         (Ok(socket), _) => socket.into_std(),
-        (Err(socket), Some(encryption)) => encryption.decrypted(socket),
+        (Err(socket), Some(encryption)) => encryption.decrypted(socket, inner.times.rest),
         (Err(_), None) => Err(io::ErrorKind::Unsupported.into()),
     }
 }

@@ -1,8 +1,8 @@
 //! TLS of links: handshakes of those who call and are called, and clients that come by other nodes.
 //!
-//! A step of a handshake takes milliseconds of a processor, and the cluster's thread has none to spare. So those who call this node
-//! shake hands on a thread of their own, in [turns by address](crate::tls::HandshakeShares). A client of another node comes in as a
-//! socket that has its bytes as they are, whatever it speaks: such threads move them there and back.
+//! A step of a handshake takes milliseconds of a processor, and the cluster's thread has none to spare. So all handshakes, of callers
+//! and of those who are called, have a thread of their own; callers take [turns by address](crate::tls::HandshakeShares). A client of
+//! another node comes in as a socket that has its bytes as they are, whatever it speaks: other threads move them there and back.
 //!
 //! ```text
 //!   other node --- TLS ---> [thread: decrypts] --- pair of sockets ---> whoever serves the client
@@ -20,11 +20,14 @@ use std::time::Duration;
 use leveret_link::hello::NoLink;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, Error};
+use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
-use super::LinkSocket;
+use super::accept::no_file_left;
+use super::{LinkSocket, socket};
 use crate::cluster::relay::{Moved, relay};
 use crate::descriptors;
 use crate::tls::certificate::in_words;
@@ -46,7 +49,8 @@ pub(super) struct Encryption {
     tls: Arc<Tls>,
     pub(super) accepts_plain: bool,
     shares: Arc<HandshakeShares>,
-    /// Where callers shake hands, and clients of other nodes come in. At least one.
+    handshakes: Handle,
+    /// Where clients of other nodes come in. At least one.
     threads: Vec<Handle>,
     next: AtomicUsize,
     /// Dropped, they end the threads.
@@ -109,7 +113,13 @@ pub(super) fn alerted(alert: AlertDescription) -> NoLink {
             "its extended key usage has not both serverAuth and clientAuth"
         }
         A::CertificateRequired => "there is none",
-        A::BadCertificate | A::CertificateRevoked | A::CertificateUnknown => "it is not good",
+        A::DecryptError => {
+            "a signature is wrong: an authority of its cacertfile may have the same name and another key"
+        }
+        A::CertificateUnknown => {
+            "its chain is longer than its depth allows, or has two certificates with the same subject"
+        }
+        A::BadCertificate | A::CertificateRevoked => "it is not good",
         alert => return NoLink::told_by_alert(&format!("TLS ends with the alert {alert:?}")),
     };
     NoLink::told_by_alert(&format!("this node's certificate is not taken: {why}"))
@@ -118,26 +128,31 @@ pub(super) fn alerted(alert: AlertDescription) -> NoLink {
 impl Encryption {
     /// With threads of its own.
     pub(super) fn start(of: LinkTls) -> io::Result<Self> {
-        let threads = (0..of.threads.max(1)).map(thread).collect::<io::Result<Vec<_>>>()?;
-        let (threads, ends) = threads.into_iter().unzip();
-        Ok(Self { _ends: ends, ..Self::on(of.tls, of.accepts_plain, threads) })
+        let (handshakes, end) = thread("link-shake".to_owned())?;
+        let threads = (0..of.threads.max(1)).map(|index| thread(format!("link-tls-{index}")));
+        let threads = threads.collect::<io::Result<Vec<_>>>()?;
+        let (threads, mut ends): (Vec<_>, Vec<_>) = threads.into_iter().unzip();
+        ends.push(end);
+        let made = Self::on(of.tls, of.accepts_plain, handshakes);
+        Ok(Self { threads, _ends: ends, ..made })
     }
 
-    /// On these threads, of which there is one at least.
-    pub(super) fn on(tls: Arc<Tls>, accepts_plain: bool, threads: Vec<Handle>) -> Self {
+    /// All on one thread.
+    pub(super) fn on(tls: Arc<Tls>, accepts_plain: bool, thread: Handle) -> Self {
         Self {
             tls,
             accepts_plain,
             shares: HandshakeShares::of_one(),
-            threads,
+            threads: vec![thread.clone()],
+            handshakes: thread,
             next: AtomicUsize::new(0),
             _ends: Vec::new(),
         }
     }
 
-    /// Where callers shake hands.
+    /// Where hands are shaken.
     pub(super) fn handshakes(&self) -> &Handle {
-        &self.threads[0]
+        &self.handshakes
     }
 
     /// Files and certificates.
@@ -145,16 +160,21 @@ impl Encryption {
         &self.tls
     }
 
-    /// Shakes hands with a node that was called. It takes as long as that takes.
-    pub(super) async fn call(&self, socket: TcpStream) -> Result<LinkSocket, (TcpStream, NoTls)> {
-        let config = self.tls.client_config();
-        let name = ServerName::try_from(NO_NAME);
-        let (Some(config), Ok(name)) = (config, name) else {
-            return Err((socket, NoTls::Refused("there are no certificates for calls".to_owned())));
-        };
-        match handshake_with_server(&socket, name, config).await {
-            Ok(connection) => wrapped(socket, connection),
-            Err(why) => Err((socket, why.into())),
+    /// Shakes hands with a node that was called. It takes as long as that takes, and ends with this. The connection is of the
+    /// runtime that asks. Where it comes to nothing and the socket is there still, it is given back.
+    pub(super) async fn call(
+        &self,
+        socket: TcpStream,
+    ) -> Result<LinkSocket, (Option<TcpStream>, NoTls)> {
+        let gone = |error| (None, NoTls::Socket(error));
+        let socket = socket.into_std().map_err(gone)?;
+        let mut shaking = JoinSet::new();
+        shaking.spawn_on(called(Arc::clone(&self.tls), socket), &self.handshakes);
+        match shaking.join_next().await {
+            Some(Ok(Ok(socket))) => socket.here().map_err(gone),
+            Some(Ok(Err(failed))) => Err(failed),
+            // That thread has ended.
+            Some(Err(_)) | None => Err(gone(io::ErrorKind::ConnectionAborted.into())),
         }
     }
 
@@ -164,26 +184,30 @@ impl Encryption {
         socket: TcpStream,
         from: SocketAddr,
     ) -> Result<LinkSocket, (TcpStream, NoTls)> {
-        let (config, shares) = (self.tls.config(), Arc::clone(&self.shares));
+        let (config, shares) = (self.tls.config_at_hand(), Arc::clone(&self.shares));
         match handshake(&socket, from.ip(), config, shares).await {
             Ok(connection) => wrapped(socket, connection),
             Err(why) => Err((socket, why.into())),
         }
     }
 
-    /// A socket with the bytes of a client as they are, where they come encrypted.
-    pub(super) fn decrypted(&self, link: LinkSocket) -> io::Result<std::net::TcpStream> {
+    /// A socket with the bytes of a client as they are, where they come encrypted. Once one end has said all, the rest has so long.
+    pub(super) fn decrypted(
+        &self,
+        link: LinkSocket,
+        rest: Duration,
+    ) -> io::Result<std::net::TcpStream> {
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
         if !descriptors::leave_room(&ours) {
-            return Err(io::Error::other("only files for what is stored are left"));
+            return Err(no_file_left());
         }
         let at = self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len();
         self.threads[at].spawn(async move {
             let moves = async {
                 let (link, ours) = (link.here()?, UnixStream::from_std(ours)?);
-                relay(&link, &ours, &Moved::default(), FAREWELL).await
+                decrypt(&link, &ours, rest).await
             };
             if let Err(error) = moves.await {
                 tracing::debug!(%error, "a client that another node relays has ended");
@@ -194,6 +218,46 @@ impl Encryption {
     }
 }
 
+/// Moves a client's bytes. Whoever does not read does not keep what the other end has closed: it is closed without being asked whether
+/// all has been taken, once that took as long as this.
+pub(super) async fn decrypt(
+    link: &LinkSocket,
+    ours: &UnixStream,
+    rest: Duration,
+) -> io::Result<()> {
+    let is_over = async {
+        tokio::select! {
+            ended = link.ended() => ended?,
+            ended = socket::ended(|| ours.ready(Interest::PRIORITY)) => ended?,
+        }
+        tokio::time::sleep(rest).await;
+        Err::<(), io::Error>(io::ErrorKind::TimedOut.into())
+    };
+    let moved = Moved::default();
+    tokio::select! {
+        ended = relay(link, ours, &moved, FAREWELL) => ended,
+        over = is_over => over,
+    }
+}
+
+/// Shakes hands with a node that was called, in the runtime that runs it.
+async fn called(
+    tls: Arc<Tls>,
+    socket: std::net::TcpStream,
+) -> Result<LinkSocket, (Option<TcpStream>, NoTls)> {
+    let socket = TcpStream::from_std(socket).map_err(|error| (None, NoTls::Socket(error)))?;
+    let (config, name) = (tls.client_config_at_hand(), ServerName::try_from(NO_NAME));
+    let (Some(config), Ok(name)) = (config, name) else {
+        let why = NoTls::Refused("there are no certificates for calls".to_owned());
+        return Err((Some(socket), why));
+    };
+    let shaken = match handshake_with_server(&socket, name, config).await {
+        Ok(connection) => wrapped(socket, connection),
+        Err(why) => Err((socket, why.into())),
+    };
+    shaken.map_err(|(socket, why)| (Some(socket), why))
+}
+
 fn wrapped(
     socket: TcpStream,
     connection: impl Into<rustls::Connection>,
@@ -202,11 +266,11 @@ fn wrapped(
     made.map_err(|(socket, error)| (socket, HandshakeError::Tls(error).into()))
 }
 
-fn thread(index: usize) -> io::Result<(Handle, oneshot::Sender<()>)> {
+fn thread(name: String) -> io::Result<(Handle, oneshot::Sender<()>)> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     let (end, ended) = oneshot::channel::<()>();
-    std::thread::Builder::new().name(format!("link-tls-{index}")).spawn(move || {
+    std::thread::Builder::new().name(name).spawn(move || {
         // An error is the end.
         let _ = runtime.block_on(ended);
         runtime.shutdown_background();

@@ -1,4 +1,4 @@
-//! The beginning of a connection: both sides say hello.
+//! The beginning of a connection: TLS if links have it, then both sides say hello.
 //!
 //! Not a byte behind the handshake is read: what follows, frames or a client's bytes, is there for whoever takes the socket.
 
@@ -35,9 +35,12 @@ pub(super) enum NoConnection {
     /// Nobody answers there.
     #[error("{0}")]
     Socket(io::Error),
-    /// The other side speaks no TLS: what it says, or does.
+    /// The other side says that it speaks no TLS.
     #[error("{0}")]
-    NoTls(String),
+    TlsRefused(NoLink),
+    /// It was called with TLS, and says something that is neither that nor TLS.
+    #[error("it was called with TLS, and answers something else: it may be no node")]
+    NotTls,
     /// It takes too long.
     #[error("nothing answers within {} s", HANDSHAKE_MS / 1000)]
     Late,
@@ -67,7 +70,8 @@ pub(super) async fn call(
     let until = Instant::now() + inner.times.handshake;
     let with_tls = match &inner.encryption {
         Some(encryption) => match encrypt(inner, encryption, at, urgency, until).await {
-            Err(NoConnection::NoTls(_)) if encryption.accepts_plain => None,
+            // Only who says so is called without: one that is gone for a moment may have TLS.
+            Err(NoConnection::TlsRefused(_)) if encryption.accepts_plain => None,
             socket => Some(socket?),
         },
         None => None,
@@ -118,13 +122,15 @@ async fn encrypt(
         Ok(socket) => return Ok(socket),
         Err(failed) => failed,
     };
-    let socket = LinkSocket::from(socket);
-    if matches!(why, NoTls::NotSpoken) {
-        let mut call = handshake(inner, at, urgency, None);
-        return Err(NoConnection::NoTls(refusal(inner, &socket, &mut call, until).await));
+    if let Some(socket) = socket.map(LinkSocket::from) {
+        if matches!(why, NoTls::NotSpoken) {
+            let mut call = handshake(inner, at, urgency, None);
+            let said = refusal(inner, &socket, &mut call, until).await;
+            return Err(said.map_or(NoConnection::NotTls, NoConnection::TlsRefused));
+        }
+        // The alert is to arrive.
+        leave(&socket, until).await;
     }
-    // The alert is to arrive.
-    leave(&socket, until).await;
     Err(no_tls(inner, Some(&inner.peers[at].name), why))
 }
 
@@ -142,13 +148,13 @@ fn no_tls(inner: &Inner, other: Option<&str>, why: NoTls) -> NoConnection {
     }
 }
 
-/// What one says that was called with TLS and does not speak it. It is told nothing, whatever it says.
+/// The refusal of one that was called with TLS and does not speak it. It is told nothing, whatever it says.
 async fn refusal(
     inner: &Inner,
     socket: &LinkSocket,
     call: &mut Handshake,
     until: Instant,
-) -> String {
+) -> Option<NoLink> {
     let mut bytes = [0; MESSAGE_MAX];
     while call.outcome().is_none() && call.said().is_none() {
         let wanted = call.wants().min(bytes.len());
@@ -158,11 +164,8 @@ async fn refusal(
         call.input(read, wall_ms(), &*inner.state.lock());
     }
     match call.outcome() {
-        Some(Err(why @ NoLink::Told(_))) => why.to_string(),
-        _ => {
-            "it was called with TLS, and closed the connection: it may have no cluster.ssl_options"
-                .to_owned()
-        }
+        Some(Err(why @ NoLink::Told(_))) => Some(why.clone()),
+        _ => None,
     }
 }
 

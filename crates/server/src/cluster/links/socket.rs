@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, BytesMut};
 use rustix::net::Shutdown;
 use rustls::Connection;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 
 use crate::locks::{Rank, Ranked};
@@ -136,6 +136,11 @@ impl LinkSocket {
         Ok(plain.len())
     }
 
+    /// Waits until the other end sends nothing more, or is gone. Bytes that it sent before may be there still.
+    pub(super) async fn ended(&self) -> io::Result<()> {
+        ended(|| self.socket.ready(Interest::PRIORITY)).await
+    }
+
     /// Waits until something can be written.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         self.socket.writable().await
@@ -196,6 +201,15 @@ impl LinkSocket {
             }
         }
     }
+}
+
+/// Waits for the end of what a socket can read, whether or not that is read. `ready` waits for priority: of what tokio tells with
+/// that, a socket that was not registered for it has the end alone.
+pub(super) async fn ended<F: Future<Output = io::Result<Ready>>>(
+    ready: impl Fn() -> F,
+) -> io::Result<()> {
+    while !ready().await?.is_read_closed() {}
+    Ok(())
 }
 
 /// What is exported is for this.

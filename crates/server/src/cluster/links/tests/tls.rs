@@ -12,10 +12,11 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair,
 };
-use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::runtime::Handle;
 
+use super::super::encryption::decrypt;
 use super::*;
 use crate::cluster::relay::{Moved, relay};
 
@@ -30,6 +31,8 @@ pub(super) struct Certificates {
 
 /// How a node's TLS is.
 struct With<'a> {
+    /// Names of authorities that stand behind the node's certificate, each signed by itself.
+    behind: &'a [&'a str],
     by: &'a Authority,
     /// The authority that it trusts.
     trusts: &'a Authority,
@@ -38,19 +41,21 @@ struct With<'a> {
     accepts_plain: bool,
 }
 
+fn authority(name: &str) -> Authority {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
 impl Certificates {
     pub(super) fn new() -> Self {
-        let authority = |name: &str| {
-            let mut params = CertificateParams::new(Vec::new()).unwrap();
-            params.distinguished_name.push(DnType::CommonName, name);
-            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-            CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
-        };
         Self { dir: tempfile::tempdir().unwrap(), ca: authority("one"), other: authority("other") }
     }
 
     fn with(&self) -> With<'_> {
         With {
+            behind: &[],
             by: &self.ca,
             trusts: &self.ca,
             change: |_| {},
@@ -71,8 +76,10 @@ impl Certificates {
         (of.change)(&mut params);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, of.by).unwrap();
+        let behind = of.behind.iter().map(|name| authority(name).pem());
+        let chain = certificate.pem() + &behind.collect::<String>();
         [
-            self.write(format!("{file}.pem"), &certificate.pem()),
+            self.write(format!("{file}.pem"), &chain),
             self.write(format!("{file}.key"), &key.serialize_pem()),
         ]
     }
@@ -101,7 +108,7 @@ impl Certificates {
     fn encryption(&self, of: &With<'_>) -> Encryption {
         let file = format!("node-{}", rand::random::<u64>());
         let tls = self.tls(of, &file).unwrap();
-        Encryption::on(tls, of.accepts_plain, vec![Handle::current()])
+        Encryption::on(tls, of.accepts_plain, Handle::current())
     }
 
     pub(super) fn good(&self) -> Encryption {
@@ -246,6 +253,29 @@ async fn what_tls_refuses_is_said_once() {
         ],
     )
     .await;
+    // A chain in which a path would be looked for long: of the one that is called, of the one that calls.
+    refuse(
+        |[a, b]| {
+            a.encryption = of(certificates.with());
+            b.encryption = of(With { behind: &["ca"; 100], ..lenient() });
+        },
+        [
+            "a@x refuses b@x: its certificate is not taken: its chain is longer than depth allows",
+            "the other side says: this node's certificate is not taken: its chain is longer than its depth allows, or has two certificates with the same subject",
+        ],
+    )
+    .await;
+    refuse(
+        |[a, b]| {
+            a.encryption = of(With { behind: &["ca", "other", "ca"], ..lenient() });
+            b.encryption = of(certificates.with());
+        },
+        [
+            "the other side says: this node's certificate is not taken: its chain is longer than its depth allows, or has two certificates with the same subject",
+            "b@x refuses a node that has not said its name: its certificate is not taken: two certificates of its chain have the same subject",
+        ],
+    )
+    .await;
     // Hellos are exchanged over TLS as they are without.
     refuse(
         |[a, b]| {
@@ -279,12 +309,11 @@ async fn who_is_in_between_is_found() {
             (a.encryption, b.encryption) =
                 (Some(certificates.encryption(&lenient())), Some(certificates.encryption(&lenient())));
             tokio::spawn(async move {
-                let of = |ended: Result<LinkSocket, _>| ended.map_err(|(_, why)| format!("{why:?}"));
                 loop {
                     let (left, from) = between.accept().await.unwrap();
                     let right = TcpStream::connect(&to).await.unwrap();
-                    let left = of(called.answer(left, from).await).unwrap();
-                    let right = of(calls.call(right).await).unwrap();
+                    let left = called.answer(left, from).await.unwrap();
+                    let right = calls.call(right).await.unwrap();
                     let _ = relay(&left, &right, &Moved::default(), SOON).await;
                 }
             });
@@ -402,7 +431,7 @@ async fn strangers_with_tls_keep_no_node_out() {
     let mut stalls = TcpStream::connect(address).await.unwrap();
     stalls.write_all(&[22, 3, 1, 2]).await.unwrap();
     let mut rest = Vec::new();
-    let ended = tokio::io::AsyncReadExt::read_to_end(&mut stalls, &mut rest);
+    let ended = stalls.read_to_end(&mut rest);
     let _ = timeout(SOON, ended).await.expect("it is closed");
     assert_eq!(rest, b"");
     until(|| log.count("its handshake is not done") == 1).await;
@@ -419,6 +448,69 @@ async fn strangers_with_tls_keep_no_node_out() {
     let _bulk = shake(address, &calls, Urgency::Bulk).await;
     assert!(node.encrypted().await);
 }
+
+/// A node that is gone for a moment is not called without TLS for it.
+#[tokio::test]
+async fn only_who_says_so_is_called_without_tls() {
+    let certificates = Certificates::new();
+    let place = NodePlace::new("a@x", 1);
+    let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = other.local_addr().unwrap().to_string();
+    let with = With { accepts_plain: true, ..certificates.with() };
+    let with = (SECRET, Some(certificates.encryption(&with)), TIMES);
+    let a = start_with(&place, &[PeerAddress { name: "b@x".to_owned(), address }], with);
+    for ends_cleanly in [true, false, true, false] {
+        let (mut called, _) = timeout(SOON, other.accept()).await.unwrap().unwrap();
+        let mut first = [0];
+        called.read_exact(&mut first).await.unwrap();
+        assert_eq!(first, [22]);
+        if ends_cleanly {
+            called.read_exact(&mut vec![0; 100]).await.unwrap();
+            called.shutdown().await.unwrap();
+        }
+    }
+    let closed = "it closed the connection in the middle of the handshake";
+    until(|| a.why_not("b@x").as_deref() == Some(closed)).await;
+}
+
+/// What one end leaves behind that has closed is not kept for the other one, which does not read.
+#[tokio::test]
+async fn who_does_not_read_keeps_no_relay() {
+    let certificates = Certificates::new();
+    for broker_closes in [true, false] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (calls, answers) = (certificates.good(), certificates.good());
+        let called = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (socket, from) = listener.accept().await.unwrap();
+        let (client, link) = tokio::join!(calls.call(called), answers.answer(socket, from));
+        let (client, link) = (client.unwrap(), link.unwrap());
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        // Nothing more goes to the one that does not read.
+        let full = |taken: io::Result<usize>| {
+            taken.is_err_and(|it| it.kind() == io::ErrorKind::WouldBlock)
+        };
+        if broker_closes {
+            while !full(link.try_write(&[1; 4096])) {}
+            theirs.writable().await.unwrap();
+            theirs.try_write(&[1; 65_536]).unwrap();
+            drop(theirs);
+            let ended = timeout(SOON, decrypt(&link, &ours, REST)).await.unwrap();
+            assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            drop(client);
+        } else {
+            ours.writable().await.unwrap();
+            while !full(ours.try_write(&[1; 4096])) {}
+            client.try_write(b"more").unwrap();
+            client.shutdown().await.unwrap();
+            let ended = timeout(SOON, decrypt(&link, &ours, REST)).await.unwrap();
+            assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            drop(theirs);
+        }
+    }
+}
+
+/// How long what is left has in a test.
+const REST: Duration = Duration::from_millis(20);
 
 /// A new certificate is shown to those who come, and links that are there stay.
 #[tokio::test]
