@@ -380,6 +380,7 @@ impl<'a> Loader<'a> {
         };
         let waiting = last(&|key| WAITING.contains(&key));
         let listed = last(&|key| key.starts_with(LISTED));
+        let link_tls = last(&|key| key.starts_with(LINK_TLS));
         // What decrypts has to be known before what is encrypted.
         let is_decoder =
             |(line, _): &(SettingLine, _)| line.key.first().is_some_and(|word| word == DECODER);
@@ -399,6 +400,12 @@ impl<'a> Loader<'a> {
             && let Some(why) = config.cluster.fault(config.node.name.as_deref())
         {
             self.bad_value(line, why);
+        }
+        if let (Some(line), None, true) =
+            (link_tls, config.cluster_tls.settings(), self.errors.is_empty())
+        {
+            let why = "links have no TLS without cluster.ssl_options.certfile, .keyfile and .cacertfile, and this would do nothing";
+            self.bad_value(line, why.to_owned());
         }
         self.errors.truncate(FAULTS_MAX);
         if self.errors.is_empty() {
@@ -589,8 +596,9 @@ impl<'a> Loader<'a> {
     }
 
     fn bad_value(&mut self, line: SettingLine, why: String) {
-        let problem = Problem::BadValue { key: line.key.join("."), value: line.value, why };
-        self.error(line.at, problem);
+        let is_secret = self.find(&line.key).is_some_and(|(_, spec)| spec.is_secret());
+        let value = if is_secret { "(hidden)".to_owned() } else { line.value };
+        self.error(line.at, Problem::BadValue { key: line.key.join("."), value, why });
     }
 
     fn warn(&mut self, text: String) {
@@ -663,6 +671,9 @@ const WAITING: [&str; 2] = ["tracing.max_waiting", "tracing.max_waiting_total"];
 
 /// What the keys begin with that list nodes.
 const LISTED: &str = "cluster_formation.classic_config.";
+
+/// What the keys begin with of TLS between nodes.
+const LINK_TLS: &str = "cluster.ssl_options.";
 
 /// What a value begins with that is encrypted, where a secret is expected.
 const ENCRYPTED: &str = "encrypted:";

@@ -71,6 +71,13 @@ fn faults() {
     check("cluster.listen = 10.0.0.1 ",                   "");
     check("cluster.listen = [::1]:1",                     "f.conf:1: cluster.listen = [::1]:1: expected an address such as 10.0.0.1 or ::1; cluster.port is the port");
     check("cluster.port = 0",                             "f.conf:1: cluster.port = 0: expected a value from 1 to 65535");
+    let links = "links have no TLS without cluster.ssl_options.certfile, .keyfile and .cacertfile, and this would do nothing";
+    for line in ["verify = verify_peer", "depth = 3", "accept_plain = true", "password = letmein"] {
+        let line = format!("cluster.ssl_options.{line}");
+        let shown = line.replace("letmein", "(hidden)");
+        check(&line, &format!("f.conf:1: {shown}: {links}"));
+        check(&format!("{line}\ncluster.ssl_options.certfile = a.pem"), "");
+    }
     let alone = "nodes do not find each other so yet, and this one would stay alone: list them with cluster_formation.classic_config.nodes, or leave the key out";
     for backend in ["dns", "k8s", "kubernetes", "aws", "consul", "etcd", "rabbit_peer_discovery_k8s"] {
         let line = format!("cluster_formation.peer_discovery_backend = {backend}");

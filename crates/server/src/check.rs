@@ -76,12 +76,13 @@ fn look(loaded: &Loaded) -> Checked {
     if metrics.enabled && metrics.ssl_port.is_some() {
         checked.tls("prometheus.ssl", config.prometheus_tls.settings());
     }
-    if let Some(settings) = config.cluster_tls.settings() {
-        checked.look("TLS of links to other nodes", Tls::load_for_nodes(settings));
-    }
     let own = node_name(config);
     let formation = config.cluster.formation(&own).map_err(anyhow::Error::msg);
-    checked.look(format!("the cluster of {own}"), formation);
+    let formation = checked.look(format!("the cluster of {own}"), formation);
+    // A node that is alone has no links.
+    if let (Some(Some(_)), Some(settings)) = (formation, config.cluster_tls.settings()) {
+        checked.look("TLS of links to other nodes", Tls::load_for_nodes(settings));
+    }
     let sources = Sources::new(config, &crate::tls::client::config, rand::random());
     checked.look("sources of users", sources);
     let data_dir = files::data_dir(config);
