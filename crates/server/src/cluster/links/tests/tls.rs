@@ -465,7 +465,7 @@ async fn only_who_says_so_is_called_without_tls() {
         called.read_exact(&mut first).await.unwrap();
         assert_eq!(first, [22]);
         if ends_cleanly {
-            called.read_exact(&mut vec![0; 100]).await.unwrap();
+            called.read_exact(&mut [0; 100]).await.unwrap();
             called.shutdown().await.unwrap();
         }
     }
