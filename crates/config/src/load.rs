@@ -401,8 +401,10 @@ impl<'a> Loader<'a> {
         {
             self.bad_value(line, why);
         }
+        // Who writes down what is so anyway means nothing by it.
+        let means_tls = config.cluster_tls != ClusterTlsOptions::default();
         if let (Some(line), None, true) =
-            (link_tls, config.cluster_tls.settings(), self.errors.is_empty())
+            (link_tls.filter(|_| means_tls), config.cluster_tls.settings(), self.errors.is_empty())
         {
             let why = "links have no TLS without cluster.ssl_options.certfile, .keyfile and .cacertfile, and this would do nothing";
             self.bad_value(line, why.to_owned());
