@@ -70,7 +70,7 @@ impl CommandSender {
 
     /// Whether a letter is one of those that get a number.
     pub fn numbers(letter: &ToMeta) -> bool {
-        asker(letter).is_some()
+        letter.numbered_asker().is_some()
     }
 
     /// Keeps a letter that gets a [number](Self::numbers). With the end of a connection nobody waits for the answers of its other
@@ -80,7 +80,7 @@ impl CommandSender {
     ///
     /// If it gets none.
     pub fn keep(&mut self, command: ToMeta) {
-        let asker = asker(&command);
+        let asker = command.numbered_asker();
         let Some((connection, to)) = asker else { panic!("{} gets no number", command.kind()) };
         if let ToMeta::Disconnected { .. } = command {
             self.ended(connection);
@@ -175,19 +175,6 @@ impl CommandSender {
         let (end, waiting) = (self.end(), waiting.len());
         format!("commands {first}..{end} cursor {cursor} term {term}, {waiting} wait, {kept:?}")
     }
-}
-
-/// Whose command it is, and who waits for the answer. None if it gets no number.
-fn asker(letter: &ToMeta) -> Option<(ConnectionId, Option<ReplyTo>)> {
-    let reply = match letter {
-        ToMeta::Disconnected { connection, reply } => return Some((*connection, *reply)),
-        ToMeta::DeclareExchange { reply, .. }
-        | ToMeta::DeleteExchange { reply, .. }
-        | ToMeta::DeclareQueue { reply, .. } => reply,
-        ToMeta::Bind(binding) | ToMeta::Unbind(binding) => &binding.reply,
-        _ => return None,
-    };
-    Some((reply.connection, Some(*reply)))
 }
 
 #[cfg(test)]

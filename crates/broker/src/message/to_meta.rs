@@ -165,6 +165,19 @@ impl ToMeta {
         }
     }
 
+    /// Whose it is, and who waits for its answer, if it is one that gets a number where the owner of the names may be another node's.
+    pub fn numbered_asker(&self) -> Option<(ConnectionId, Option<ReplyTo>)> {
+        let reply = match self {
+            Self::Disconnected { connection, reply } => return Some((*connection, *reply)),
+            Self::DeclareExchange { reply, .. }
+            | Self::DeleteExchange { reply, .. }
+            | Self::DeclareQueue { reply, .. } => reply,
+            Self::Bind(binding) | Self::Unbind(binding) => &binding.reply,
+            _ => return None,
+        };
+        Some((reply.connection, Some(*reply)))
+    }
+
     /// The letter once more, if it is one that gets a number where the owner of the names may be another node's.
     pub fn again(&self) -> Option<Self> {
         Some(match self {

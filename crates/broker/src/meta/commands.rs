@@ -143,16 +143,12 @@ impl Commands {
 
 /// Whom a command is answered to. The end of a connection that nobody waits for has an answer, too, for its node.
 fn answered_to(command: &mut ToMeta) -> Option<ReplyTo> {
-    match command {
-        ToMeta::Disconnected { connection, reply } => {
-            Some(*reply.get_or_insert(ReplyTo { connection: *connection, channel: 0 }))
-        }
-        ToMeta::DeclareExchange { reply, .. }
-        | ToMeta::DeleteExchange { reply, .. }
-        | ToMeta::DeclareQueue { reply, .. } => Some(*reply),
-        ToMeta::Bind(binding) | ToMeta::Unbind(binding) => Some(binding.reply),
-        _ => None,
+    let (connection, reply) = command.numbered_asker()?;
+    let to = reply.unwrap_or(ReplyTo { connection, channel: 0 });
+    if let ToMeta::Disconnected { reply, .. } = command {
+        *reply = Some(to);
     }
+    Some(to)
 }
 
 impl<L: Log> Meta<L> {

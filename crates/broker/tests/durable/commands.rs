@@ -79,6 +79,21 @@ fn with_exchange() -> (World, VhostId) {
     (world, vhost)
 }
 
+/// The same, whose deletion takes several turns.
+fn with_long_deletion() -> (World, VhostId) {
+    let (mut world, vhost) = with_exchange();
+    world.turn([declare_queue(vhost, 9, "q", true, false)]);
+    for key in 0..2_000 {
+        let mut binding = binding(vhost, 9, "x", "q");
+        binding.key = key.to_string().into();
+        world.turn([ToMeta::Bind(binding)]);
+    }
+    while world.meta.has_work() || !all_written(&mut world).is_empty() {
+        world.turn([ToMeta::Continue]);
+    }
+    (world, vhost)
+}
+
 /// Whoever deletes something and has no answer asks again: what another one made since under its name stays.
 #[test]
 fn a_deletion_is_done_once() {
@@ -123,16 +138,7 @@ fn what_is_lost_is_done_again() {
 /// A name is free once the first piece of its deletion is done: whoever has it then keeps it, though the deletion was cut off.
 #[test]
 fn a_long_deletion_that_is_cut_off_is_not_begun_again() {
-    let (mut world, vhost) = with_exchange();
-    world.turn([declare_queue(vhost, 9, "q", true, false)]);
-    for key in 0..2_000 {
-        let mut binding = binding(vhost, 9, "x", "q");
-        binding.key = key.to_string().into();
-        world.turn([ToMeta::Bind(binding)]);
-    }
-    while world.meta.has_work() || !all_written(&mut world).is_empty() {
-        world.turn([ToMeta::Continue]);
-    }
+    let (mut world, vhost) = with_long_deletion();
     let delete = |world: &World| numbered(world, 1, 1, Some(delete_exchange(vhost, 1, "x")));
     let command = delete(&world);
     assert_eq!(answers(&mut world, [command]), [""; 0]);
@@ -254,16 +260,7 @@ fn what_is_not_the_next_number_is_not_taken() {
 /// A number that its sender has let go of while it is under way is answered to nobody, and never with the next one's.
 #[test]
 fn what_was_let_go_of_under_way_does_not_answer_the_next_one() {
-    let (mut world, vhost) = with_exchange();
-    world.turn([declare_queue(vhost, 9, "q", true, false)]);
-    for key in 0..2_000 {
-        let mut binding = binding(vhost, 9, "x", "q");
-        binding.key = key.to_string().into();
-        world.turn([ToMeta::Bind(binding)]);
-    }
-    while world.meta.has_work() || !all_written(&mut world).is_empty() {
-        world.turn([ToMeta::Continue]);
-    }
+    let (mut world, vhost) = with_long_deletion();
     world.answers();
     let delete = numbered(&world, 1, 1, Some(delete_exchange(vhost, 1, "x")));
     let refused = numbered(&world, 2, 2, Some(ToMeta::Bind(binding(vhost, 1, "nix", "q"))));

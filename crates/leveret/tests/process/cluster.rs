@@ -117,6 +117,15 @@ fn connect(address: SocketAddr) -> (Connection, u16) {
     (client, channel)
 }
 
+/// A client with a durable queue, in transactions: what it commits is confirmed.
+fn with_orders(address: SocketAddr) -> (Connection, u16) {
+    let (mut client, channel) = connect(address);
+    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    client.queue_declare(channel, "orders", &durable).unwrap();
+    client.tx_select(channel).unwrap();
+    (client, channel)
+}
+
 /// With TLS between them: a client of one that follows is served, and what was confirmed to it is there after the one that led was
 /// killed, by whichever node it comes.
 #[test]
@@ -132,10 +141,7 @@ fn nodes_with_tls_outlive_the_one_that_leads() {
     });
     let (old, _) = leader(&members, &[0, 1, 2]);
     let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
-    let (mut client, channel) = connect(members[others[0]].relays());
-    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
-    client.queue_declare(channel, "orders", &durable).unwrap();
-    client.tx_select(channel).unwrap();
+    let (mut client, channel) = with_orders(members[others[0]].relays());
     let body = vec![7; 3 << 20];
     client.publish(channel, "", "orders", &PERSISTENT, &body);
     client.tx_commit(channel).unwrap();
@@ -158,10 +164,7 @@ fn nodes_with_tls_outlive_the_one_that_leads() {
 fn a_node_that_stood_still_gives_out_nothing() {
     let members = three();
     let (old, address) = leader(&members, &[0, 1, 2]);
-    let (mut client, channel) = connect(address);
-    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
-    client.queue_declare(channel, "orders", &durable).unwrap();
-    client.tx_select(channel).unwrap();
+    let (mut client, channel) = with_orders(address);
     client.publish(channel, "", "orders", &PERSISTENT, b"one");
     client.tx_commit(channel).unwrap();
     members[old].signal(Signal::STOP);
@@ -198,10 +201,7 @@ fn clients_take_all_files_of_a_node_that_follows() {
     // The other one is gone: what is confirmed is stored by the one that is crowded.
     let gone = (leads + 2) % 3;
     members[gone].signal(Signal::KILL);
-    let (mut client, channel) = connect(address);
-    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
-    client.queue_declare(channel, "orders", &durable).unwrap();
-    client.tx_select(channel).unwrap();
+    let (mut client, channel) = with_orders(address);
     // More than one file of the log has room for.
     let body = vec![7; 1 << 20];
     for _ in 0..100 {
@@ -223,10 +223,7 @@ fn a_node_whose_disk_hangs_leads_no_more() {
         command
     });
     let (old, address) = leader(&members, &[0, 1, 2]);
-    let (mut client, channel) = connect(address);
-    let durable = QueueDeclare { durable: true, ..QueueDeclare::default() };
-    client.queue_declare(channel, "orders", &durable).unwrap();
-    client.tx_select(channel).unwrap();
+    let (mut client, channel) = with_orders(address);
     client.publish(channel, "", "orders", &PERSISTENT, b"one");
     client.tx_commit(channel).unwrap();
     // A sync that does not end as long as the process lives. What was written before it the others have.

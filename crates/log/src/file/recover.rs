@@ -86,6 +86,8 @@ pub struct Report {
     pub damaged: Vec<Damage>,
     /// What is wrong with the list of files, if it could not tell whether one is missing.
     pub list: Option<String>,
+    /// There is none since it found no room on the disk: see [`Roster::GivenUp`].
+    pub is_list_given_up: bool,
 }
 
 /// What to do about a file that is damaged where it was safe.
@@ -480,6 +482,7 @@ fn read_all<D: Disk>(
         Roster::None if is_list_needed => Some("is missing".to_owned()),
         roster => roster.fault().map(str::to_owned),
     };
+    report.is_list_given_up = known.roster == Roster::GivenUp;
     // They go after the list has said so.
     enlisted.extend(unagreed.iter().map(|&file| Listed { reached, ..known.going(file) }));
     enlisted.extend(obsolete.iter().map(|&file| known.going(file)));

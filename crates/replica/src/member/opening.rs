@@ -4,7 +4,7 @@
 //! opened anew (it stood for election and has to copy now, or has got the leader's files) has that done by somebody else, so that the
 //! thread by which beats of all groups come and go does not wait. Meanwhile it votes, and does nothing that needs its log.
 
-use leveret_log::disk::{Disk, Roster};
+use leveret_log::disk::Disk;
 use leveret_log::file::{Inspected, OnDamage, OpenError, Options, Report};
 use leveret_log::{BatchName, FileLog};
 
@@ -65,18 +65,15 @@ pub(super) fn begin<D: Disk>(
 /// What a log has. One that is damaged comes back as its disk, with what is wrong. So does one without a whole list of files: nobody knows
 /// what is missing. But where the list found no room on the disk all that is there counts: a full disk takes nothing away.
 fn inspect<D: Disk>(
-    mut disk: D,
+    disk: D,
     options: &Options,
     agreed: BatchName,
 ) -> Result<Result<Inspected<D>, (D, OpenError)>, OpenError> {
     let (follows, on_damage) = (Some(agreed), OnDamage::Aside);
     let options = Options { follows, on_damage, ..options.clone() };
-    let listed = disk.roster();
-    let listed = listed.map_err(|error| OpenError::Disk { file: "the log".into(), error })?;
-    let is_given_up = listed == Roster::GivenUp;
     Ok(match FileLog::inspect(disk, options, &mut |_| {})? {
         Inspected::Damaged(disk, _, why) => Err((disk, why)),
-        Inspected::Whole(log, Report { list: Some(what), .. }) if !is_given_up => {
+        Inspected::Whole(log, Report { list: Some(what), is_list_given_up: false, .. }) => {
             Err((log.into_disk(), OpenError::List { what }))
         }
         whole => Ok(whole),

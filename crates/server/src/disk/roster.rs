@@ -143,12 +143,13 @@ impl List {
             }
             read => read?,
         };
-        if is_of_later_version(&bytes) {
+        let parsed = parse(&bytes);
+        if parsed.is_of_later_version {
             let why =
                 format!("its list of files, {NAME}, was written by a later version of Leveret");
             return Err(std::io::Error::new(ErrorKind::Unsupported, why));
         }
-        Ok(Found { is_empty: bytes.is_empty(), ..parse(&bytes).found() })
+        Ok(Found { is_empty: bytes.is_empty(), ..parsed.found() })
     }
 
     /// Gives files that have come their names, if the list has some: nothing is read before. What an interrupted try did need not be
@@ -667,11 +668,6 @@ fn is_whole(line: &[u8]) -> bool {
     crc32c::crc32c(covered) == u32::from_le_bytes(*crc)
 }
 
-fn is_of_later_version(bytes: &[u8]) -> bool {
-    let first = bytes.get(..LINE).unwrap_or_default();
-    first.starts_with(MAGIC) && is_whole(first) && u32_at(first, 8) > FORMAT_WITH_POINT
-}
-
 /// The lines of a list.
 struct Parsed {
     lines: Vec<Option<Listed>>,
@@ -685,6 +681,7 @@ struct Parsed {
     start: u64,
     /// An older version wrote it: what it says is true, and it is to be written anew.
     is_old: bool,
+    is_of_later_version: bool,
     wrong: Option<String>,
 }
 
@@ -734,15 +731,38 @@ fn point_of<'a>(
 fn parse(bytes: &[u8]) -> Parsed {
     let (lines, floor, point) = Default::default();
     let (names, start, parts) = (0, 0, 0);
-    let (has_it, arriving, is_old, wrong) = ([true; 2], Vec::new(), false, None);
-    let mut parsed =
-        Parsed { lines, point, has_it, arriving, parts, floor, names, start, is_old, wrong };
+    let (has_it, arriving, wrong) = ([true; 2], Vec::new(), None);
+    let (is_old, is_of_later_version) = (false, false);
+    let mut parsed = Parsed {
+        lines,
+        point,
+        has_it,
+        arriving,
+        parts,
+        floor,
+        names,
+        start,
+        is_old,
+        is_of_later_version,
+        wrong,
+    };
     // Somebody who had the choice said so.
     if bytes.is_empty() {
         return parsed;
     }
-    let Parsed { lines: found, point, has_it, arriving, parts, floor, names, start, is_old, wrong } =
-        &mut parsed;
+    let Parsed {
+        lines: found,
+        point,
+        has_it,
+        arriving,
+        parts,
+        floor,
+        names,
+        start,
+        is_old,
+        is_of_later_version,
+        wrong,
+    } = &mut parsed;
     *is_old = bytes.get(..LINE_1).is_some_and(|it| is_whole(it) && u32_at(it, 8) == 1);
     let len = if *is_old { LINE_1 } else { LINE };
     let mut lines = bytes.chunks_exact(len);
@@ -751,6 +771,7 @@ fn parse(bytes: &[u8]) -> Parsed {
     if !first.starts_with(MAGIC) || !is_whole(first) {
         *wrong = Some("is damaged in its first line".to_owned());
     } else if u32_at(first, 8) > FORMAT_WITH_POINT {
+        *is_of_later_version = true;
         *wrong = Some("was written by a later version".to_owned());
     } else if lines.len() < count {
         *wrong = Some(format!("has {} lines, and should have {count}", lines.len()));
