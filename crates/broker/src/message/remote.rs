@@ -1,0 +1,86 @@
+//! What a node of sessions and the node that leads write to each other.
+//!
+//! Over one connection, in order, from its beginning to its end: what is lost, is lost with all that follows. See
+//! `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
+
+use leveret_topology::{Change, GroupId};
+
+use super::{ConnectionId, ToMeta, ToSession, ToShard};
+use crate::command::Answered;
+use crate::flow::Alarm;
+use crate::stream::{StreamNews, StreamPlace};
+
+/// What a node of sessions writes.
+#[derive(Debug)]
+pub enum ToLeader {
+    /// The first letter: who it is.
+    Hello(SessionsHello),
+    /// A session begins: what is written of it later is of this one. Its end is [`ToMeta::Disconnected`].
+    Opened(ConnectionId),
+    /// For a shard: numbered letters, what asks, what allows, and what attaches.
+    Shard(GroupId, ToShard),
+    /// For the owner of the names: numbered commands.
+    Meta(ToMeta),
+    /// For a session of another node.
+    Session(ConnectionId, ToSession),
+    /// The names are those of all batches up to this one.
+    NamesTaken(u64),
+    /// Nothing is to be said: the node is there.
+    Beat,
+}
+
+/// Who has sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionsHello {
+    /// The Raft id of its data directory.
+    pub raft_id: u64,
+    /// How often the process was started before.
+    pub start: u32,
+    /// It has sessions of an earlier leader, which are to attach. A leader that does not wait for them any more refuses it.
+    pub attaches: bool,
+    /// Its sessions that are open.
+    pub connections: Vec<ConnectionId>,
+}
+
+/// What the node that leads writes.
+#[derive(Debug)]
+pub enum FromLeader {
+    /// What has changed of the names, or all of them.
+    Names(NamesBatch),
+    /// The shards are filled and in their terms: from now on they hear. Behind the first names.
+    Begins(LeaderTerms),
+    /// For a session, from the shard of this group or from somebody else.
+    Session(ConnectionId, Option<GroupId>, ToSession),
+    /// Of a stream to a group.
+    News(GroupId, StreamNews),
+    /// Of a command.
+    Answered(Answered),
+    /// What is short at the node that leads: publishers pause.
+    Alarm(Alarm),
+    /// The sessions of this node are over, and why: the leader does not know them, or not any more.
+    Over(Box<str>),
+    /// Nothing is to be said: the leader is there.
+    Beat,
+}
+
+/// Changes of the names.
+#[derive(Clone, Debug)]
+pub struct NamesBatch {
+    /// The first one has 1; the next one the next number.
+    pub number: u64,
+    /// These are all names that there are: what is not among them is gone.
+    pub is_whole: bool,
+    /// More of the same batch follows: nothing of it is applied before the last part is there.
+    pub goes_on: bool,
+    /// What has changed.
+    pub changes: Vec<Change>,
+}
+
+/// The terms in which a leader is heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaderTerms {
+    /// Of the owner of the names.
+    pub names: u64,
+    /// Of each shard, by index: where the node's streams of messages and of settlements stand there.
+    pub shards: Vec<(GroupId, [StreamPlace; 2])>,
+}
