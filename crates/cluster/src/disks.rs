@@ -41,7 +41,7 @@ impl NodeDisk {
 
     /// Whether a write has been under way for long.
     pub(crate) fn hangs(self) -> bool {
-        self.alarm > 2
+        self.alarm >= NodeNumbers::HANGS
     }
 
     /// Whether it may be given what another one has no room for: not so little above its limit that it would give that back soon.

@@ -31,6 +31,9 @@ use crate::ops::pages::{self, Slice};
 /// What a healthy part of a node does in far less.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Why a node has an alarm of its disk, if that is not for want of room.
+const HANGS: &str = "a write has been under way for seconds";
+
 fn ok() -> Answer {
     Answer::Json(json!({"status": "ok"}))
 }
@@ -56,6 +59,7 @@ fn alarms_of(call: &Call, of_all: bool, reason: &str) -> Answer {
     let is_own_disk = alarms.is_own_disk_short();
     let raised = alarms.raised();
     let rows = alarm_rows(call.node_name(), &raised, is_own_disk, view.as_deref(), of_all);
+    let hangs = |name: &str| view.as_ref().is_some_and(|view| view.hangs(name));
     if rows.is_empty() {
         return ok();
     }
@@ -63,12 +67,19 @@ fn alarms_of(call: &Call, of_all: bool, reason: &str) -> Answer {
         Resource::Memory => "memory",
         Resource::Disk => "disk space",
     };
-    let rows = rows.into_iter().map(|(alarm, node)| json!({"resource": name(alarm), "node": node}));
+    let rows = rows.into_iter().map(|(alarm, node)| {
+        let mut row = json!({"resource": name(alarm), "node": node});
+        if alarm == Resource::Disk && hangs(&node) {
+            row["reason"] = json!(HANGS);
+        }
+        row
+    });
     failed(reason, json!({"alarms": rows.collect::<Value>()}))
 }
 
 /// The alarms that are `raised` on a node, with the nodes that are short: it has that of the disk for others, too, if these are so
-/// many that no majority has room. With `of_all` those of other nodes besides, which block nobody.
+/// many that no majority has room. A disk of its own that hangs is shown though it blocks nobody; with `of_all` those of other nodes
+/// are, too.
 fn alarm_rows(
     own: &str,
     raised: &[Resource],
@@ -93,7 +104,8 @@ fn alarm_rows(
         let is_raised = raised.contains(&alarm);
         let of_others = others(alarm);
         let is_for_others = is_raised && alarm == Resource::Disk && !is_own_disk;
-        if is_raised && (!is_for_others || of_others.is_empty()) {
+        let own_hangs = alarm == Resource::Disk && view.is_some_and(|view| view.hangs(own));
+        if own_hangs || is_raised && (!is_for_others || of_others.is_empty()) {
             rows.push((alarm, own.to_owned()));
         }
         rows.extend(of_others.into_iter().filter(|_| of_all || is_for_others));
@@ -538,6 +550,12 @@ mod tests {
         assert_eq!(rows(&[Resource::Disk], true, true), "a b c");
         assert_eq!(rows(&[Resource::Memory], false, false), "a");
         assert_eq!(alarm_rows("a", &[Resource::Disk], false, None, true).len(), 1);
+        let told = NodeTold { disk_free_alarm: true, disk_hangs: true, ..NodeTold::default() };
+        let own = NodeView { told: Some(told), ..node("a", true) };
+        let nodes = vec![own, node("b", false)];
+        let view = ClusterView { node: "a".to_owned(), nodes, ..ClusterView::default() };
+        let rows = alarm_rows("a", &[], false, Some(&view), false);
+        assert_eq!(rows, [(Resource::Disk, "a".to_owned())], "its own hangs, others go on");
     }
 
     #[test]

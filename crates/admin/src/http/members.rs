@@ -1,5 +1,6 @@
 //! The nodes of a cluster, as the one that is asked knows them. It asks nobody.
 
+use leveret_server::alarms::{Alarms, Resource};
 use leveret_server::cluster::view::{ClusterView, NodeTold, NodeView};
 use leveret_server::cluster::{ChangeError, ForgetError};
 use leveret_server::front::About;
@@ -11,9 +12,22 @@ use super::call::Call;
 /// `GET /api/leveret/cluster`: the cluster.
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
     call.login.must_monitor()?;
-    let mut row = cluster_of(&call.app.ops.about, call.view().as_deref());
+    let view = call.view();
+    let mut row = cluster_of(&call.app.ops.about, view.as_deref());
     row["cluster_name"] = json!(super::cluster::name(&call));
+    if view.is_some() {
+        put_own_alarm(&mut row, call.node_name(), &call.node().alarms);
+    }
     Ok(Answer::Json(row))
+}
+
+/// What a node that leads tells of its memory is what its process has; it blocks publishers by its own account of what it holds.
+fn put_own_alarm(cluster: &mut Value, own: &str, alarms: &Alarms) {
+    let rows = cluster["nodes"].as_array_mut().into_iter().flatten();
+    for row in rows.filter(|row| row["name"] == own && row["figures"].is_object()) {
+        row["figures"]["mem_alarm"] = json!(alarms.raised().contains(&Resource::Memory));
+        row["figures"]["mem_limit"] = json!(alarms.memory_limit());
+    }
 }
 
 /// `DELETE /api/leveret/cluster/nodes/{node}`: has the cluster forget a node that has stopped.
@@ -118,6 +132,7 @@ fn put_told(row: &mut Map<String, Value>, about: &About, told: &NodeTold) {
         "disk_free": told.disk_free,
         "disk_free_limit": told.disk_free_limit,
         "disk_free_alarm": told.disk_free_alarm,
+        "disk_hangs": told.disk_hangs,
         "fd_used": told.fd_used,
         "fd_total": told.fd_total,
         "sockets_used": told.sockets_used,

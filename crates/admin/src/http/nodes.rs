@@ -171,6 +171,11 @@ fn row(call: &Call) -> Value {
     row["mem_alarm"] = json!(is_raised("memory"));
     // For others' disks publishers may be blocked, too.
     row["disk_free_alarm"] = json!(node.alarms.is_own_disk_short());
+    if let Some(view) = call.view() {
+        let hangs = view.hangs(&about.node_name);
+        row["disk_hangs"] = json!(hangs);
+        row["disk_free_alarm"] = json!(hangs || node.alarms.is_own_disk_short());
+    }
     row
 }
 

@@ -210,6 +210,39 @@ fn all_nodes_of_the_cluster_are_listed() {
     }
 }
 
+/// Publishers are blocked by what the node that leads holds, whatever its process has in memory; and a disk that hangs is told as one.
+#[test]
+fn alarms_of_all_nodes_are_told_as_what_they_are() {
+    let mut now = view("rabbit@test", [true; 3], Some("rabbit@test"));
+    let hangs = now.nodes[1].told.as_mut().unwrap();
+    (hangs.disk_free_alarm, hangs.disk_hangs) = (true, true);
+    let (views, seen) = watch::channel(Arc::new(now.clone()));
+    let node = Node::changed(&[("vm_memory_high_watermark.absolute", "1")], |options| {
+        options.views = Some(seen);
+    });
+    wait_until("the alarm is on", || node.get("/api/nodes/rabbit@test")["mem_alarm"] == true);
+    let rows = &node.get("/api/leveret/cluster")["nodes"];
+    let figures = [0, 1, 2].map(|index| {
+        let of = &rows[index]["figures"];
+        ["mem_alarm", "disk_free_alarm", "disk_hangs"].map(|key| of[key] == true)
+    });
+    assert_eq!(figures, [[false; 3], [false, true, true], [true, false, false]]);
+    assert_eq!(node.get("/api/nodes/rabbit@c")["disk_hangs"], true);
+    let got = node.must("GET", "/api/health/checks/alarms", "", 503).json();
+    let rows = json!([
+        {"resource": "memory", "node": "rabbit@test"},
+        {"resource": "disk space", "node": "rabbit@c", "reason": "a write has been under way for seconds"},
+    ]);
+    assert_eq!(got["alarms"], rows);
+    // Its own: it blocks nobody here, and is an alarm of this node.
+    let hangs = now.nodes[2].told.as_mut().unwrap();
+    (hangs.disk_free_alarm, hangs.disk_hangs) = (true, true);
+    views.send_replace(Arc::new(now));
+    let got = node.must("GET", "/api/health/checks/local-alarms", "", 503).json();
+    assert_eq!(got["alarms"][1]["node"], "rabbit@test");
+    assert_eq!(node.get("/api/nodes/rabbit@test")["disk_free_alarm"], true);
+}
+
 #[test]
 fn a_node_that_is_alone_tells_nothing_of_clusters() {
     let node = Node::start();

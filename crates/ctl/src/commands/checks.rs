@@ -13,11 +13,12 @@ use crate::format::cell;
 fn alarms_of(it: &Call<'_>, told: &Value) -> String {
     let rows = told["alarms"].as_array().into_iter().flatten();
     let lines = rows.map(|row| {
-        let what = match &*cell(&row["resource"]) {
-            "memory" => "Memory".to_owned(),
-            other => format!("Free {other}"),
-        };
-        format!("{what} alarm on node {}", cell(&row["node"]))
+        let node = cell(&row["node"]);
+        match (&*cell(&row["resource"]), row["reason"].as_str()) {
+            ("memory", _) => format!("Memory alarm on node {node}"),
+            (_, Some(why)) => format!("Disk alarm on node {node}: {why}"),
+            (other, None) => format!("Free {other} alarm on node {node}"),
+        }
     });
     let lines: Vec<_> = lines.collect();
     format!("{}\n\n{}", it.fill("Node {node} reported alarms:"), lines.join("\n"))

@@ -163,11 +163,18 @@ impl Member {
         let (name, figures) = (cell(&row["name"]), &row["figures"]);
         let alone = Self::alone(&shared.status);
         let is_own = alone.name == name;
-        let kinds = [("mem_alarm", "Memory"), ("disk_free_alarm", "Free disk space")];
         let is_running = row["running"] == true;
-        let raised = kinds.iter().filter(|(key, _)| is_running && figures[*key] == true);
+        let is_on = |key: &str| is_running && figures[key] == true;
+        let memory = is_on("mem_alarm").then(|| format!("Memory alarm on node {name}"));
+        let disk = match (is_on("disk_hangs"), is_on("disk_free_alarm")) {
+            (true, _) => {
+                Some(format!("Disk alarm on node {name}: a write has been under way for seconds"))
+            }
+            (_, true) => Some(format!("Free disk space alarm on node {name}")),
+            _ => None,
+        };
         Self {
-            alarms: raised.map(|(_, kind)| format!("{kind} alarm on node {name}")).collect(),
+            alarms: memory.into_iter().chain(disk).collect(),
             is_running,
             joins: row["joins"] == true,
             why_not: row["why_not"].as_str().map(str::to_owned),

@@ -162,13 +162,13 @@ pub struct NodeNumbers {
     pub mem_used: u64,
     /// The memory watermark, in bytes.
     pub mem_limit: u64,
-    /// 1 if publishers are blocked for it.
+    /// 1 if it takes more.
     pub mem_alarm: u64,
     /// Free bytes of the disk.
     pub disk_free: u64,
     /// Their low watermark.
     pub disk_free_limit: u64,
-    /// 1 if there are fewer, 2 if a write found none.
+    /// 1 if there are fewer, 2 if a write found none, 3 if a write has been under way for seconds.
     pub disk_free_alarm: u64,
     /// Open file descriptors.
     pub fd_used: u64,
@@ -182,6 +182,16 @@ pub struct NodeNumbers {
     pub run_queue: u64,
     /// Clients whose bytes it relays.
     pub relayed: u64,
+}
+
+impl NodeNumbers {
+    /// Whether a write has been under way for seconds.
+    pub fn disk_hangs(&self) -> bool {
+        self.disk_free_alarm >= Self::HANGS
+    }
+
+    /// [`disk_free_alarm`](Self::disk_free_alarm) of a disk that hangs.
+    pub const HANGS: u64 = 3;
 }
 
 /// The kind of a [`beat`].

@@ -74,7 +74,7 @@ impl Numbers {
         let (free, limit) = (self.room.free_here(), self.room.limit());
         let ms = self.started.elapsed().as_millis() as u64;
         let level = match free {
-            _ if self.hangs => 3,
+            _ if self.hangs => NodeNumbers::HANGS,
             _ if self.room.is_refused() => 2,
             free => u64::from(free < limit),
         };

@@ -90,14 +90,16 @@ pub struct NodeTold {
     pub mem_used: u64,
     /// The memory watermark, in bytes.
     pub mem_limit: u64,
-    /// Publishers are blocked for it.
+    /// It takes more, by what its process has in memory. A node that leads blocks publishers by its own account of what it holds.
     pub mem_alarm: bool,
     /// Free bytes of the disk.
     pub disk_free: u64,
     /// Their low watermark.
     pub disk_free_limit: u64,
-    /// Publishers are blocked for it.
+    /// That node stores nothing for now, or has less than its limit. It blocks nobody by itself.
     pub disk_free_alarm: bool,
+    /// It does so as a write has been under way for seconds, whatever is free.
+    pub disk_hangs: bool,
     /// Open file descriptors.
     pub fd_used: u64,
     /// Their limit.
@@ -174,6 +176,12 @@ impl ClusterView {
     /// The node of a name.
     pub fn named(&self, name: &str) -> Option<&NodeView> {
         self.nodes.iter().find(|it| it.name == name)
+    }
+
+    /// Whether a node is there whose disk hangs.
+    pub fn hangs(&self, name: &str) -> bool {
+        let node = self.named(name).filter(|it| it.running);
+        node.and_then(|it| it.told.as_ref()).is_some_and(|told| told.disk_hangs)
     }
 
     /// Why clients cannot be served now, in words; none if a node leads.

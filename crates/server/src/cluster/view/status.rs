@@ -61,6 +61,7 @@ fn told(status: &NodeStatus) -> NodeTold {
         disk_free: numbers.disk_free,
         disk_free_limit: numbers.disk_free_limit,
         disk_free_alarm: numbers.disk_free_alarm > 0,
+        disk_hangs: numbers.disk_hangs(),
         fd_used: numbers.fd_used,
         fd_total: numbers.fd_total,
         sockets_used: numbers.sockets_used,
