@@ -10,6 +10,7 @@
 //! - [`links`]: sockets between nodes.
 //! - [`arrivals`]: clients of other nodes, on the node that leads.
 //! - [`standby`]: clients of this node, while another one leads. [`relay`]: their bytes, there and back.
+//! - [`sessions`]: sessions of the clients of nodes that follow, and their letters to the node that leads.
 //! - [`names`]: a copy of the names, on a node that follows.
 //! - [`view`]: what this node knows of the cluster, for those who ask.
 //! - [`whole`]: files that are written whole or not at all. [`workers`]: work that takes long, a few pieces at a time.
@@ -26,6 +27,7 @@ pub mod links;
 pub mod names;
 mod numbers;
 pub(crate) mod relay;
+pub mod sessions;
 pub mod standby;
 pub mod view;
 mod whole;

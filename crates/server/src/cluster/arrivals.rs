@@ -24,11 +24,13 @@ pub enum RelayedListener {
     MetricsTls,
     /// The control socket: whoever could open it there may everything.
     Control,
+    /// Nobody's client: the node itself has sessions, whose letters these are.
+    Sessions,
 }
 
 impl RelayedListener {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Amqp,
         Self::Amqps,
         Self::Http,
@@ -36,6 +38,7 @@ impl RelayedListener {
         Self::Metrics,
         Self::MetricsTls,
         Self::Control,
+        Self::Sessions,
     ];
 
     /// In words.
@@ -48,6 +51,7 @@ impl RelayedListener {
             Self::Metrics => "metrics",
             Self::MetricsTls => "metrics over TLS",
             Self::Control => "the control socket",
+            Self::Sessions => "its own sessions",
         }
     }
 }
@@ -57,7 +61,7 @@ impl RelayedListener {
 pub struct Arrival {
     /// To the other node; what comes and goes is the client's. It does not block.
     pub socket: TcpStream,
-    /// The client, and where it connected to.
+    /// The client, and where it connected to; of [sessions](RelayedListener::Sessions) the nodes' own addresses.
     pub ends: Ends,
 }
 

@@ -309,6 +309,7 @@ fn shown_as(listener: RelayedListener, address: SocketAddr) -> Listener {
             ("https/prometheus", "Prometheus exporter API over TLS (HTTPS)")
         }
         RelayedListener::Control => ("control", "control socket"),
+        RelayedListener::Sessions => ("clustering", "sessions of other nodes"),
     };
     Listener { protocol, purpose, address }
 }

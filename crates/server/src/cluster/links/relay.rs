@@ -115,5 +115,6 @@ fn byte(listener: RelayedListener) -> u8 {
         RelayedListener::Metrics => 5,
         RelayedListener::MetricsTls => 6,
         RelayedListener::Control => 7,
+        RelayedListener::Sessions => 8,
     }
 }

@@ -85,7 +85,7 @@ impl LinkSocket {
     }
 
     /// Whether there is TLS.
-    pub(super) fn is_encrypted(&self) -> bool {
+    pub(crate) fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
 
@@ -125,7 +125,7 @@ impl LinkSocket {
     }
 
     /// The same, behind what is there.
-    pub(super) fn try_read_buf(&self, into: &mut BytesMut) -> io::Result<usize> {
+    pub(crate) fn try_read_buf(&self, into: &mut BytesMut) -> io::Result<usize> {
         let Some(tls) = &self.tls else { return self.socket.try_read_buf(into) };
         let mut tls = tls.lock();
         if tls.plain.is_empty() {
@@ -152,7 +152,7 @@ impl LinkSocket {
     }
 
     /// The same of several slices.
-    pub(super) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub(crate) fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let Some(tls) = &self.tls else { return self.socket.try_write_vectored(slices) };
         let mut tls = tls.lock();
         tls.flush(&self.socket)?;
@@ -168,7 +168,7 @@ impl LinkSocket {
     }
 
     /// Whether bytes were taken that the socket has not.
-    pub(super) fn has_unsent(&self) -> bool {
+    pub(crate) fn has_unsent(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.lock().connection.wants_write())
     }
 

@@ -1,0 +1,5 @@
+//! Sessions on the node of their client: see `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
+//!
+//! - [`wire`]: the connection between a node of sessions and the node that leads, from both ends.
+
+pub mod wire;
