@@ -8,6 +8,7 @@
 //! - [`start`]: shards host their queues, and are filled.
 //! - [`commands`]: what a node keeps of the commands that it numbers for an owner of the names that may be elsewhere.
 //! - [`sender`]: what a node keeps of the letters that it numbers for a group with others.
+//! - [`remote`]: both ends of the connection between a node of sessions and the node that leads.
 //! - [`stop`]: what is under way arrives, and all is written down.
 //!
 //! The server adds threads, wake-ups and sockets, the simulator seeds and faults.
@@ -15,6 +16,7 @@
 pub mod commands;
 pub mod connection;
 pub mod post;
+pub mod remote;
 pub mod sender;
 pub mod start;
 pub mod stop;

@@ -56,6 +56,8 @@ pub struct StreamSender {
     untold: BTreeMap<(ConnectionId, ChannelId, u64), u64>,
     /// Letters without a number that are to be sent, each behind these numbers: of messages, and of settlements.
     commands: VecDeque<([u64; 2], ToShard)>,
+    /// How many there were so far.
+    unnumbered: u64,
     /// Questions without an answer. A session waits for the answer before it asks the next one.
     questions: BTreeMap<ConnectionId, ToShard>,
     /// Connections that have not attached in this term of the shard.
@@ -287,6 +289,7 @@ impl StreamSender {
             acks: Window::new(),
             untold: BTreeMap::new(),
             commands: VecDeque::new(),
+            unnumbered: 0,
             questions: BTreeMap::new(),
             awaited: BTreeSet::new(),
         }
@@ -380,6 +383,11 @@ impl StreamSender {
         window.cursor < window.end()
     }
 
+    /// All up to these numbers have been sent, as far as they have to be: of messages, and of settlements.
+    pub fn sent(&self) -> [u64; 2] {
+        [&self.bodies, &self.acks].map(|window| window.cursor - 1)
+    }
+
     /// The number of the last letter.
     pub fn last(&self, class: StreamClass) -> u64 {
         match class {
@@ -402,6 +410,11 @@ impl StreamSender {
     /// Letters that are kept.
     pub fn kept(&self) -> usize {
         self.bodies.len + self.acks.len
+    }
+
+    /// Bytes of letters that are not agreed upon.
+    pub fn kept_bytes(&self) -> u64 {
+        self.bodies.bytes + self.acks.bytes
     }
 
     /// The link is new, or the shard: it is so far with messages, and with settlements. All that is kept is sent again, but for
@@ -501,6 +514,12 @@ impl StreamSender {
     fn push(&mut self, letter: ToShard) {
         let behind = CLASSES.map(|class| self.last(class));
         self.commands.push_back((behind, letter));
+        self.unnumbered += 1;
+    }
+
+    /// How many letters without a number it was given, and how many of them are not to be sent any more.
+    pub fn unnumbered(&self) -> [u64; 2] {
+        [self.unnumbered, self.unnumbered - self.commands.len() as u64]
     }
 
     /// Whether there is a letter without a number that may be sent, as all up to these numbers have been.

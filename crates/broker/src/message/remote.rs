@@ -15,8 +15,10 @@ use crate::stream::{StreamNews, StreamPlace};
 pub enum ToLeader {
     /// The first letter: who it is.
     Hello(SessionsHello),
-    /// A session begins: what is written of it later is of this one. Its end is [`ToMeta::Disconnected`].
+    /// A session begins: what is written of it later is of this one.
     Opened(ConnectionId),
+    /// A session is over, and all that it wrote without a number has been sent: it has told shards and the owner of the names itself.
+    Ended(ConnectionId),
     /// For a shard: numbered letters, what asks, what allows, and what attaches.
     Shard(GroupId, ToShard),
     /// For the owner of the names: numbered commands.
@@ -55,7 +57,8 @@ pub enum FromLeader {
     News(GroupId, StreamNews),
     /// Of a command.
     Answered(Answered),
-    /// What is short at the node that leads: publishers pause.
+    /// What is short at the node that leads: publishers pause. Behind [`Begins`](Self::Begins) it is told, whatever it is: nothing is
+    /// known of it before.
     Alarm(Alarm),
     /// The sessions of this node are over, and why: the leader does not know them, or not any more.
     Over(Box<str>),

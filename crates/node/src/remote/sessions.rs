@@ -1,0 +1,496 @@
+//! What the node that leads has in the place of the sessions of other nodes.
+//!
+//! It looks at whose letters come, keeps what is to go to each node in a line of its own, and knows what the end of a node leaves:
+//! which of its sessions are not over, and what they were given and have not settled. A session that ends by itself gives that back;
+//! one whose node is gone cannot.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use leveret_broker::command::{CommandStream, NumberedCommand};
+use leveret_broker::message::{
+    Claim, ConnectionId, Delivery, FromLeader, NamesBatch, NodeId, Outbox, Reply, SessionsHello,
+    Settle, Settlement, ToLeader, ToMeta, ToSession, ToShard,
+};
+use leveret_broker::stream::{Numbered, StreamClass, StreamId};
+use leveret_queue::{Offset, UnackedId};
+use leveret_topology::{Change, GroupId, Homes, QueueId};
+
+use super::{HeldTurns, node_of};
+
+/// A part of a batch of names has so many changes at most, and about so many bytes: it is one letter.
+const PART_CHANGES: usize = 1024;
+const PART_BYTES: usize = 128 << 10;
+
+/// The name of a message that its session has since an earlier leader: no queue calls one so. The shard finds it by its claim.
+const CLAIMED: UnackedId = UnackedId::new((1 << 31) - 1);
+
+/// What a letter of a node is, for whoever drives the node that leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeardOf {
+    /// Nothing is left to do.
+    Done,
+    /// The node has its first names: it may be told [`FromLeader::Begins`].
+    HasNames,
+}
+
+/// What came of a letter at a [`RemoteNode`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeHeard {
+    /// Nothing is left to do.
+    Done,
+    /// It has the names of this batch.
+    NamesTaken(u64),
+}
+
+/// The sessions of one node, over one connection.
+#[derive(Debug)]
+pub struct RemoteNode {
+    homes: Homes,
+    node: NodeId,
+    raft_id: u64,
+    start: u32,
+    attaches: bool,
+    /// Its sessions that are not over.
+    open: BTreeSet<ConnectionId>,
+    /// What they were given, and did not settle.
+    held: HashMap<(QueueId, Offset), Holding, FixedState>,
+    line: VecDeque<FromLeader>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Holding {
+    by: ConnectionId,
+    home: GroupId,
+    unacked: UnackedId,
+}
+
+impl RemoteNode {
+    /// A node says who it is. `homes` are the cluster's.
+    ///
+    /// # Errors
+    ///
+    /// A text, if it says that it has sessions that are not its own.
+    pub fn new(hello: &SessionsHello, homes: Homes) -> Result<Self, String> {
+        let SessionsHello { raft_id, start, attaches, ref connections } = *hello;
+        let node = node_of(raft_id);
+        let node = Self {
+            homes,
+            node,
+            raft_id,
+            start,
+            attaches,
+            open: BTreeSet::new(),
+            held: HashMap::default(),
+            line: VecDeque::new(),
+        };
+        connections.iter().try_for_each(|id| node.is_own(*id))?;
+        Ok(Self { open: connections.iter().copied().collect(), ..node })
+    }
+
+    /// Its number.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Whether it said that it has sessions of an earlier leader.
+    pub fn attaches(&self) -> bool {
+        self.attaches
+    }
+
+    /// Its stream of this class to a group.
+    pub fn stream(&self, class: StreamClass) -> StreamId {
+        StreamId { node: self.node, start: self.start, class }
+    }
+
+    /// Its stream of commands.
+    pub fn commands(&self) -> CommandStream {
+        CommandStream { node: self.node, start: self.start }
+    }
+
+    fn is_own(&self, id: ConnectionId) -> Result<(), String> {
+        match id.node() == self.node && id.number() != 0 {
+            true => Ok(()),
+            false => Err(format!("{id} is no session of node {}", self.node)),
+        }
+    }
+
+    /// The node writes. Letters to shards, to the owner of the names, and to sessions of any node but this are left in `out`.
+    ///
+    /// # Errors
+    ///
+    /// A text, if the letter is not this node's: its connection is to end.
+    pub fn hear(&mut self, letter: ToLeader, out: &mut Outbox) -> Result<NodeHeard, String> {
+        match letter {
+            ToLeader::Hello(_) => return Err("it says hello twice".to_owned()),
+            ToLeader::Opened(id) => {
+                self.is_own(id)?;
+                self.open.insert(id);
+            }
+            ToLeader::Ended(id) => {
+                self.is_own(id)?;
+                self.open.remove(&id);
+            }
+            ToLeader::Shard(group, letter) => {
+                if self.homes.index_of(group).is_none() {
+                    return Err(format!("there is no group {}", group.get()));
+                }
+                self.hear_for_shard(group, &letter)?;
+                out.shard(group, letter);
+            }
+            ToLeader::Meta(letter) => {
+                self.check_command(&letter)?;
+                out.meta.push(letter);
+            }
+            ToLeader::Session(id, letter) => {
+                match &letter {
+                    ToSession::DirectReply { .. }
+                    | ToSession::Reply { reply: Reply::Done | Reply::Gone, .. } => {}
+                    ToSession::DirectReplyAsked { reply, .. } => self.is_own(reply.connection)?,
+                    other => return Err(format!("no session tells another one: {other:?}")),
+                }
+                out.session(id, letter);
+            }
+            ToLeader::NamesTaken(number) => return Ok(NodeHeard::NamesTaken(number)),
+            ToLeader::Beat => {}
+        }
+        Ok(NodeHeard::Done)
+    }
+
+    fn hear_for_shard(&mut self, group: GroupId, letter: &ToShard) -> Result<(), String> {
+        let from = match letter {
+            ToShard::Numbered(numbered) => return self.hear_numbered(group, numbered),
+            ToShard::Attach(attachment) => {
+                self.is_own(attachment.connection)?;
+                let by = attachment.connection;
+                for &Claim { queue, offset, .. } in &attachment.claims {
+                    let holding = Holding { by, home: group, unacked: CLAIMED };
+                    self.held.insert((queue, offset), holding);
+                }
+                return Ok(());
+            }
+            ToShard::Attached(it) if (it.node, it.start) == (self.node, self.start) => {
+                return Ok(());
+            }
+            ToShard::Cancel { connection, reply, .. } => {
+                reply.map_or(Ok(()), |reply| self.is_own(reply.connection))?;
+                *connection
+            }
+            ToShard::Disconnected { connection, reply } => {
+                reply.map_or(Ok(()), |reply| self.is_own(reply.connection))?;
+                *connection
+            }
+            ToShard::Consume { reply, .. }
+            | ToShard::Get { reply, .. }
+            | ToShard::Count { reply, .. }
+            | ToShard::Purge { reply, .. }
+            | ToShard::Delete { reply: Some(reply), .. } => reply.connection,
+            ToShard::Allow { connection, .. } => *connection,
+            ToShard::Remember { from, .. } => *from,
+            other => return Err(format!("no session of another node writes {}", other.kind())),
+        };
+        self.is_own(from)
+    }
+
+    fn hear_numbered(&mut self, group: GroupId, numbered: &Numbered) -> Result<(), String> {
+        let Numbered { stream, number, kept_from, letter } = numbered;
+        if *stream != self.stream(stream.class) || *kept_from == 0 || number < kept_from {
+            return Err(format!(
+                "{number} from {kept_from} of {stream:?} is no letter of this node"
+            ));
+        }
+        let (class, from) = match letter {
+            ToShard::Publish { from, .. } => (StreamClass::Bodies, from),
+            ToShard::Commit { reply, settlements, .. }
+            | ToShard::Prepare { reply, settlements, .. } => {
+                self.settled(settlements);
+                (StreamClass::Bodies, &reply.connection)
+            }
+            ToShard::Settle { from, settlements } => {
+                self.settled(settlements);
+                (StreamClass::Acks, from)
+            }
+            ToShard::GiveBack { from, unsettled } => {
+                for it in unsettled.of(group, 0, usize::MAX) {
+                    self.held.remove(&(it.queue, it.offset));
+                }
+                (StreamClass::Acks, from)
+            }
+            other => return Err(format!("{} gets no number", other.kind())),
+        };
+        if class != stream.class {
+            return Err(format!("{} is of another stream", letter.kind()));
+        }
+        self.is_own(*from)
+    }
+
+    fn settled(&mut self, settlements: &[Settlement]) {
+        for it in settlements {
+            self.held.remove(&(it.queue, it.offset));
+        }
+    }
+
+    fn check_command(&self, letter: &ToMeta) -> Result<(), String> {
+        let ToMeta::Numbered(numbered) = letter else {
+            return Err(format!("{} has no number", letter.kind()));
+        };
+        let NumberedCommand { stream, command, .. } = &**numbered;
+        if *stream != self.commands() {
+            return Err(format!("{stream:?} is no stream of this node"));
+        }
+        let Some(command) = command else { return Ok(()) };
+        let Some((connection, reply)) = command.numbered_asker() else {
+            return Err(format!("{} gets no number", command.kind()));
+        };
+        self.is_own(connection)?;
+        reply.map_or(Ok(()), |reply| self.is_own(reply.connection))
+    }
+
+    /// Leaves a letter for the node. Of those for its sessions it remembers what they are given.
+    pub fn tell(&mut self, letter: FromLeader) {
+        match &letter {
+            FromLeader::Session(id, _, ToSession::Deliver(deliveries)) => {
+                deliveries.iter().for_each(|delivery| self.given(*id, delivery));
+            }
+            FromLeader::Session(
+                id,
+                _,
+                ToSession::Reply { reply: Reply::Got { delivery, .. }, .. },
+            ) => self.given(*id, delivery),
+            _ => {}
+        }
+        self.line.push_back(letter);
+    }
+
+    fn given(&mut self, by: ConnectionId, delivery: &Delivery) {
+        let Delivery { queue, home, unacked, offset, .. } = *delivery;
+        if let Some(unacked) = unacked {
+            self.held.insert((queue, offset), Holding { by, home, unacked });
+        }
+    }
+
+    /// The next letter for the node.
+    pub fn send_next(&mut self) -> Option<FromLeader> {
+        self.line.pop_front()
+    }
+
+    /// Whether [`send_next`](Self::send_next) has something.
+    pub fn has_next(&self) -> bool {
+        !self.line.is_empty()
+    }
+
+    /// Takes all letters for the node; `into` is empty, and its room is used for later ones.
+    pub fn take_line(&mut self, into: &mut VecDeque<FromLeader>) {
+        std::mem::swap(&mut self.line, into);
+    }
+
+    /// What its sessions were given and have not settled.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The connection has ended, and with it the sessions: for shards and the owner of the names it is as if each client had gone.
+    ///
+    /// Whoever drives the shards calls [`Shard::node_is_gone`](leveret_broker::Shard::node_is_gone) of each one before that is
+    /// posted, and [`Meta::keep_commands`](leveret_broker::Meta::keep_commands).
+    pub fn gone(self, out: &mut Outbox) {
+        let groups = (0..self.homes.groups() as usize).map(|index| self.homes.group_at(index));
+        let groups: Vec<GroupId> = groups.collect();
+        // First all consumers: what one session gives back must not go to another one of the same node.
+        for &connection in &self.open {
+            for &group in &groups {
+                out.shard(group, ToShard::Disconnected { connection, reply: None });
+            }
+        }
+        let mut held: Vec<_> = self.held.into_iter().collect();
+        held.sort_unstable_by_key(|((queue, offset), it)| (it.home, it.by, *queue, *offset));
+        for run in held.chunk_by(|(_, a), (_, b)| (a.home, a.by) == (b.home, b.by)) {
+            let Some((_, Holding { by, home, .. })) = run.first() else { continue };
+            let how = Settle::Requeue { counts: true };
+            let settle =
+                |&((queue, offset), Holding { unacked, .. }): &((QueueId, Offset), Holding)| {
+                    Settlement { queue, unacked, offset, how }
+                };
+            let settlements = run.iter().map(settle).collect();
+            out.shard(*home, ToShard::Settle { from: *by, settlements });
+        }
+        let ends = self.open.into_iter();
+        out.meta.extend(ends.map(|connection| ToMeta::Disconnected { connection, reply: None }));
+    }
+}
+
+/// All nodes of sessions that are connected, and what they know of the names. See the [module](self).
+#[derive(Debug)]
+pub struct RemoteSessions {
+    homes: Homes,
+    nodes: BTreeMap<NodeId, RemoteNode>,
+    turns: HeldTurns,
+}
+
+impl RemoteSessions {
+    /// Nobody is connected. `homes` are the cluster's.
+    pub fn new(homes: Homes) -> Self {
+        Self { homes, nodes: BTreeMap::new(), turns: HeldTurns::default() }
+    }
+
+    /// A node says who it is. If an earlier connection of it is there still, [`gone`](Self::gone) is to be said of that first.
+    /// `has_begun`: the shards are in their terms, and wait for nobody who was not here. What follows is [`names`](Self::names).
+    ///
+    /// # Errors
+    ///
+    /// A text for [`FromLeader::Over`], if it is refused.
+    pub fn hello(&mut self, hello: &SessionsHello, has_begun: bool) -> Result<NodeId, String> {
+        let new = RemoteNode::new(hello, self.homes)?;
+        let node = new.node();
+        match self.nodes.get(&node) {
+            Some(other) if other.raft_id != new.raft_id => {
+                return Err(format!(
+                    "members {:016x} and {:016x} of the cluster both have the number {node}: only one of them can have \
+                     sessions of its own",
+                    other.raft_id, new.raft_id
+                ));
+            }
+            Some(_) => return Err("the node is connected already".to_owned()),
+            None => {}
+        }
+        if hello.attaches && has_begun {
+            return Err(
+                "the node that leads did not wait for the sessions of this node, and has given what they held to others"
+                    .to_owned(),
+            );
+        }
+        self.nodes.insert(node, new);
+        self.turns.comes(node);
+        Ok(node)
+    }
+
+    /// Whether a node is connected.
+    pub fn has(&self, node: NodeId) -> bool {
+        self.nodes.contains_key(&node)
+    }
+
+    /// Those that are connected.
+    pub fn nodes(&self) -> impl Iterator<Item = &RemoteNode> {
+        self.nodes.values()
+    }
+
+    /// Those whose sessions are to attach: for [`Shard::succeed`](leveret_broker::Shard::succeed).
+    pub fn attaching(&self) -> Vec<NodeId> {
+        self.nodes().filter(|node| node.attaches).map(RemoteNode::node).collect()
+    }
+
+    /// Whether a stream is one of a node that is here: for [`Shard::keep_streams`](leveret_broker::Shard::keep_streams).
+    pub fn numbers(&self, stream: StreamId) -> bool {
+        self.nodes.get(&stream.node).is_some_and(|node| node.stream(stream.class) == stream)
+    }
+
+    /// The same of commands: for [`Meta::keep_commands`](leveret_broker::Meta::keep_commands).
+    pub fn commands(&self, stream: CommandStream) -> bool {
+        self.nodes.get(&stream.node).is_some_and(|node| node.commands() == stream)
+    }
+
+    /// All names, for a node that has said hello: a [snapshot](leveret_topology::Topology::snapshot) in which all changes are that
+    /// [`change`](Self::change) was told.
+    pub fn names(&mut self, node: NodeId, all: Vec<Change>) {
+        let number = self.turns.number();
+        if let Some(node) = self.nodes.get_mut(&node) {
+            tell_batch(node, number, true, all);
+        }
+    }
+
+    /// A turn of the owner of the names has made these changes, in its batches.
+    pub fn change(&mut self, batches: impl IntoIterator<Item = Vec<Change>>) {
+        for batch in batches {
+            let number = self.turns.changed();
+            for node in self.nodes.values_mut() {
+                tell_batch(node, number, false, batch.clone());
+            }
+        }
+    }
+
+    /// What the same turn wrote goes to `out` once all nodes have the names: see [`HeldTurns::hold`].
+    pub fn hold(&mut self, turn: Outbox, out: &mut Outbox) {
+        self.turns.hold(turn, out);
+    }
+
+    /// Turns whose letters wait for the names of nodes.
+    pub fn turns(&self) -> &HeldTurns {
+        &self.turns
+    }
+
+    /// A node writes. Letters to shards, to the owner of the names, and to sessions of other nodes are left in `out`.
+    ///
+    /// # Errors
+    ///
+    /// A text, if the letter is not this node's: its connection is to end, and [`gone`](Self::gone) is to be said of it.
+    pub fn hear(
+        &mut self,
+        node: NodeId,
+        letter: ToLeader,
+        out: &mut Outbox,
+    ) -> Result<HeardOf, String> {
+        let remote = self.nodes.get_mut(&node).ok_or("the node has not said hello")?;
+        match remote.hear(letter, out)? {
+            NodeHeard::Done => Ok(HeardOf::Done),
+            NodeHeard::NamesTaken(number) => match self.turns.taken(node, number, out)? {
+                true => Ok(HeardOf::HasNames),
+                false => Ok(HeardOf::Done),
+            },
+        }
+    }
+
+    /// Leaves a letter for a node. Of one that is not here it comes back.
+    ///
+    /// # Errors
+    ///
+    /// The letter, if the node is not here: what was on its way to a session is undelivered.
+    pub fn tell(&mut self, node: NodeId, letter: FromLeader) -> Result<(), Box<FromLeader>> {
+        match self.nodes.get_mut(&node) {
+            Some(node) => {
+                node.tell(letter);
+                Ok(())
+            }
+            None => Err(Box::new(letter)),
+        }
+    }
+
+    /// One of those that are connected.
+    pub fn node(&mut self, node: NodeId) -> Option<&mut RemoteNode> {
+        self.nodes.get_mut(&node)
+    }
+
+    /// The next letter for a node.
+    pub fn send_next(&mut self, node: NodeId) -> Option<FromLeader> {
+        self.nodes.get_mut(&node)?.send_next()
+    }
+
+    /// The connection of a node has ended: see [`RemoteNode::gone`].
+    pub fn gone(&mut self, node: NodeId, out: &mut Outbox) {
+        if let Some(remote) = self.nodes.remove(&node) {
+            remote.gone(out);
+            self.turns.goes(node, out);
+        }
+    }
+}
+
+/// Tells a node a batch of changes, in parts.
+fn tell_batch(node: &mut RemoteNode, number: u64, is_whole: bool, changes: Vec<Change>) {
+    let mut changes = changes.into_iter().peekable();
+    loop {
+        let (mut part, mut bytes) = (Vec::new(), 0);
+        while part.len() < PART_CHANGES
+            && bytes < PART_BYTES
+            && let Some(change) = changes.next()
+        {
+            bytes += change.record.as_ref().map_or(0, |record| record.len());
+            part.push(change);
+        }
+        let goes_on = changes.peek().is_some();
+        let batch = NamesBatch { number, is_whole, goes_on, changes: part };
+        node.tell(FromLeader::Names(batch));
+        if !goes_on {
+            return;
+        }
+    }
+}

@@ -1,0 +1,567 @@
+//! What a node of sessions has in the place of shards and of the owner of the names.
+//!
+//! ```text
+//!   sessions --to_shard--> StreamSender of the group --\
+//!            --to_meta---> CommandSender             ---+---------> the connection
+//!            ------------- line                      --/
+//! ```
+//!
+//! What it keeps outlives the connection and the leader: to the next one it is sent again, once that has said
+//! [`Begins`](FromLeader::Begins). What is in the line is of the connection alone, and comes first: hello, names that were taken, the
+//! beginnings of sessions, what they allow, and letters to sessions of other nodes. Of the rest each group, and the owner of the
+//! names, has a letter in turn.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use leveret_amqp::reply::ReplyCode;
+use leveret_broker::command::{COMMANDS_MAX, CommandAnswer};
+use leveret_broker::flow::Alarm;
+use leveret_broker::message::{
+    ChannelId, ConnectionId, FromLeader, LeaderTerms, NamesBatch, NodeId, Outbox, Reply, ReplyTo,
+    SessionsHello, ToLeader, ToMeta, ToSession, ToShard,
+};
+use leveret_broker::stream::StreamClass;
+use leveret_topology::{GroupId, Homes};
+
+use super::node_of;
+use crate::{CommandSender, KeptMax, StreamSender};
+
+/// What became of a letter of the leader, for whoever drives the node of sessions.
+#[derive(Debug)]
+pub enum Heard {
+    /// Nothing is left to do.
+    Done,
+    /// To be applied as a whole; [`RemoteShards::names_taken`] says that it is.
+    Names(NamesBatch),
+    /// For all sessions.
+    Alarm(Alarm),
+    /// The sessions of this node are over, and why.
+    Over(Box<str>),
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// There is none.
+    Lost,
+    /// Hello is the next letter.
+    Greets,
+    /// What follows is for the names, and waits for the beginning.
+    Learns,
+    /// The leader hears all.
+    Begun,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct RemoteShards {
+    raft_id: u64,
+    node: NodeId,
+    start: u32,
+    homes: Homes,
+    /// By index.
+    groups: Vec<Group>,
+    commands: CommandSender,
+    /// Those that may have something to send, by index, each once: groups, and behind them commands.
+    busy: VecDeque<usize>,
+    is_busy: Vec<bool>,
+    /// Of this connection.
+    line: VecDeque<ToLeader>,
+    /// Sessions that are over: each is told once so many letters without a number were sent, by index of the sender.
+    ends: VecDeque<(Vec<(usize, u64)>, ConnectionId)>,
+    open: BTreeSet<ConnectionId>,
+    /// Sessions were here, so there may be something of them at a leader.
+    has_had_sessions: bool,
+    /// How often the leader has each pause.
+    paused: BTreeMap<ConnectionId, u32>,
+    /// Questions to sessions of other nodes that are not answered, by who asks.
+    questions: BTreeMap<ConnectionId, Question>,
+    stage: Stage,
+    /// The leader was told that sessions attach.
+    attaches: bool,
+    has_begun: bool,
+    names: Names,
+}
+
+#[derive(Debug)]
+struct Group {
+    sender: StreamSender,
+    /// Of its shard, as far as is known.
+    term: u64,
+    /// Which of its streams is first to have a letter next time.
+    turn: usize,
+}
+
+/// A question to a session of another node.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    to: ConnectionId,
+    reply: ReplyTo,
+    channel: ChannelId,
+    token: u64,
+}
+
+impl Question {
+    fn letter(self) -> ToLeader {
+        let Self { to, reply, channel, token } = self;
+        ToLeader::Session(to, ToSession::DirectReplyAsked { reply, channel, token })
+    }
+}
+
+/// What of the names came over this connection.
+#[derive(Debug, Default)]
+struct Names {
+    /// The batch that comes, as far as it came.
+    coming: Option<NamesBatch>,
+    /// The last whole batch that came.
+    came: u64,
+    /// The last one that is applied.
+    taken: u64,
+}
+
+impl Names {
+    /// Returns a batch once all of it is there.
+    fn hear(&mut self, part: NamesBatch) -> Result<Option<NamesBatch>, String> {
+        let NamesBatch { number, is_whole, goes_on, mut changes } = part;
+        let mut batch = match self.coming.take() {
+            Some(coming) if (coming.number, coming.is_whole) != (number, is_whole) => {
+                return Err(format!("names {} go on as names {number}", coming.number));
+            }
+            Some(coming) => coming,
+            None if self.came == 0 && is_whole && number > 0 => {
+                NamesBatch { number, is_whole, goes_on: false, changes: Vec::new() }
+            }
+            None if self.came > 0 && !is_whole && number == self.came + 1 => {
+                NamesBatch { number, is_whole, goes_on: false, changes: Vec::new() }
+            }
+            None => return Err(format!("names {number} come behind {}", self.came)),
+        };
+        if batch.changes.is_empty() {
+            batch.changes = changes;
+        } else {
+            batch.changes.append(&mut changes);
+        }
+        if goes_on {
+            self.coming = Some(batch);
+            return Ok(None);
+        }
+        self.came = number;
+        Ok(Some(batch))
+    }
+}
+
+impl RemoteShards {
+    /// Of a member's process at its `start`; `homes` are the cluster's. So much is kept of each stream.
+    pub fn new(raft_id: u64, start: u32, homes: Homes, max: KeptMax) -> Self {
+        let (node, groups) = (node_of(raft_id), homes.groups() as usize);
+        let group = || Group { sender: StreamSender::new(node, start, max), term: 0, turn: 0 };
+        Self {
+            raft_id,
+            node,
+            start,
+            homes,
+            groups: (0..groups).map(|_| group()).collect(),
+            commands: CommandSender::new(node, start, COMMANDS_MAX),
+            busy: VecDeque::new(),
+            is_busy: vec![false; groups + 1],
+            line: VecDeque::new(),
+            ends: VecDeque::new(),
+            open: BTreeSet::new(),
+            has_had_sessions: false,
+            paused: BTreeMap::new(),
+            questions: BTreeMap::new(),
+            stage: Stage::Lost,
+            attaches: false,
+            has_begun: false,
+            names: Names::default(),
+        }
+    }
+
+    /// The node whose sessions these are.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// A session begins.
+    pub fn opened(&mut self, id: ConnectionId) {
+        self.open.insert(id);
+        self.has_had_sessions = true;
+        self.say(ToLeader::Opened(id));
+    }
+
+    /// A session is over, and its inbox empty: it writes and hears nothing any more.
+    pub fn forgotten(&mut self, id: ConnectionId) {
+        if !self.open.remove(&id) {
+            return;
+        }
+        self.paused.remove(&id);
+        self.questions.remove(&id);
+        if matches!(self.stage, Stage::Learns | Stage::Begun) {
+            let counts = self.groups.iter().map(|group| group.sender.unnumbered()).enumerate();
+            let waits = counts.filter(|(_, [given, sent])| given > sent);
+            let waits = waits.map(|(index, [given, _])| (index, given)).collect();
+            self.ends.push_back((waits, id));
+        }
+    }
+
+    /// Of this connection, if its hello has been said.
+    fn say(&mut self, letter: ToLeader) {
+        if matches!(self.stage, Stage::Learns | Stage::Begun) {
+            self.line.push_back(letter);
+        }
+    }
+
+    /// A letter of a session of this node, or of what is done for one that is gone.
+    pub fn to_shard(&mut self, group: GroupId, letter: ToShard, out: &mut Outbox) {
+        let Some(index) = self.homes.index_of(group) else { return };
+        let Some(Group { sender, .. }) = self.groups.get_mut(index) else { return };
+        match letter {
+            letter if StreamSender::numbers(&letter) => sender.keep(letter, out),
+            // What is written to no leader is told by the accounts of the next one.
+            ToShard::Allow { .. } => {
+                if self.stage == Stage::Begun {
+                    self.line.push_back(ToLeader::Shard(group, letter));
+                }
+                return;
+            }
+            ToShard::Consume { .. }
+            | ToShard::Cancel { .. }
+            | ToShard::Get { .. }
+            | ToShard::Count { .. }
+            | ToShard::Purge { .. }
+            | ToShard::Delete { .. }
+            | ToShard::Remember { .. }
+            | ToShard::Attach(_) => sender.send(letter),
+            ToShard::Disconnected { connection, .. } => {
+                sender.ended(connection, out);
+                sender.send(letter);
+            }
+            // A session that shares no memory with shards writes none of these.
+            letter => return refuse_shard(letter, out),
+        }
+        self.is_busy(index);
+    }
+
+    /// A letter of a session of this node.
+    pub fn to_meta(&mut self, letter: ToMeta, out: &mut Outbox) {
+        if CommandSender::numbers(&letter) {
+            self.commands.keep(letter);
+            return self.is_busy(self.groups.len());
+        }
+        match letter {
+            ToMeta::IsWell { reply } | ToMeta::Admin { reply, .. } => refuse(reply, out),
+            _ => {}
+        }
+    }
+
+    /// A letter of a session of this node to one of another node. It may be lost with the connection; a question is asked again.
+    pub fn to_session(&mut self, id: ConnectionId, letter: ToSession) {
+        if let ToSession::DirectReplyAsked { reply, channel, token } = letter {
+            self.questions.insert(reply.connection, Question { to: id, reply, channel, token });
+        }
+        if self.stage == Stage::Begun {
+            self.line.push_back(ToLeader::Session(id, letter));
+        }
+    }
+
+    /// There is a new connection to a node that leads: what was to go over the one before is gone.
+    pub fn begin(&mut self) {
+        self.lost();
+        self.stage = Stage::Greets;
+    }
+
+    /// The connection is gone: nothing is sent before the next [`begin`](Self::begin).
+    pub fn lost(&mut self) {
+        self.stage = Stage::Lost;
+        self.line.clear();
+        self.ends.clear();
+        self.names = Names::default();
+    }
+
+    /// The leader writes. What goes to sessions of this node is left in `out`, among it what they are to answer.
+    ///
+    /// # Errors
+    ///
+    /// A text, if the leader says what it cannot say: the connection is to end.
+    pub fn hear(&mut self, letter: FromLeader, out: &mut Outbox) -> Result<Heard, String> {
+        if matches!(self.stage, Stage::Lost | Stage::Greets) {
+            return Err("the leader speaks first".to_owned());
+        }
+        match letter {
+            FromLeader::Names(part) => {
+                return Ok(self.names.hear(part)?.map_or(Heard::Done, Heard::Names));
+            }
+            FromLeader::Over(why) => return Ok(Heard::Over(why)),
+            FromLeader::Beat => return Ok(Heard::Done),
+            FromLeader::Begins(terms) => {
+                self.begins(&terms, out)?;
+                return Ok(Heard::Done);
+            }
+            letter if self.stage != Stage::Begun => {
+                return Err(format!("a letter comes before the beginning: {letter:?}"));
+            }
+            FromLeader::Alarm(alarm) => return Ok(Heard::Alarm(alarm)),
+            FromLeader::Session(id, group, letter) => self.tell(id, group, letter, out)?,
+            FromLeader::News(group, news) => {
+                let index = self.index_of(group)?;
+                self.groups[index].sender.hear(&news, out);
+                self.is_busy(index);
+            }
+            FromLeader::Answered(answered) => {
+                let mut told = Outbox::default();
+                let asks = matches!(answered.answer, CommandAnswer::AskShard(..));
+                self.commands.hear(answered, &mut told);
+                if asks {
+                    for (group, letter) in std::mem::take(&mut told.shards) {
+                        self.index_of(group)?;
+                        self.to_shard(group, letter, out);
+                    }
+                }
+                told.append_to(out);
+                self.is_busy(self.groups.len());
+            }
+        }
+        Ok(Heard::Done)
+    }
+
+    fn index_of(&self, group: GroupId) -> Result<usize, String> {
+        let index = self.homes.index_of(group);
+        index.ok_or_else(|| format!("there is no group {}", group.get()))
+    }
+
+    fn tell(
+        &mut self,
+        id: ConnectionId,
+        group: Option<GroupId>,
+        letter: ToSession,
+        out: &mut Outbox,
+    ) -> Result<(), String> {
+        if id.node() != self.node {
+            return Err(format!("a letter to {id}, which is of another node"));
+        }
+        match letter {
+            ToSession::Paused(is_paused) => {
+                self.pause(id, is_paused, out);
+                return Ok(());
+            }
+            ToSession::Attach { .. } => return Err("it asks a session to attach".to_owned()),
+            letter => match group {
+                Some(group) => {
+                    let index = self.index_of(group)?;
+                    self.groups[index].sender.tell(id, letter, out);
+                    self.is_busy(index);
+                }
+                None => self.tell_of_others(id, letter, out),
+            },
+        }
+        Ok(())
+    }
+
+    /// A letter of the owner of the names, or of a session.
+    fn tell_of_others(&mut self, id: ConnectionId, letter: ToSession, out: &mut Outbox) {
+        match letter {
+            // It may come twice, as it is asked for again.
+            ToSession::Reply { reply: Reply::Done | Reply::Gone, .. }
+                if self.questions.remove(&id).is_none() => {}
+            ToSession::Reply { reply: Reply::Deleted(_), .. } => {
+                self.groups.iter_mut().for_each(|group| group.sender.is_deleted(id));
+                out.session(id, letter);
+            }
+            letter => out.session(id, letter),
+        }
+    }
+
+    /// What the leader has paused goes on with it at the latest: nobody else would say so.
+    fn pause(&mut self, id: ConnectionId, is_paused: bool, out: &mut Outbox) {
+        if !self.open.contains(&id) {
+            return;
+        }
+        let count = self.paused.entry(id).or_default();
+        if is_paused {
+            *count += 1;
+        } else if *count > 0 {
+            *count -= 1;
+        } else {
+            return;
+        }
+        if *count == 0 {
+            self.paused.remove(&id);
+        }
+        out.session(id, ToSession::Paused(is_paused));
+    }
+
+    /// The leader hears from now on.
+    fn begins(&mut self, terms: &LeaderTerms, out: &mut Outbox) -> Result<(), String> {
+        if self.stage == Stage::Begun || self.names.taken == 0 {
+            return Err("it begins twice, or before its names".to_owned());
+        }
+        let groups = terms.shards.iter().map(|(group, _)| self.homes.index_of(*group));
+        if !groups.eq((0..self.groups.len()).map(Some)) {
+            return Err("it begins with other groups than there are".to_owned());
+        }
+        let places = || self.groups.iter().zip(&terms.shards);
+        if places().any(|(group, (_, [bodies, acks]))| {
+            bodies.term < group.term
+                || bodies.term != acks.term
+                || terms.names < self.commands.term()
+        }) {
+            return Err("it begins in an earlier term than the leader before".to_owned());
+        }
+        for (id, count) in std::mem::take(&mut self.paused) {
+            (0..count).for_each(|_| out.session(id, ToSession::Paused(false)));
+        }
+        self.stage = Stage::Begun;
+        self.has_begun = true;
+        self.commands.begins(terms.names);
+        for (group, (id, [bodies, acks])) in self.groups.iter_mut().zip(&terms.shards) {
+            group.term = bodies.term;
+            group.sender.begins(*bodies, *acks, out);
+            if self.attaches {
+                group.sender.attach(self.open.iter().copied());
+                let letter = || ToSession::Attach { group: *id, term: bodies.term };
+                out.sessions.extend(self.open.iter().map(|connection| (*connection, letter())));
+            }
+        }
+        (0..=self.groups.len()).for_each(|index| self.is_busy(index));
+        self.line.extend(self.questions.values().map(|question| question.letter()));
+        Ok(())
+    }
+
+    /// The batch that [`Heard::Names`] gave is applied. To be said of each one, in their order, over the connection that it came by.
+    pub fn names_taken(&mut self, number: u64) {
+        if number > self.names.taken && number <= self.names.came {
+            self.names.taken = number;
+            self.say(ToLeader::NamesTaken(number));
+        }
+    }
+
+    fn is_busy(&mut self, index: usize) {
+        if let Some(is_busy) = self.is_busy.get_mut(index)
+            && !std::mem::replace(is_busy, true)
+        {
+            self.busy.push_back(index);
+        }
+    }
+
+    /// The next letter for the leader, if one is to be sent.
+    pub fn send_next(&mut self) -> Option<ToLeader> {
+        match self.stage {
+            Stage::Lost => return None,
+            Stage::Greets => {
+                self.stage = Stage::Learns;
+                self.attaches = self.has_begun && self.has_had_sessions;
+                return Some(ToLeader::Hello(self.hello()));
+            }
+            Stage::Learns => return self.line.pop_front(),
+            Stage::Begun => {}
+        }
+        if let Some(letter) = self.line.pop_front() {
+            return Some(letter);
+        }
+        if self.has_end() {
+            return self.ends.pop_front().map(|(_, id)| ToLeader::Ended(id));
+        }
+        while let Some(index) = self.busy.pop_front() {
+            if let Some(letter) = self.next_of(index) {
+                self.busy.push_back(index);
+                return Some(letter);
+            }
+            self.is_busy[index] = false;
+        }
+        None
+    }
+
+    /// Whether [`send_next`](Self::send_next) has something.
+    pub fn has_next(&self) -> bool {
+        match self.stage {
+            Stage::Lost => false,
+            Stage::Greets => true,
+            Stage::Learns => !self.line.is_empty(),
+            Stage::Begun => {
+                let has_some = |index: &usize| match self.groups.get(*index) {
+                    None => self.commands.has_next(),
+                    Some(Group { sender, .. }) => {
+                        sender.has_command(sender.sent())
+                            || CLASSES.iter().any(|class| sender.has_next(*class))
+                    }
+                };
+                !self.line.is_empty() || self.has_end() || self.busy.iter().any(has_some)
+            }
+        }
+    }
+
+    fn has_end(&self) -> bool {
+        let Some((waits, _)) = self.ends.front() else { return false };
+        waits.iter().all(|(index, count)| self.groups[*index].sender.unnumbered()[1] >= *count)
+    }
+
+    fn next_of(&mut self, index: usize) -> Option<ToLeader> {
+        let Some(Group { sender, turn, .. }) = self.groups.get_mut(index) else {
+            let command = self.commands.send_next()?;
+            return Some(ToLeader::Meta(ToMeta::Numbered(Box::new(command))));
+        };
+        let group = self.homes.group_at(index);
+        if let Some(letter) = sender.next_command(sender.sent()) {
+            return Some(ToLeader::Shard(group, letter));
+        }
+        for _ in 0..CLASSES.len() {
+            *turn = (*turn + 1) % CLASSES.len();
+            if let Some(numbered) = sender.next(CLASSES[*turn]) {
+                return Some(ToLeader::Shard(group, ToShard::Numbered(Box::new(numbered))));
+            }
+        }
+        // It was behind numbers that the shard has.
+        let letter = sender.next_command(sender.sent())?;
+        Some(ToLeader::Shard(group, letter))
+    }
+
+    fn hello(&self) -> SessionsHello {
+        SessionsHello {
+            raft_id: self.raft_id,
+            start: self.start,
+            attaches: self.attaches,
+            connections: self.open.iter().copied().collect(),
+        }
+    }
+
+    /// Whether clients may come: names are here, and a leader has begun once.
+    pub fn is_open(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Bytes of letters that are kept, and are not agreed upon.
+    pub fn kept_bytes(&self) -> u64 {
+        self.groups.iter().map(|group| group.sender.kept_bytes()).sum()
+    }
+
+    /// How far it is, for reading.
+    pub fn describe(&self) -> String {
+        let mut text =
+            format!("{:?}, {}, {}\n", self.stage, self.names.taken, self.commands.describe());
+        for Group { sender, .. } in &self.groups {
+            let unnumbered = sender.commands().count();
+            text.push_str(&format!("    {}, {unnumbered} unnumbered\n", sender.describe()));
+        }
+        text
+    }
+}
+
+const CLASSES: [StreamClass; 2] = [StreamClass::Bodies, StreamClass::Acks];
+
+/// Who wants what is not to be had from a node of sessions is told so.
+fn refuse(reply: ReplyTo, out: &mut Outbox) {
+    let text = "a node of sessions does not ask that of the node that leads".to_owned();
+    out.reply(reply, Reply::Refused { code: ReplyCode::NotImplemented, text });
+}
+
+fn refuse_shard(letter: ToShard, out: &mut Outbox) {
+    match letter {
+        ToShard::Look { reply, .. }
+        | ToShard::Discard { reply, .. }
+        | ToShard::Move { reply, .. }
+        | ToShard::IsWell { reply }
+        | ToShard::List { reply, .. }
+        | ToShard::Sample { reply, .. } => refuse(reply, out),
+        _ => {}
+    }
+}
