@@ -473,6 +473,7 @@ impl<D: Disk> Cluster<D> {
         if standing != self.standing {
             self.standing = standing.clone();
             self.actions.standing = Some(standing);
+            self.tell_of_disks();
             self.tell_status();
         }
         if self.is_changed && self.writing.is_none() {
@@ -655,9 +656,26 @@ impl<D: Disk> Cluster<D> {
             return;
         }
         let (others, count) = self.disks_of_others();
-        let others: Vec<_> = others.into_iter().map(|(_, disk)| disk).collect();
         let own = NodeDisk::of(&self.setup.status.numbers);
+        if let Phase::Member(groups) = &mut self.phase {
+            let hung = others.iter().filter(|(_, disk)| disk.hung_lately()).map(|(id, _)| *id);
+            groups.set_hung(own.hung_lately(), hung.collect());
+        }
+        let others: Vec<_> = others.into_iter().map(|(_, disk)| disk).collect();
         self.actions.room = Some(of_majority(own, &others, count));
+    }
+
+    /// Who begins to lead tells of which disks it knows that they are short, or hung: it may lead for one of them.
+    fn tell_of_disks(&mut self) {
+        if self.standing != Standing::Leads {
+            return;
+        }
+        let deciders = self.deciders().unwrap_or_default();
+        let told = self.statuses.iter().filter(|(id, _)| deciders.contains(id));
+        let words = told.filter_map(|(id, status)| {
+            NodeDisk::of(&status.numbers).at_beginning(&status.name, self.linked.contains_key(id))
+        });
+        self.actions.told.extend(words);
     }
 
     /// Whoever leads with a full disk has another one lead, if a majority has room.
@@ -886,6 +904,8 @@ impl<D: Disk> Cluster<D> {
             groups.leave();
         }
         self.phase = Phase::Member(groups);
+        // Its own disk may be one that hung lately.
+        self.has_disk_news = true;
         self.look_whether_sure();
         Ok(())
     }

@@ -3,7 +3,8 @@
 //! What is confirmed a majority has on its disks. So what counts is the room of the node that has the least of the majority with the
 //! most: below its limit publishers wait. One that has less follows as long as it can, and goes on by itself when there is room again.
 //! A node that leads with little room, where a majority of the others has enough, has one of these lead. So it does where its disk
-//! hangs: a write that does not end is like one that found no room, and nothing goes to the others that is not on its own disk.
+//! hangs: a write that does not end is like one that found no room, and nothing goes to the others that is not on its own disk. A disk
+//! that hung will often hang again: for a while its node leads only if no other one can.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +21,11 @@ const SHORT_MS: u64 = 1_000;
 /// An heir has so long before another one is asked.
 const HEIR_MS: u64 = 5_000;
 
+/// So long after its disk hung a node leads only if no other one can, in s. What has a disk hang comes again within minutes: paths of
+/// a storage network that fail over, resets of a controller, a disk that tidies up. To remember it longer than needed costs two
+/// election time-outs, where no other one can lead.
+const HUNG_S: u64 = 600;
+
 /// What a node says of its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeDisk {
@@ -27,12 +33,19 @@ pub(crate) struct NodeDisk {
     limit: u64,
     /// 0 if there is enough, 1 below the limit, 2 if a write found nothing, more if one does not end.
     alarm: u64,
+    /// 1 if a write does not end, one more for each second since; 0 if that never was so.
+    hung_s: u64,
 }
 
 impl NodeDisk {
     pub(crate) fn of(numbers: &NodeNumbers) -> Self {
-        let NodeNumbers { disk_free, disk_free_limit, disk_free_alarm, .. } = *numbers;
-        Self { free: disk_free, limit: disk_free_limit, alarm: disk_free_alarm }
+        let NodeNumbers { disk_free, disk_free_limit, disk_free_alarm, disk_hung_s, .. } = *numbers;
+        Self {
+            free: disk_free,
+            limit: disk_free_limit,
+            alarm: disk_free_alarm,
+            hung_s: disk_hung_s,
+        }
     }
 
     pub(crate) fn is_short(self) -> bool {
@@ -44,6 +57,41 @@ impl NodeDisk {
         self.alarm >= NodeNumbers::HANGS
     }
 
+    /// Whether one was lately: its node leads only if no other one can.
+    pub(crate) fn hung_lately(self) -> bool {
+        self.hangs() || (1..=HUNG_S).contains(&self.hung_s)
+    }
+
+    /// What a node that begins to lead tells of another one's disk. One that is not there is gone for its disk, maybe.
+    pub(crate) fn at_beginning(self, name: &str, is_here: bool) -> Option<String> {
+        match self {
+            it if it.hangs() && !is_here => Some(format!(
+                "the disk of {name} did not end a write when that node was last heard of: another one leads for that, maybe"
+            )),
+            it if it.is_short() && is_here => Some(it.words(name)),
+            it if it.hung_lately() && is_here => Some(format!(
+                "the disk of {name} did not end a write for seconds, {} s ago: that node is to lead only if no other one can",
+                it.hung_s
+            )),
+            _ => None,
+        }
+    }
+
+    /// What is to be told of a node whose disk is short.
+    fn words(self, name: &str) -> String {
+        let Self { free, limit, .. } = self;
+        if self.hangs() {
+            return format!(
+                "the disk of {name} does not end a write: that node stores nothing until it does, and then goes on by itself. \
+                 Publishers go on as long as a majority of the nodes stores what they send"
+            );
+        }
+        format!(
+            "{name} has little room on its disk: {free} bytes are free, and its disk_free_limit is {limit}. It follows as long as \
+             there is any, and goes on by itself when there is more. Publishers go on as long as a majority of the nodes has room"
+        )
+    }
+
     /// Whether it may be given what another one has no room for: not so little above its limit that it would give that back soon.
     fn has_plenty(self) -> bool {
         !self.is_short() && self.free >= self.limit.saturating_add(self.limit / 10)
@@ -53,7 +101,7 @@ impl NodeDisk {
     fn room(self, limit: u64) -> u64 {
         match self {
             // Nothing was told.
-            Self { free: 0, limit: 0, alarm: 0 } => u64::MAX,
+            Self { free: 0, limit: 0, alarm: 0, .. } => u64::MAX,
             Self { alarm: 0, free, .. } => free,
             // Where it is blocked it is so here, too, though limits differ.
             Self { alarm: 1, free, .. } => free.min(limit.saturating_sub(1)),
@@ -124,7 +172,10 @@ impl Disks {
             return Some(*present);
         }
         let times = |id: RaftId| self.asked.iter().filter(|it| **it == id).count();
-        let (id, ..) = able.into_iter().min_by_key(|(id, _, lag)| (times(*id), *lag, *id))?;
+        let rank = |(id, disk, lag): &&(RaftId, NodeDisk, u64)| {
+            (times(*id), disk.hung_lately(), *lag, *id)
+        };
+        let (id, ..) = able.into_iter().min_by_key(rank)?;
         self.asked.push(*id);
         self.asked_ms = now_ms;
         Some(*id)
@@ -132,7 +183,7 @@ impl Disks {
 
     /// What is to be told of a node that is there, for people: when it becomes short of room, and when it is not any more.
     pub(crate) fn heard(&mut self, id: RaftId, name: &str, disk: NodeDisk) -> Option<String> {
-        let NodeDisk { free, limit, .. } = disk;
+        let free = disk.free;
         let now = disk.is_short().then(|| disk.hangs());
         let before = match now {
             Some(hangs) => self.short.insert(id, hangs),
@@ -147,16 +198,7 @@ impl Disks {
         if now.is_none() {
             return Some(format!("{name} has room on its disk again: {free} bytes are free"));
         }
-        if disk.hangs() {
-            return Some(format!(
-                "the disk of {name} does not end a write: that node stores nothing until it does, and then goes on by itself. \
-                 Publishers go on as long as a majority of the nodes stores what they send"
-            ));
-        }
-        Some(format!(
-            "{name} has little room on its disk: {free} bytes are free, and its disk_free_limit is {limit}. It follows as long as \
-             there is any, and goes on by itself when there is more. Publishers go on as long as a majority of the nodes has room"
-        ))
+        Some(disk.words(name))
     }
 }
 
@@ -167,7 +209,7 @@ mod tests {
     const LIMIT: u64 = 50;
 
     fn disk(free: u64) -> NodeDisk {
-        NodeDisk { free, limit: LIMIT, alarm: u64::from(free < LIMIT) }
+        NodeDisk { free, limit: LIMIT, alarm: u64::from(free < LIMIT), hung_s: 0 }
     }
 
     #[test]
@@ -192,11 +234,11 @@ mod tests {
     /// A write that found nothing counts more than what is said to be free; and a node's own limit counts where it is higher.
     #[test]
     fn what_a_node_says_of_its_disk_counts() {
-        let full = NodeDisk { free: 70, limit: LIMIT, alarm: 2 };
+        let full = NodeDisk { free: 70, limit: LIMIT, alarm: 2, hung_s: 0 };
         assert_eq!(of_majority(disk(90), &[full], 3), 0);
-        let careful = NodeDisk { free: 200, limit: 300, alarm: 1 };
+        let careful = NodeDisk { free: 200, limit: 300, alarm: 1, hung_s: 0 };
         assert_eq!(of_majority(disk(90), &[careful], 3), LIMIT - 1);
-        let silent = NodeDisk { free: 0, limit: 0, alarm: 0 };
+        let silent = NodeDisk { free: 0, limit: 0, alarm: 0, hung_s: 0 };
         assert_eq!(of_majority(disk(90), &[silent], 3), 90);
     }
 
@@ -260,5 +302,40 @@ mod tests {
         assert!(heard(disk(40)).contains("little room"));
         assert!(heard(hangs).contains("does not end a write"));
         assert!(heard(disk(90)).contains("takes what is written again"));
+    }
+
+    /// Who is asked first, and who if that one does not take it.
+    #[test]
+    fn a_disk_that_hung_lately_comes_last() {
+        let mut disks = Disks::default();
+        let hung = |hung_s| NodeDisk { hung_s, ..disk(90) };
+        let mut heir = |b: u64, own, now_ms| {
+            let others = [(RaftId(2), hung(b), 0), (RaftId(3), disk(90), 7)];
+            disks.heir(true, own, &others, 3, now_ms)
+        };
+        let mut now_ms = 0;
+        for (b, want) in [(0, 2), (1, 3), (HUNG_S, 3), (HUNG_S + 1, 2)] {
+            now_ms += 100_000;
+            assert_eq!(heir(b, disk(90), now_ms), None);
+            assert_eq!(heir(b, disk(40), now_ms + LEADS_MS), None);
+            let after = now_ms + LEADS_MS + SHORT_MS;
+            assert_eq!(heir(b, disk(40), after), Some(RaftId(want)), "{b}");
+            assert_eq!(heir(b, disk(40), after + HEIR_MS), Some(RaftId(5 - want)), "{b}");
+        }
+    }
+
+    /// Who begins to lead heard nothing of this as one that leads.
+    #[test]
+    fn what_is_told_of_disks_at_the_beginning() {
+        let hangs = NodeDisk { alarm: 3, hung_s: 1, ..disk(90) };
+        let told = |disk: NodeDisk, is_here| disk.at_beginning("rabbit@a", is_here);
+        let hung = NodeDisk { hung_s: 7, ..disk(90) };
+        assert!(told(hangs, true).unwrap().contains("does not end a write"));
+        assert!(told(hangs, false).unwrap().contains("did not end a write when"));
+        assert!(told(hung, true).unwrap().contains("for seconds, 7 s ago"));
+        assert!(told(disk(40), true).unwrap().contains("little room"));
+        for (disk, is_here) in [(disk(90), true), (disk(40), false), (hung, false)] {
+            assert_eq!(told(disk, is_here), None);
+        }
     }
 }

@@ -50,6 +50,9 @@ pub(crate) struct Groups<D: Disk> {
     leaving: Option<Leaving>,
     /// Who is to lead in place of this node, which goes on.
     heir: Option<RaftId>,
+    /// Whose disk hung lately, of those that are there; and whether this node's did.
+    hung: Vec<RaftId>,
+    own_hung: bool,
 }
 
 /// Another node is to lead.
@@ -105,6 +108,16 @@ impl<D: Disk> Groups<D> {
             partly_ms: None,
             leaving: None,
             heir: None,
+            hung: Vec::new(),
+            own_hung: false,
+        }
+    }
+
+    /// Whose disks hung lately: they lead only if nobody else can.
+    pub(crate) fn set_hung(&mut self, own: bool, others: Vec<RaftId>) {
+        self.hung = others;
+        if std::mem::replace(&mut self.own_hung, own) != own {
+            self.members.iter_mut().for_each(|member| member.set_reluctant(own));
         }
     }
 
@@ -440,16 +453,18 @@ impl<D: Disk> Groups<D> {
         self.members.first()?.named(MemberId(id.0))
     }
 
-    /// Asks for an heir, the one that lacks least first, and then others.
+    /// Asks for an heir, the one that lacks least first, of those whose disk did not hang lately, and then others.
     fn look_for_heir(&mut self, now_ms: u64, is_linked: impl Fn(RaftId) -> bool) {
         let peers: Vec<RaftId> = self.peers().into_iter().filter(|id| is_linked(*id)).collect();
         let lags: Vec<u64> = peers.iter().map(|id| self.lag_of(*id)).collect();
+        let hung = &self.hung;
         let Some(leaving) = &mut self.leaving else { return };
         let is_due = leaving.asked_ms.is_none_or(|at| now_ms >= at.saturating_add(TRANSFER_MS));
         let present = leaving.asked.last().copied().filter(|id| peers.contains(id) && !is_due);
         let to = present.or_else(|| {
             let times = |id: &RaftId| leaving.asked.iter().filter(|it| *it == id).count();
-            let ranked = peers.iter().zip(lags).min_by_key(|(id, lag)| (times(id), *lag, **id));
+            let rank = |(id, lag): &(&RaftId, u64)| (times(id), hung.contains(id), *lag, **id);
+            let ranked = peers.iter().zip(lags).min_by_key(rank);
             let to = ranked.map(|(id, _)| *id)?;
             leaving.asked.push(to);
             leaving.asked_ms = Some(now_ms);

@@ -384,6 +384,11 @@ impl<D: Disk> Member<D> {
         self.go_on();
     }
 
+    /// Whether it is to lead only if no other member can.
+    pub fn set_reluctant(&mut self, is_reluctant: bool) {
+        self.replica.set_reluctant(is_reluctant);
+    }
+
     /// Its disk did something.
     pub fn disk_woke(&mut self) {
         self.go_on();

@@ -71,6 +71,9 @@ impl Settings {
     }
 }
 
+/// Election time-outs that a member which is to lead only if no other one can waits longer than they.
+const RELUCTANT: usize = 2;
+
 /// Nothing was done: this member does not lead, or is about to stop. What was to be done is kept, and tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not now")]
@@ -115,6 +118,8 @@ pub struct Replica {
     floor: BatchName,
     /// Its log is being opened: a term that it leads would have no first batch until then.
     is_away: bool,
+    /// It stands when the others had time to.
+    is_reluctant: bool,
     held: Vec<Held>,
     readies: VecDeque<Ready>,
     agreed: BatchName,
@@ -199,6 +204,7 @@ impl Replica {
             is_unsure: false,
             floor: BatchName::NONE,
             is_away: false,
+            is_reluctant: false,
             held: Vec::new(),
             readies: VecDeque::new(),
             agreed,
@@ -402,6 +408,12 @@ impl Replica {
         self.is_away = is_away;
     }
 
+    /// Whether it is to lead only if no other member can: then it waits longer than they do before it stands. Who asks it to take over
+    /// knows why.
+    pub fn set_reluctant(&mut self, is_reluctant: bool) {
+        self.is_reluctant = is_reluctant;
+    }
+
     /// What a snapshot of the log ends with that is made now.
     pub fn snapshot(&self) -> &Point {
         self.log().applied()
@@ -469,7 +481,7 @@ impl Replica {
         let most = if is_leader { 4 * patience } else { patience.div_ceil(2) };
         for _ in 0..count.min(most) {
             self.quiet = self.quiet.saturating_sub(1);
-            if self.may_stand() {
+            if self.may_stand() && !self.lets_others_stand() {
                 self.node.raft.set_randomized_election_timeout(self.patience.0);
                 self.node.tick();
             } else {
@@ -493,13 +505,21 @@ impl Replica {
             let raft = &mut self.node.raft;
             raft.election_elapsed =
                 raft.election_elapsed.max(self.patience.0.saturating_sub(ticks));
-            if ticks == 0 && raft.promotable() {
+            if ticks == 0 && !self.is_reluctant && raft.promotable() {
                 // It stands, if its log and its word are in order: else it waits as before.
                 let _ = self.node.campaign();
             }
             self.drain(NewEntries::Engine, &mut output);
         }
         output
+    }
+
+    /// Whether it is reluctant, and the others may still want to stand.
+    fn lets_others_stand(&self) -> bool {
+        let raft = &self.node.raft;
+        let until = self.patience.0 + RELUCTANT * self.settings.election_ticks;
+        let is_leader = raft.state == StateRole::Leader;
+        self.is_reluctant && !is_leader && raft.election_elapsed + 1 < until
     }
 
     /// It knows of no leader that others would have to be refused for.

@@ -427,6 +427,51 @@ fn who_has_no_room_gives_way() {
     }
 }
 
+/// Who leads with a disk that hangs has another one lead, which says why it does; and does not lead again soon, however the next one
+/// ends, unless no other one can.
+#[test]
+fn whose_disk_hung_leads_only_if_no_other_can() {
+    for seed in 0..12 {
+        let mut world = World::new(3, seed);
+        world.nodes.iter_mut().for_each(|it| it.set_free(1_000));
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let first = world.leader().unwrap();
+        world.nodes[first].set_hung(true, 0);
+        let another_than = |at: usize| move |it: &World| it.leader().is_some_and(|now| now != at);
+        assert!(world.run_until(20_000, another_than(first)), "seed {seed}");
+        let second = world.leader().unwrap();
+        let about = format!("the disk of {}", world.nodes[first].name);
+        assert!(
+            world.told.iter().any(|it| it.starts_with(&about)),
+            "seed {seed}: {:?}",
+            world.told
+        );
+        world.nodes[first].set_hung(false, 5);
+        world.run_ms(1_500);
+        let third = 3 - first - second;
+        // It ends, is told to, or hangs itself.
+        match seed % 3 {
+            0 => {
+                // The other two have the same: by their logs either could be elected.
+                world.loses_batches = true;
+                world.run_ms(200);
+                world.end(second, true, 500);
+                world.loses_batches = false;
+            }
+            1 => world.stop(second, 5_000),
+            _ => world.nodes[second].set_hung(true, 0),
+        }
+        assert!(world.run_until(20_000, another_than(second)), "seed {seed}");
+        assert_eq!(world.leader(), Some(third), "seed {seed}");
+        // Of those that are left each hung lately.
+        world.nodes[second].set_hung(false, 5);
+        world.run_ms(1_500);
+        world.end(third, true, 20_000);
+        let leads = |it: &World| [first, second].iter().any(|at| it.nodes[*at].has_broker());
+        assert!(world.run_until(3_000, leads), "seed {seed}");
+    }
+}
+
 /// Where a majority has no room it does not matter who leads. What counts is the room of the second of three.
 #[test]
 fn nobody_gives_way_for_nothing() {

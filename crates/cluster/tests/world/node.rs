@@ -223,6 +223,16 @@ impl Node {
         }
     }
 
+    /// As a node tells it: a write does not end, one did not so many seconds ago, or none ever did.
+    pub(crate) fn set_hung(&mut self, is_now: bool, hung_s: u64) {
+        let numbers = &mut self.status.numbers;
+        numbers.disk_free_alarm = if is_now { NodeNumbers::HANGS } else { 0 };
+        numbers.disk_hung_s = if is_now { 1 } else { hung_s };
+        if let Some(process) = &mut self.process {
+            process.cluster.set_status(self.status.clone());
+        }
+    }
+
     /// Makes a copy of its directory, but for the file `cluster`: the latest start is in it.
     pub(crate) fn make_copy(&mut self) {
         let disks = self.disks.lock().unwrap();

@@ -182,6 +182,8 @@ pub struct NodeNumbers {
     pub run_queue: u64,
     /// Clients whose bytes it relays.
     pub relayed: u64,
+    /// 1 if a write has been under way for seconds, one more for each second since that was so; 0 if it never was.
+    pub disk_hung_s: u64,
 }
 
 impl NodeNumbers {
@@ -473,7 +475,7 @@ structures! {
 counts! {
     NodeNumbers {
         uptime_ms, os_pid, mem_used, mem_limit, mem_alarm, disk_free, disk_free_limit, disk_free_alarm, fd_used, fd_total,
-        sockets_used, processors, run_queue, relayed
+        sockets_used, processors, run_queue, relayed, disk_hung_s
     } and {}
 }
 

@@ -40,7 +40,7 @@ use super::handle::{ClusterThread, Duty, Handle, Order};
 use super::heard;
 use super::links::{LinkNews, LinkSettings, LinkTls, Links, PeerAddress};
 use super::names::CopiedNames;
-use super::numbers::{DiskAlarm, Numbers};
+use super::numbers::{self, DiskAlarm, Numbers};
 use super::standby::Totals;
 use super::view::{ClusterView, Lapses};
 use super::whole;
@@ -197,6 +197,7 @@ pub(super) fn start(
         watch::channel(Arc::new(ClusterView::of(&cluster.status(), Lapses::default())));
     let relayed = Arc::<Totals>::default();
     let leading = Arc::new(Leading::new());
+    numbers::take_told();
     let numbers = Numbers {
         started,
         room: Arc::clone(waker.room()),

@@ -17,6 +17,7 @@ use crate::storage::NodeLog;
 use crate::tls::Tls;
 
 use super::names::CopiedNames;
+use super::numbers;
 use super::standby::Totals;
 use super::view::Views;
 
@@ -192,6 +193,7 @@ pub(super) fn begin_anew(logs: &Logs) -> anyhow::Result<()> {
     if let Some(name) = name {
         command.arg0(name);
     }
+    command.envs(numbers::to_be_told());
     // Descriptors are closed by it, locks of the data directory with them, and all other threads end.
     let error = command.args(words).exec();
     Err(anyhow::Error::new(error).context("the process cannot begin anew: start it again"))

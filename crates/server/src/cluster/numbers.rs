@@ -1,6 +1,7 @@
 //! What a node tells the others of its process.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use leveret_broker::flow::ALARM_MS;
@@ -8,9 +9,33 @@ use leveret_link::letters::NodeNumbers;
 use rustix::process::getpid;
 
 use super::standby::Totals;
+use crate::clock::boot_ms;
 use crate::process::{open_files, resident_bytes};
 use crate::room::Room;
 use crate::watchdog::WritersWatch;
+
+/// When a write was last under way for [`HANGS`], in ms of [`boot_ms`]; 0 if none was. A process that begins anew is told.
+static HUNG_MS: AtomicU64 = AtomicU64::new(0);
+
+/// Under this name a process that begins anew has it in its environment.
+const HUNG: &str = "LEVERET_DISK_HUNG_MS";
+
+/// What the process that takes this one's place is to be told.
+pub(super) fn to_be_told() -> Option<(&'static str, String)> {
+    let at = HUNG_MS.load(Ordering::Relaxed);
+    (at > 0).then(|| (HUNG, at.to_string()))
+}
+
+/// What the process before told this one. Of a time that is still to come it is not.
+pub(super) fn take_told() {
+    let told = std::env::var(HUNG).ok().and_then(|it| it.parse().ok());
+    HUNG_MS.store(told.filter(|at| *at <= boot_ms()).unwrap_or_default(), Ordering::Relaxed);
+}
+
+/// As [`NodeNumbers::disk_hung_s`] has it.
+fn hung_s(at_ms: u64, now_ms: u64) -> u64 {
+    if at_ms == 0 { 0 } else { now_ms.saturating_sub(at_ms) / 1_000 + 1 }
+}
 
 /// Looks after which a write hangs that has not ended: seconds.
 const HANGS: u64 = 5;
@@ -34,6 +59,9 @@ impl Numbers {
     /// Looks at what is being written: to be called each second. What a process did not see as it stood still is no second.
     pub(super) fn look_at_writes(&mut self) {
         let hangs = self.writers.look() >= HANGS;
+        if hangs {
+            HUNG_MS.store(boot_ms().max(1), Ordering::Relaxed);
+        }
         match (std::mem::replace(&mut self.hangs, hangs), hangs) {
             (false, true) => tracing::warn!(
                 "a write of a log has been under way for {HANGS} s: this node stores nothing until the disk takes it"
@@ -65,6 +93,7 @@ impl Numbers {
             sockets_used: 2 * relayed,
             processors: self.processors,
             relayed,
+            disk_hung_s: hung_s(HUNG_MS.load(Ordering::Relaxed), boot_ms()),
             ..NodeNumbers::default()
         }
     }
@@ -106,6 +135,18 @@ impl DiskAlarm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_that_hung_is_remembered() {
+        let seconds =
+            [(0, 9_000), (9_000, 9_000), (9_000, 9_999), (9_000, 10_000), (9_000, 69_500)];
+        assert_eq!(seconds.map(|(at, now)| hung_s(at, now)), [0, 1, 1, 2, 61]);
+        // What the process before told was so.
+        HUNG_MS.store(7, Ordering::Relaxed);
+        assert_eq!(to_be_told(), Some((HUNG, "7".to_owned())));
+        take_told();
+        assert_eq!(to_be_told(), None, "nobody told anything");
+    }
 
     #[test]
     fn an_alarm_of_the_disk_is_told_when_it_changes() {
