@@ -77,6 +77,9 @@ pub(crate) struct ClusterArgs {
     /// MiB of each log that the node that leads keeps for those that are away [default: the program's]
     #[arg(long, value_name = "MIB")]
     kept: Option<u64>,
+    /// Where the sessions of clients are: cluster.sessions
+    #[arg(long, value_name = "WHERE", default_value = "relayed")]
+    sessions: Sessions,
     /// The same rounds on another broker, too
     #[arg(long, value_name = "BROKER")]
     beside: Option<Beside>,
@@ -112,6 +115,25 @@ enum Beside {
     Rabbitmq,
 }
 
+/// Where sessions are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Sessions {
+    /// On the node that leads, to which the others relay their clients
+    Relayed,
+    /// On the node that the client is connected to
+    Own,
+}
+
+impl Sessions {
+    /// As the configuration says it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Relayed => "relayed",
+            Self::Own => "own",
+        }
+    }
+}
+
 impl ClusterArgs {
     /// Rounds that are a part of every run of the tests, each kind once.
     fn short() -> Self {
@@ -126,6 +148,7 @@ impl ClusterArgs {
             backlog_size: "16-1024".to_owned(),
             disk: None,
             kept: None,
+            sessions: Sessions::Relayed,
             beside: None,
             costs: false,
             seconds: 0,
@@ -183,7 +206,8 @@ pub(crate) fn run(args: &ClusterArgs) -> anyhow::Result<Count> {
                 false
             }
         };
-    let ours = Broker::Leveret { program: program.clone(), kept_mib: args.kept };
+    let (kept_mib, sessions) = (args.kept, args.sessions.name());
+    let ours = Broker::Leveret { program: program.clone(), kept_mib, sessions };
     let other = args.beside.map(|Beside::Rabbitmq| Broker::rabbitmq()).transpose()?;
     let (mut total, mut all) = (Count::default(), Vec::new());
     for (broker, nodes) in
@@ -451,8 +475,13 @@ impl Scene<'_> {
         if let Err(error) = (round.run)(bed, round.name) {
             return Some(format!("{error:#}"));
         }
-        let is_ours = !self.broker.is_rabbitmq();
-        (round.felt == Felt::Nowhere && bed.errors > 0 && is_ours).then(|| {
+        let is_felt = match round.felt {
+            _ if self.broker.is_rabbitmq() => true,
+            Felt::ByAll => true,
+            Felt::ByRelayed => self.args.sessions == Sessions::Relayed,
+            Felt::Nowhere => false,
+        };
+        (!is_felt && bed.errors > 0).then(|| {
             format!(
                 "clients over nodes that it did not hit had {} errors: see traffic.log",
                 bed.errors

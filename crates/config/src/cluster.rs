@@ -14,6 +14,16 @@ const SECRET_MIN: usize = 16;
 const NAME_MAX: usize = 255;
 
 words! {
+    /// Where the sessions of a cluster's AMQP clients are.
+    Sessions {
+        /// On the node that leads, to which the others relay the bytes of their clients.
+        Relayed = "relayed",
+        /// On the node that the client is connected to.
+        Own = "own",
+    }
+}
+
+words! {
     /// How the nodes of a cluster find each other.
     Discovery {
         /// They are listed.
@@ -159,6 +169,12 @@ options! {
     /// The other nodes keep a sixteenth of it. A node that was away for longer lacks more than that, and gets files in place of batches.
     kept_size: ByteSize = ByteSize::mib(1024), keys = ["cluster.kept_size"],
         range = ByteSize::mib(1)..=ByteSize::mib(1024 * 1024);
+
+    /// Where the sessions of AMQP clients are: on the node that leads (`relayed`), or on the node that a client is connected to (`own`).
+    ///
+    /// With `own` a client of a node that does not lead keeps its connection when another node begins to lead, and notices a pause. It is
+    /// not for production yet: see the page about clustering for what is missing. It is the same on all nodes.
+    sessions: Sessions = Sessions::Relayed, keys = ["cluster.sessions"];
 }
 
 options! {
@@ -247,6 +263,8 @@ pub struct Formation {
     pub listen: Option<String>,
     /// The port for it.
     pub port: u16,
+    /// Where the sessions of its clients are.
+    pub sessions: Sessions,
 }
 
 /// A node of the list.
@@ -313,6 +331,8 @@ impl ClusterOptions {
             );
         };
         nodes.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(Some(Formation { nodes, secret, listen: self.listen.clone(), port: self.port }))
+        let Self { listen, port, sessions, .. } = self;
+        let (listen, port, sessions) = (listen.clone(), *port, *sessions);
+        Ok(Some(Formation { nodes, secret, listen, port, sessions }))
     }
 }

@@ -17,6 +17,7 @@ mod field;
 mod messages;
 mod nodes;
 mod numbers;
+mod remote;
 mod streams;
 mod table;
 mod values;
@@ -31,6 +32,8 @@ use crate::payload::Writer;
 pub use nodes::{
     BEAT, Founding, GroupStatus, GroupTold, Joining, NodeLetter, NodeNumbers, NodeStatus, beat,
 };
+
+pub use remote::{read_from_leader, read_to_leader, write_from_leader, write_to_leader};
 
 use field::{Field as _, Reader};
 use table::Listed as _;
@@ -150,15 +153,23 @@ pub fn write_to_shard(
     Ok(enveloped(number, group, of_stream, to))
 }
 
-/// The letter that the owner of the names is to get, whose group is `group`.
+/// The letter that the owner of the names is to get, whose group is `group`. Its number is that of a
+/// [`NumberedCommand`](leveret_broker::command::NumberedCommand), 0 of others.
 ///
 /// # Errors
 ///
 /// As [`write_to_shard`].
 pub fn write_to_meta(letter: &ToMeta, group: GroupId, to: &mut Writer) -> Result<Letter, NotSent> {
     let number = letter.number()?;
-    letter.put_fields(to);
-    Ok(enveloped(number, group, 0, to))
+    let mut of_stream = 0;
+    match letter {
+        ToMeta::Numbered(command) => {
+            of_stream = command.number;
+            remote::put_command(command, to)?;
+        }
+        letter => letter.put_fields(to),
+    }
+    Ok(enveloped(number, group, of_stream, to))
 }
 
 /// The letter that the session of a connection is to get, from the leader of `group` in a term.
@@ -228,6 +239,7 @@ fn read_kind(envelope: &Envelope, from: &mut Reader<'_>) -> Result<Arrived, Lett
         table::ATTACH => attach::get(from).map(Arrived::ToShard),
         table::NUMBERED => streams::get_numbered(number, from).map(Arrived::ToShard),
         listed @ (1..=24 | table::ALLOW) => ToShard::get_fields(listed, from).map(Arrived::ToShard),
+        table::COMMAND => remote::get_command(number, from).map(Arrived::ToMeta),
         listed @ 25..=39 => ToMeta::get_fields(listed, from).map(Arrived::ToMeta),
         listed @ 40..=55 => {
             let session = ConnectionId::get(from)?;

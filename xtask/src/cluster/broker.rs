@@ -21,6 +21,8 @@ pub(super) enum Broker {
         program: PathBuf,
         /// MiB that the node that leads keeps of each log for those that are away; none is the default.
         kept_mib: Option<u64>,
+        /// `cluster.sessions`
+        sessions: &'static str,
     },
     /// Debian's RabbitMQ, whose programs are here. Its queues are quorum queues.
     RabbitMq { programs: PathBuf },
@@ -92,8 +94,11 @@ impl Broker {
         dir: &Path,
     ) -> anyhow::Result<()> {
         let lines = match self {
-            Self::Leveret { kept_mib, .. } => {
+            Self::Leveret { kept_mib, sessions, .. } => {
                 let mut lines = self.of_leveret(number, sites);
+                if sites.len() > 1 {
+                    lines.push(format!("cluster.sessions = {sessions}"));
+                }
                 if let Some(mib) = kept_mib.filter(|_| sites.len() > 1) {
                     lines.push(format!("cluster.kept_size = {mib}MiB"));
                     // Files go as a whole.

@@ -84,6 +84,8 @@ pub(super) enum Played {
 pub(super) enum Felt {
     /// Their connections may end.
     ByAll,
+    /// Their connections may end if sessions are on the node that leads; nothing, but for a pause, if they are on their own.
+    ByRelayed,
     /// Nothing, but for a pause.
     Nowhere,
 }
@@ -109,7 +111,7 @@ const SILENT: Option<u32> = Some(1500);
 const FOLLOWER: Option<u32> = Some(10);
 const PLANNED: Option<u32> = Some(50);
 
-use Felt::{ByAll, Nowhere};
+use Felt::{ByAll, ByRelayed, Nowhere};
 use Need::{Cuts, LittleKept, Ours, SmallDisks};
 use Nodes::{Alone, Cluster, Five};
 use Played::{Always, Here};
@@ -117,29 +119,29 @@ use Played::{Always, Here};
 /// All rounds.
 #[rustfmt::skip] // a table
 pub(super) static ALL: [Round; 23] = [
-    Round { name: "alone",              what: "a node that is alone is killed and started again",                           nodes: Alone,   needs: &[],           played: Always,  felt: ByAll,   promise_ms: None,     run: processes::all_killed },
-    Round { name: "leader-killed",      what: "the node that leads is killed and started again",                            nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,   promise_ms: KILLED,   run: processes::leader_killed },
-    Round { name: "leader-stopped",     what: "the node that leads stands still for 10 seconds",                            nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,   promise_ms: SILENT,   run: processes::leader_stopped },
-    Round { name: "leader-cut-off",     what: "the node that leads and the others do not hear each other",                  nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByAll,   promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, Net::cut_off) },
-    Round { name: "leader-unheard",     what: "the others do not hear the node that leads",                                 nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByAll,   promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, Net::cut_speech) },
-    Round { name: "leader-deaf",        what: "the node that leads does not hear the others",                               nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByAll,   promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, Net::cut_hearing) },
-    Round { name: "leader-vanished",    what: "nobody hears the node that leads, nor its clients",                          nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByAll,   promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, processes::vanish) },
-    Round { name: "leader-disk-full",   what: "the disk of the node that leads is full for a while",                        nodes: Cluster, needs: &[SmallDisks], played: Here,    felt: ByAll,   promise_ms: None,     run: stored::leader_disk_full },
-    Round { name: "leader-replaced",    what: "the node that leads is lost with its data, forgotten, and a new one comes",  nodes: Cluster, needs: &[Ours],       played: Always,  felt: ByAll,   promise_ms: KILLED,   run: stored::leader_replaced },
-    Round { name: "follower-killed",    what: "a node that does not lead is killed and started again",                      nodes: Cluster, needs: &[],           played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: processes::follower_killed },
-    Round { name: "follower-stopped",   what: "a node that does not lead stands still for 10 seconds",                      nodes: Cluster, needs: &[],           played: Here,    felt: Nowhere, promise_ms: FOLLOWER, run: processes::follower_stopped },
-    Round { name: "follower-cut-off",   what: "a node that does not lead is cut off from the others",                       nodes: Cluster, needs: &[Cuts],       played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: processes::follower_cut },
-    Round { name: "follower-away",      what: "a node is away until the others keep no more what it lacks",                 nodes: Cluster, needs: &[LittleKept], played: Here,    felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_away },
-    Round { name: "follower-lost-files", what: "a node that does not lead loses the log of the names, or those of shards",  nodes: Cluster, needs: &[Ours],       played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_lost_files },
-    Round { name: "follower-disk-full", what: "the disk of a node that does not lead is full for a while",                  nodes: Cluster, needs: &[SmallDisks], played: Here,    felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_disk_full },
-    Round { name: "follower-wiped",     what: "a node with an empty disk under an old name is refused",                     nodes: Cluster, needs: &[Ours],       played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_wiped },
-    Round { name: "follower-replaced",  what: "a node that does not lead loses its data, is forgotten, and a new one comes", nodes: Cluster, needs: &[Ours],      played: Always,  felt: Nowhere, promise_ms: FOLLOWER, run: stored::follower_replaced },
-    Round { name: "two-killed",         what: "two nodes, one leads, are killed and started again",                         nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,   promise_ms: None,     run: processes::two_killed },
-    Round { name: "two-stopped",        what: "two nodes, one leads, stand still for 10 seconds",                           nodes: Five,    needs: &[],           played: Here,    felt: ByAll,   promise_ms: SILENT,   run: processes::two_stopped },
-    Round { name: "two-cut-off",        what: "two nodes, one leads, and the others do not hear each other",                nodes: Five,    needs: &[Cuts],       played: Here,    felt: ByAll,   promise_ms: SILENT,   run: processes::two_cut_off },
-    Round { name: "two-followers-killed", what: "two nodes that do not lead are killed and started again",                  nodes: Five,    needs: &[],           played: Here,    felt: Nowhere, promise_ms: FOLLOWER, run: processes::two_followers_killed },
-    Round { name: "all-killed",         what: "all nodes are killed at once and started again",                             nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,   promise_ms: None,     run: processes::all_killed },
-    Round { name: "rolling-restart",    what: "each node is stopped and started again, one by one",                         nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,   promise_ms: PLANNED,  run: processes::rolling_restart },
+    Round { name: "alone",              what: "a node that is alone is killed and started again",                           nodes: Alone,   needs: &[],           played: Always,  felt: ByAll,     promise_ms: None,     run: processes::all_killed },
+    Round { name: "leader-killed",      what: "the node that leads is killed and started again",                            nodes: Cluster, needs: &[],           played: Always,  felt: ByRelayed, promise_ms: KILLED,   run: processes::leader_killed },
+    Round { name: "leader-stopped",     what: "the node that leads stands still for 10 seconds",                            nodes: Cluster, needs: &[],           played: Always,  felt: ByRelayed, promise_ms: SILENT,   run: processes::leader_stopped },
+    Round { name: "leader-cut-off",     what: "the node that leads and the others do not hear each other",                  nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByRelayed, promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, Net::cut_off) },
+    Round { name: "leader-unheard",     what: "the others do not hear the node that leads",                                 nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByRelayed, promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, Net::cut_speech) },
+    Round { name: "leader-deaf",        what: "the node that leads does not hear the others",                               nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByRelayed, promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, Net::cut_hearing) },
+    Round { name: "leader-vanished",    what: "nobody hears the node that leads, nor its clients",                          nodes: Cluster, needs: &[Cuts],       played: Always,  felt: ByRelayed, promise_ms: SILENT,   run: |bed, name| processes::leader_cut(bed, name, processes::vanish) },
+    Round { name: "leader-disk-full",   what: "the disk of the node that leads is full for a while",                        nodes: Cluster, needs: &[SmallDisks], played: Here,    felt: ByRelayed, promise_ms: None,     run: stored::leader_disk_full },
+    Round { name: "leader-replaced",    what: "the node that leads is lost with its data, forgotten, and a new one comes",  nodes: Cluster, needs: &[Ours],       played: Always,  felt: ByRelayed, promise_ms: KILLED,   run: stored::leader_replaced },
+    Round { name: "follower-killed",    what: "a node that does not lead is killed and started again",                      nodes: Cluster, needs: &[],           played: Always,  felt: Nowhere,   promise_ms: FOLLOWER, run: processes::follower_killed },
+    Round { name: "follower-stopped",   what: "a node that does not lead stands still for 10 seconds",                      nodes: Cluster, needs: &[],           played: Here,    felt: Nowhere,   promise_ms: FOLLOWER, run: processes::follower_stopped },
+    Round { name: "follower-cut-off",   what: "a node that does not lead is cut off from the others",                       nodes: Cluster, needs: &[Cuts],       played: Always,  felt: Nowhere,   promise_ms: FOLLOWER, run: processes::follower_cut },
+    Round { name: "follower-away",      what: "a node is away until the others keep no more what it lacks",                 nodes: Cluster, needs: &[LittleKept], played: Here,    felt: Nowhere,   promise_ms: FOLLOWER, run: stored::follower_away },
+    Round { name: "follower-lost-files", what: "a node that does not lead loses the log of the names, or those of shards",  nodes: Cluster, needs: &[Ours],       played: Always,  felt: Nowhere,   promise_ms: FOLLOWER, run: stored::follower_lost_files },
+    Round { name: "follower-disk-full", what: "the disk of a node that does not lead is full for a while",                  nodes: Cluster, needs: &[SmallDisks], played: Here,    felt: Nowhere,   promise_ms: FOLLOWER, run: stored::follower_disk_full },
+    Round { name: "follower-wiped",     what: "a node with an empty disk under an old name is refused",                     nodes: Cluster, needs: &[Ours],       played: Always,  felt: Nowhere,   promise_ms: FOLLOWER, run: stored::follower_wiped },
+    Round { name: "follower-replaced",  what: "a node that does not lead loses its data, is forgotten, and a new one comes", nodes: Cluster, needs: &[Ours],      played: Always,  felt: Nowhere,   promise_ms: FOLLOWER, run: stored::follower_replaced },
+    Round { name: "two-killed",         what: "two nodes, one leads, are killed and started again",                         nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,     promise_ms: None,     run: processes::two_killed },
+    Round { name: "two-stopped",        what: "two nodes, one leads, stand still for 10 seconds",                           nodes: Five,    needs: &[],           played: Here,    felt: ByAll,     promise_ms: SILENT,   run: processes::two_stopped },
+    Round { name: "two-cut-off",        what: "two nodes, one leads, and the others do not hear each other",                nodes: Five,    needs: &[Cuts],       played: Here,    felt: ByAll,     promise_ms: SILENT,   run: processes::two_cut_off },
+    Round { name: "two-followers-killed", what: "two nodes that do not lead are killed and started again",                  nodes: Five,    needs: &[],           played: Here,    felt: Nowhere,   promise_ms: FOLLOWER, run: processes::two_followers_killed },
+    Round { name: "all-killed",         what: "all nodes are killed at once and started again",                             nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,     promise_ms: None,     run: processes::all_killed },
+    Round { name: "rolling-restart",    what: "each node is stopped and started again, one by one",                         nodes: Cluster, needs: &[],           played: Always,  felt: ByAll,     promise_ms: PLANNED,  run: processes::rolling_restart },
 ];
 
 /// The round of this name.

@@ -10,6 +10,7 @@ use leveret_broker::message::{Reply, ToMeta, ToSession, ToShard};
 
 use super::field::{Field, Reader};
 use super::{LetterError, NotSent};
+use crate::frame::{Class, Kind};
 use crate::payload::Writer;
 
 /// The kind of [`ToShard::Consume`], whose gate stays in its process.
@@ -28,6 +29,16 @@ pub(super) const COMMIT: u8 = 3;
 pub(super) const PREPARE: u8 = 4;
 /// The kind of [`StreamNews`](leveret_broker::stream::StreamNews).
 pub(super) const NEWS: u8 = 56;
+
+/// The kind of [`ToMeta::Numbered`], whose number is in its envelope.
+pub(super) const COMMAND: u8 = 35;
+/// The kind of what a node of sessions and the node that leads say besides letters of actors.
+pub(super) const REMOTE: u8 = 58;
+
+/// Whether a letter is of that kind.
+pub(super) fn is_remote(kind: Kind) -> bool {
+    kind == Kind::new(Class::Letters, REMOTE)
+}
 
 /// What is in a table.
 pub(super) trait Listed: Sized {
@@ -122,9 +133,10 @@ table! {
     33 Applied { tx, group }
     34 IsWell { reply }
     of one value: 28 Bind 29 Unbind;
-    by hand:;
+    // It has another one in it.
+    by hand: 35 Numbered;
     stays: VhostGoes Continue LogWoke;
-    not yet: Admin Numbered;
+    not yet: Admin;
 }
 
 table! {
@@ -137,9 +149,11 @@ table! {
     46 DirectReplyAsked { reply, channel, token }
     47 Attach { group, term }
     48 AllowanceStates { group, states }
-    of one value: 40 Deliver;
+    50 Close { code, text }
+    51 Stopped {}
+    of one value: 40 Deliver 49 Paused;
     by hand:;
-    stays: Paused LoggedIn Decided Alarm Stopped Room Close;
+    stays: LoggedIn Decided Alarm Room;
     not yet:;
 }
 

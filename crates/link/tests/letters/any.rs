@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{Table, Value};
+use leveret_broker::command::{CommandStream, NumberedCommand};
 use leveret_broker::message::{
     AccountId, Allowance, AllowanceState, Attached, AttachedConsumer, Attachment, Binding, Claim,
     ConnectionId, ConsumerFacts, ConsumerSlot, DeadLetterFrom, Delivery, GivenBack, Holding,
@@ -82,7 +83,7 @@ impl Seeded {
         (0..self.below(20)).map(|_| letters[self.below(letters.len())]).collect()
     }
 
-    fn connection(&mut self) -> ConnectionId {
+    pub(crate) fn connection(&mut self) -> ConnectionId {
         ConnectionId::from_bits(self.next())
     }
 
@@ -90,7 +91,7 @@ impl Seeded {
         ReplyTo { connection: self.connection(), channel: self.half() as u16 }
     }
 
-    fn queue(&mut self) -> QueueId {
+    pub(crate) fn queue(&mut self) -> QueueId {
         QueueId::new(self.word())
     }
 
@@ -102,7 +103,7 @@ impl Seeded {
         ConsumerSlot(self.half())
     }
 
-    fn group(&mut self) -> GroupId {
+    pub(crate) fn group(&mut self) -> GroupId {
         GroupId::new(self.half() & 0xffff)
     }
 
@@ -633,7 +634,7 @@ impl Seeded {
         letters
     }
 
-    fn stream(&mut self, class: StreamClass) -> StreamId {
+    pub(crate) fn stream(&mut self, class: StreamClass) -> StreamId {
         let node = NodeId::new(1 + self.half() % 0xff_ffff).expect("24 bits, and not 0");
         StreamId { node, start: self.half(), class }
     }
@@ -727,5 +728,32 @@ impl Seeded {
     /// A letter to a shard that gives back what channels had.
     pub(crate) fn give_back(&mut self) -> ToShard {
         ToShard::GiveBack { from: self.connection(), unsettled: Arc::new(self.given_back()) }
+    }
+
+    /// What the node that leads says to sessions of other nodes, and no shard does.
+    pub(crate) fn for_other_nodes(&mut self) -> Vec<ToSession> {
+        vec![
+            ToSession::Paused(self.is()),
+            ToSession::Close { code: self.code(), text: self.text() },
+            ToSession::Stopped,
+        ]
+    }
+
+    /// Commands with numbers; one that is a number alone.
+    pub(crate) fn commands(&mut self) -> Vec<ToMeta> {
+        let gets_one = |letter: &ToMeta| letter.numbered_asker().is_some();
+        let commands = self.for_meta().into_iter().filter(gets_one).map(Some);
+        let commands: Vec<_> = commands.chain([None]).collect();
+        let numbered = commands.into_iter().map(|command| {
+            let StreamId { node, start, .. } = self.stream(StreamClass::Acks);
+            ToMeta::Numbered(Box::new(NumberedCommand {
+                stream: CommandStream { node, start },
+                term: self.word(),
+                number: self.word().max(1),
+                kept_from: self.word(),
+                command,
+            }))
+        });
+        numbered.collect()
     }
 }

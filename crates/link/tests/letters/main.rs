@@ -3,6 +3,7 @@
 mod any;
 mod nodes;
 mod noise;
+mod remote;
 
 use std::fmt::Write as _;
 
@@ -65,6 +66,9 @@ fn any_letters(mut any: Seeded) -> Vec<Arrived> {
     let (allow, states) = any.allowing(GROUP);
     all.push(Arrived::ToShard(allow));
     all.push(Arrived::ToSession(session, states));
+    let others = any.for_other_nodes().into_iter();
+    all.extend(others.map(|letter| Arrived::ToSession(session, letter)));
+    all.extend(any.commands().into_iter().map(Arrived::ToMeta));
     all
 }
 
@@ -287,8 +291,11 @@ fn wrong_letters() {
     check(14, vec![1, 0xff, 0, 0, 0, 0, 0],              "a text that is not UTF-8");
     check(14, vec![0, 3, 0, 0, 0, 0],                    "unknown origin 3");
     check(33, of(&[0xff, 0xff, 4]),                      "group 81919, which cannot be");
-    check(35, vec![],                                    "unknown letter to the owner of the names 35");
-    check(49, of(&[]),                                   "unknown letter to a session 49");
+    check(35, vec![1, 0, 1, 1, 36],                      "unknown letter to the owner of the names 36");
+    check(35, vec![1, 0, 1, 1, 34, 0, 0, 0, 0, 0, 0, 0, 0, 0], "unknown numbered command 34");
+    check(36, vec![],                                    "unknown letter to the owner of the names 36");
+    check(52, of(&[]),                                   "unknown letter to a session 52");
+    check(58, vec![1],                                   "unknown kind of letter 122");
     check(43, of(&[0, 17]),                              "unknown answer 17");
     check(43, of(&[0, 13, 1, 0]),                        "unknown reply code 1");
     check(22, vec![0, 0, 0, 1],                          "a stream whose node cannot be");
@@ -313,7 +320,7 @@ fn what_stays() {
     let session = |letter| write(&Arrived::ToSession(ConnectionId::NOBODY, letter)).unwrap_err();
     let fault = "does not leave its process: whoever posts it to another node has a fault";
     assert_eq!(shard(ToShard::Continue), format!("the letter Continue {fault}"));
-    assert_eq!(session(ToSession::Paused(true)), NotSent::Stays("Paused"));
+    assert_eq!(session(ToSession::LoggedIn(None)), NotSent::Stays("LoggedIn"));
     let user = AdminCommand::DeleteUser { name: "guest".into() };
     let (by, reply) = (
         Box::default(),
