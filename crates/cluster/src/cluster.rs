@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use leveret_link::hello::{ClusterId, NodeFacts, Peer, RaftId};
-use leveret_link::letters::{Founding, GroupTold, NodeLetter, NodeStatus};
+use leveret_link::letters::{Founding, GroupTold, NodeLetter, NodeNumbers, NodeStatus};
 use leveret_log::disk::{Disk, DiskError};
 use leveret_log::file::{Options, Report};
 use leveret_replica::{
@@ -209,6 +209,9 @@ pub struct Cluster<D: Disk> {
     heard_writing: Option<Remembered>,
     /// It was told that this node votes for nobody.
     was_unsure: bool,
+    /// Why nobody led a second ago, and what of that was told.
+    why: Option<String>,
+    why_told: Option<String>,
     now_ms: u64,
     told_ms: u64,
     standing: Standing,
@@ -261,6 +264,8 @@ impl<D: Disk> Cluster<D> {
             heard_safe: None,
             heard_writing: None,
             was_unsure: false,
+            why: None,
+            why_told: None,
             now_ms: 0,
             told_ms: 0,
             standing: Standing::Waits,
@@ -396,6 +401,7 @@ impl<D: Disk> Cluster<D> {
             self.tell_of_cluster();
             self.tell_status();
             self.remember();
+            self.tell_why_nobody_leads();
         }
     }
 
@@ -560,7 +566,7 @@ impl<D: Disk> Cluster<D> {
                 Phase::Member(groups) => groups.repaired(),
                 _ => 0,
             },
-            why: (self.standing == Standing::Waits).then(|| self.why_nobody_leads()).flatten(),
+            why: self.why_nobody_leads(),
         }
     }
 
@@ -711,11 +717,16 @@ impl<D: Disk> Cluster<D> {
         };
         groups.truncate(GROUPS_TOLD);
         bound(&mut groups);
+        let lacking = match &self.phase {
+            Phase::Member(groups) => groups.lacking().count() as u64,
+            _ => 0,
+        };
         NodeStatus {
             name: self.safe.name.clone(),
             leads: self.standing == Standing::Leads,
             groups,
             listed: self.setup.listed.clone(),
+            numbers: NodeNumbers { lacking, ..self.setup.status.numbers },
             ..self.setup.status.clone()
         }
     }

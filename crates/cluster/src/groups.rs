@@ -10,7 +10,8 @@ use leveret_link::hello::RaftId;
 use leveret_link::letters::{GroupStatus, GroupTold, NodeLetter};
 use leveret_log::disk::Disk;
 use leveret_replica::{
-    Change, Content, GroupLog, Lease, Member, MemberId, Members, Reopened, Reopening, Step, Votes,
+    BatchName, Change, Content, GroupLog, Lease, Member, MemberId, Members, Reopened, Reopening,
+    Step, Votes,
 };
 
 use crate::changes::next_step;
@@ -499,6 +500,12 @@ impl<D: Disk> Groups<D> {
             *at = Some(now_ms);
             *touched = true;
         }
+    }
+
+    /// The groups in whose logs this node lacks what it once acknowledged: where each ends, and how far it went.
+    pub(crate) fn lacking(&self) -> impl Iterator<Item = (u64, BatchName, BatchName)> {
+        let of = |(group, member): (u64, &Member<D>)| Some((group, member.last(), member.lacks()?));
+        (0..).zip(&self.members).filter_map(of)
     }
 
     /// Records that were damaged here, and were had from others.

@@ -46,6 +46,8 @@ pub(crate) struct Reports {
     pub(crate) damaged: Vec<Offset>,
     /// Records that were damaged, and are as they were again; or what kept one from that.
     pub(crate) mended: Vec<(Offset, Result<(), DiskError>)>,
+    /// Records that others gave: whether they are those that are damaged here.
+    pub(crate) taken: Vec<(Offset, bool)>,
     /// Its shard is to have a turn.
     pub(crate) wants_turn: bool,
     /// It makes no batches of what its shard does as long as this is the pause.
@@ -65,6 +67,7 @@ impl Reports {
             && self.read.is_empty()
             && self.damaged.is_empty()
             && self.mended.is_empty()
+            && self.taken.is_empty()
             && self.files.is_empty()
     }
 
@@ -73,6 +76,7 @@ impl Reports {
         self.read.extend(more.read);
         self.damaged.extend(more.damaged);
         self.mended.extend(more.mended);
+        self.taken.extend(more.taken);
         self.files.add(more.files);
         self.stored = more.stored.or(self.stored);
         self.point = more.point.or(self.point);

@@ -180,8 +180,15 @@ impl Lent {
         reports: &mut Reports,
     ) {
         for (at, bytes) in mended {
+            let mended = bytes.map(|bytes| log.mend(at, &bytes));
+            reports.taken.extend(mended.map(|it| (at, it.is_ok())));
+            let mended = match mended {
+                // Another member is asked.
+                Some(Err(_)) => continue,
+                Some(Ok(mended)) => Some(mended),
+                None => None,
+            };
             self.mending.remove(&at);
-            let mended = bytes.and_then(|bytes| log.mend(at, &bytes).ok());
             match mended {
                 None => _ = self.lost.insert(at),
                 Some(Mended::InMemory) => reports.mended.push((at, Ok(()))),

@@ -407,6 +407,7 @@ impl<D: Disk> Member<D> {
             read,
             damaged,
             mended,
+            taken,
             files,
             wants_turn,
             pause,
@@ -435,6 +436,7 @@ impl<D: Disk> Member<D> {
         }
         self.want_records(damaged);
         self.have_mended(mended);
+        self.have_taken(taken);
         self.repair();
         self.go_on();
         // Only what the replica has heard of is its log.
@@ -539,6 +541,16 @@ impl<D: Disk> Member<D> {
     /// From when until when its shard may give out what it has.
     pub fn lease(&self) -> Lease {
         if self.is_out() { Lease::NONE } else { self.replica.lease() }
+    }
+
+    /// The end of its log.
+    pub fn last(&self) -> BatchName {
+        self.replica.last()
+    }
+
+    /// What it once acknowledged and does not have.
+    pub fn lacks(&self) -> Option<BatchName> {
+        self.replica.lacks()
     }
 
     /// How far it is.

@@ -233,17 +233,29 @@ fn answers_that_nobody_asked_for() {
     let leader = world.leader;
     world.members[leader].record(MemberId(9), letter);
     assert_eq!(world.read(4), Ok(record(4)));
-    // Bytes that are not the record's are not taken for it, from whomever they come.
-    world.flip(leader, 4, 10);
-    let from = world.others()[0];
-    world.log().fetch(&[Offset::new(4)]);
-    let other = RecordLetter::Found { at: Offset::new(4), bytes: Some(vec![0; 201].into()) };
-    for _ in 0..30 {
-        world.turn();
-        world.members[leader].record(MemberId(from as u64 + 1), other.clone());
+}
+
+/// Bytes that are not the record's are not taken for it, from whomever they come: the next member is asked.
+#[test]
+fn another_record_is_asked_of_the_third_member() {
+    let mut told = 0;
+    for which in 0..2 {
+        let mut world = World::new();
+        let (leader, from) = (world.leader, world.others()[which]);
+        world.flip(leader, 4, 10);
+        world.log().fetch(&[Offset::new(4)]);
+        let other = RecordLetter::Found { at: Offset::new(4), bytes: Some(vec![0; 201].into()) };
+        // It does not answer itself.
+        world.away = Some(from);
+        for _ in 0..100 {
+            world.turn();
+            world.log().each_fetched(&mut |_| {});
+            world.members[leader].record(MemberId(from as u64 + 1), other.clone());
+        }
+        assert_eq!(world.read(4), Ok(record(4)));
+        told += world.told.iter().filter(|it| it.contains("has another record")).count();
     }
-    let read = world.read(4);
-    assert!(read == Ok(record(4)) || matches!(read, Err(ReadError::Damaged { .. })), "{read:?}");
+    assert_eq!(told, 2, "each was asked");
 }
 
 /// What came is counted when it is the record, and is where that was.

@@ -7,6 +7,7 @@ use leveret_log::disk::Disk;
 use leveret_replica::BatchName;
 
 use super::{Cluster, Phase};
+use crate::status::Standing;
 
 /// What is to be in the file `heard`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,9 +80,55 @@ impl<D: Disk> Cluster<D> {
         }
     }
 
-    /// Why none of those who are here can lead, if that is so.
+    /// Each reason once, when it has lasted for a second.
+    pub(super) fn tell_why_nobody_leads(&mut self) {
+        let why = self.why_nobody_leads();
+        if why.is_none() || why == self.why && why != self.why_told {
+            self.actions.told.extend(why.iter().map(|why| format!("no node can lead: {why}")));
+            self.why_told.clone_from(&why);
+        }
+        self.why = why;
+    }
+
+    /// Why those who are here elect nobody, if so many of them have lost a part of a log that the others are no majority.
+    fn what_is_lost(&self) -> Option<String> {
+        let Phase::Member(groups) = &self.phase else { return None };
+        let deciders = self.deciders().unwrap_or_default();
+        let here = self
+            .statuses
+            .iter()
+            .filter(|(id, _)| self.linked.contains_key(id) && deciders.contains(id));
+        let (lost, whole): (Vec<_>, Vec<_>) =
+            here.map(|(_, status)| status).partition(|it| it.numbers.lacking > 0);
+        let own = groups.lacking().next();
+        if whole.len() + usize::from(own.is_none()) > deciders.len() / 2 {
+            return None;
+        }
+        let mut names: Vec<_> = lost.iter().map(|it| it.name.clone()).collect();
+        names.extend(own.map(|_| self.safe.name.clone()));
+        if names.is_empty() {
+            return None;
+        }
+        names.sort_unstable();
+        let own = own.map(|(group, last, lacks)| {
+            format!(
+                " That of group {group} went up to {lacks} on this node, and ends with {last} now."
+            )
+        });
+        Some(format!(
+            "of what was acknowledged a part is gone from the logs of {} (damaged, lost or set back): they do not lead, and vote for nobody who \
+             has less than they once had.{} A node that is not here may have it, or a copy of a lost disk",
+            names.join(" and "),
+            own.unwrap_or_default()
+        ))
+    }
+
+    /// Why none of those who are here can lead, if that is so and none does.
     pub(super) fn why_nobody_leads(&self) -> Option<String> {
         let Phase::Member(groups) = &self.phase else { return None };
+        if self.standing != Standing::Waits {
+            return None;
+        }
         if groups.is_unsure() {
             let is_missing = |name: &String| self.linked_named(name).is_none();
             let missing: Vec<_> = self.others().into_iter().filter(is_missing).collect();
@@ -90,6 +137,20 @@ impl<D: Disk> Cluster<D> {
                 if missing.is_empty() { "all others".to_owned() } else { missing.join(", ") }
             ));
         }
+        let (lost, lacked) = (self.what_is_lost(), self.what_is_lacked());
+        Some(match (lost, lacked) {
+            (Some(lost), Some(lacked)) => format!("{lacked}: {lost}"),
+            (Some(lost), None) => lost,
+            (None, lacked) => format!(
+                "{}: an older copy of a data directory is among them, or it is not here yet who has the rest",
+                lacked?
+            ),
+        })
+    }
+
+    /// What was agreed upon and nobody who is here has.
+    fn what_is_lacked(&self) -> Option<String> {
+        let Phase::Member(groups) = &self.phase else { return None };
         let here = self.told.iter().filter(|(id, _)| self.linked.contains_key(id));
         let here: Vec<_> = here.map(|(_, told)| told).collect();
         groups.tell().iter().find_map(|GroupTold { group, told }| {
@@ -99,8 +160,7 @@ impl<D: Disk> Cluster<D> {
             let best = all.map(|it| it.last).max()?;
             (best < known).then(|| {
                 format!(
-                    "batch {} of group {group} was agreed upon, and the nodes that are here have no more than {}: an older copy of a data \
-                     directory is among them, or it is not here yet who has the rest",
+                    "batch {} of group {group} was agreed upon, and the nodes that are here have no more than {}",
                     known.number, best.number
                 )
             })

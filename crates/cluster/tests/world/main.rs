@@ -183,6 +183,39 @@ fn a_damaged_log_is_had_from_the_others() {
     assert!(found > 30, "{found} logs were found damaged");
 }
 
+/// Two of three lost their logs, and the third one was away before: what was confirmed meanwhile is gone, so nobody leads, and each says
+/// why. With the disk of one of them as it was they go on.
+#[test]
+fn two_of_three_damaged_logs_wait_for_who_has_the_rest() {
+    for seed in 0..6 {
+        let mut world = World::new(3, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let behind = (world.leader().unwrap() + 1) % 3;
+        world.isolate(behind);
+        world.run_ms(3_000);
+        (0..3).for_each(|at| world.end(at, true, 10));
+        let lost: Vec<_> = (0..3).filter(|at| *at != behind).collect();
+        world.nodes[lost[0]].make_copy();
+        lost.iter().for_each(|at| world.nodes[*at].lose_logs());
+        world.cut.clear();
+        world.run_ms(8_000);
+        assert!(!(0..3).any(|at| world.nodes[at].has_broker()), "seed {seed}");
+        let names: Vec<_> = lost.iter().map(|at| world.nodes[*at].name.clone()).collect();
+        let names = format!("gone from the logs of {} (damaged", names.join(" and "));
+        for at in 0..3 {
+            let why = world.nodes[at].process.as_ref().unwrap().cluster.status().why;
+            assert!(why.as_ref().is_some_and(|it| it.contains(&names)), "seed {seed}: {why:?}");
+        }
+        let told =
+            world.told.iter().filter(|it| it.contains("no node can lead: ") && it.contains(&names));
+        assert_eq!(told.count(), 3, "seed {seed}: each says it once: {:?}", world.told);
+        world.end(lost[0], true, 10);
+        world.nodes[lost[0]].restore(true);
+        assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
+        all_confirm(&mut world, seed);
+    }
+}
+
 #[test]
 fn a_copy_takes_nothing_away() {
     (0..12).for_each(|seed| leads_with_copies(seed, Plants::default()));

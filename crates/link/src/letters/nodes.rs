@@ -184,6 +184,8 @@ pub struct NodeNumbers {
     pub relayed: u64,
     /// 1 if a write has been under way for seconds, one more for each second since that was so; 0 if it never was.
     pub disk_hung_s: u64,
+    /// Groups in whose logs it lacks what it once acknowledged.
+    pub lacking: u64,
 }
 
 impl NodeNumbers {
@@ -475,7 +477,7 @@ structures! {
 counts! {
     NodeNumbers {
         uptime_ms, os_pid, mem_used, mem_limit, mem_alarm, disk_free, disk_free_limit, disk_free_alarm, fd_used, fd_total,
-        sockets_used, processors, run_queue, relayed, disk_hung_s
+        sockets_used, processors, run_queue, relayed, disk_hung_s, lacking
     } and {}
 }
 

@@ -44,6 +44,8 @@ pub enum RecordLetter {
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
     wanted: BTreeMap<Offset, Wanted>,
+    /// Records that came from a member, and that the lent log has not looked at.
+    given: BTreeMap<Offset, (MemberId, Wanted)>,
     reading: Vec<(MemberId, Offset)>,
     /// Records that were had from others.
     repaired: u64,
@@ -130,15 +132,32 @@ impl<D: Disk> Member<D> {
         }
     }
 
+    /// The lent log has looked at what others gave. What is another record is asked of the next one.
+    pub(super) fn have_taken(&mut self, taken: Vec<(Offset, bool)>) {
+        for (at, is_it) in taken {
+            let Some((from, wanted)) = self.repairs.given.remove(&at) else { continue };
+            if is_it {
+                self.actions.told.push(format!(
+                    "the record at {at} is damaged on this node's disk: it is had from member {from}, and is being repaired"
+                ));
+                continue;
+            }
+            self.actions.told.push(format!(
+                "member {from} has another record at {at} than the one that is damaged here"
+            ));
+            self.repairs.wanted.insert(at, wanted);
+            self.repairs.refused(at, from);
+            self.ask_another(at);
+        }
+    }
+
     fn answer(&mut self, to: MemberId, at: Offset, bytes: Option<Bytes>) {
         self.actions.records.push((to, RecordLetter::Found { at, bytes }));
     }
 
     fn has_record(&mut self, from: MemberId, at: Offset, bytes: Bytes) {
-        self.repairs.wanted.remove(&at);
-        self.actions.told.push(format!(
-            "the record at {at} is damaged on this node's disk: it is had from member {from}, and is being repaired"
-        ));
+        let wanted = self.repairs.wanted.remove(&at).unwrap_or_default();
+        self.repairs.given.insert(at, (from, wanted));
         self.give_record(at, Some(bytes));
     }
 
