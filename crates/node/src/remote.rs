@@ -15,7 +15,7 @@ pub mod shards;
 use leveret_broker::message::NodeId;
 
 pub use held::HeldTurns;
-pub use sessions::{HeardOf, RemoteNode, RemoteSessions};
+pub use sessions::{HeardOf, NodeHeard, RemoteNode, RemoteSessions};
 pub use shards::{Heard, RemoteShards};
 
 /// Numbers of nodes of sessions: of 24 bits, but for 0, which no node has, and 1, which is that of the broker's own sessions.

@@ -358,9 +358,14 @@ impl StreamSender {
 
     /// The next letter of a stream that is to be sent, if there is one.
     pub fn next(&mut self, class: StreamClass) -> Option<Numbered> {
+        self.next_up_to(class, u64::MAX)
+    }
+
+    /// The same, if its number is not above `last`.
+    fn next_up_to(&mut self, class: StreamClass, last: u64) -> Option<Numbered> {
         let stream = self.stream(class);
         let window = self.window(class);
-        while window.cursor < window.end() {
+        while window.cursor < window.end() && window.cursor <= last {
             let (number, kept_from) = (window.cursor, window.first);
             window.cursor += 1;
             let has_below = window.has_below;
@@ -534,6 +539,27 @@ impl StreamSender {
             return None;
         }
         self.commands.pop_front().map(|(_, letter)| letter)
+    }
+
+    /// The next letter of any kind, for a link that keeps all in order: none overtakes a letter without a number that was written
+    /// before it. Of the two streams `first` has its letter first, if both have one.
+    pub fn next_in_order(&mut self, first: StreamClass) -> Option<ToShard> {
+        let last = self.commands.front().map_or([u64::MAX; 2], |(behind, _)| *behind);
+        let mut classes = [(CLASSES[0], last[0]), (CLASSES[1], last[1])];
+        if first == CLASSES[1] {
+            classes.reverse();
+        }
+        for (class, last) in classes {
+            if let Some(numbered) = self.next_up_to(class, last) {
+                return Some(ToShard::Numbered(Box::new(numbered)));
+            }
+        }
+        self.next_command(self.sent())
+    }
+
+    /// Whether [`next_in_order`](Self::next_in_order) may have something.
+    pub fn has_next_in_order(&self) -> bool {
+        !self.commands.is_empty() || CLASSES.iter().any(|&class| self.has_next(class))
     }
 
     /// Letters without a number that are to be sent.

@@ -32,6 +32,8 @@ pub(crate) struct State {
     pub(crate) agreed: Option<Moment>,
     /// They have what the disk has finished.
     pub(crate) agrees: bool,
+    /// What others do not have is not to be read: as of a log that several nodes have.
+    pub(crate) reads_agreed: bool,
     /// At the disk.
     running: Option<Batch>,
     /// What a crash leaves.
@@ -40,6 +42,8 @@ pub(crate) struct State {
     /// Asked for, and not brought yet.
     pub(crate) fetching: Vec<u64>,
     fetched: Vec<u64>,
+    /// Asked for, and not to be read yet.
+    withheld: BTreeSet<Offset>,
     failure: Option<SyncError>,
     /// What is to be written from now on is not, and nothing after it.
     pub(crate) fails: bool,
@@ -157,6 +161,15 @@ impl State {
         self.disk.retain(|_, stored| !is_lost(&stored.bytes));
     }
 
+    fn readable(&self) -> Offset {
+        let agreed = self.agreed.filter(|_| self.reads_agreed);
+        Offset::new(agreed.map_or(self.end, |moment| moment.end.get()))
+    }
+
+    fn withholds(&self, at: Offset) -> bool {
+        at >= self.readable() && at.get() < self.end
+    }
+
     /// What the next batch has of records.
     fn to_write(&self) -> impl Iterator<Item = (&u64, &Stored)> {
         let open = self.open.iter().filter(|at| self.unsafe_yet.contains(at));
@@ -243,7 +256,7 @@ impl Log for HandLog {
     }
 
     fn readable(&self) -> Offset {
-        self.end()
+        self.0.borrow().readable()
     }
 
     fn durable(&self) -> Offset {
@@ -259,6 +272,9 @@ impl Log for HandLog {
         if state.damaged.contains(&at.get()) {
             return Err(ReadError::Damaged { at, file: FileName::default(), position: 0 });
         }
+        if state.withholds(at) {
+            return Err(ReadError::NotReadable { at, readable: state.readable() });
+        }
         if state.cold.contains(&at.get()) {
             return Err(ReadError::Cold { at });
         }
@@ -267,7 +283,16 @@ impl Log for HandLog {
     }
 
     fn fetch(&mut self, soon: &[Offset]) {
-        self.hand().fetching.extend(soon.iter().map(|at| at.get()));
+        let state = &mut *self.hand();
+        let (withheld, soon): (Vec<Offset>, Vec<Offset>) =
+            soon.iter().partition(|at| state.withholds(**at));
+        state.withheld.extend(withheld);
+        state.fetching.extend(soon.iter().map(|at| at.get()));
+    }
+
+    fn is_asked(&self, at: Offset) -> bool {
+        let state = self.0.borrow();
+        state.withholds(at) || state.fetching.contains(&at.get())
     }
 
     fn fetch_ahead(&mut self, soon: &[Offset]) {
@@ -275,8 +300,13 @@ impl Log for HandLog {
     }
 
     fn each_fetched(&mut self, each: &mut dyn FnMut(Offset)) {
-        let fetched = std::mem::take(&mut self.hand().fetched);
-        fetched.into_iter().for_each(|at| each(Offset::new(at)));
+        let mut state = self.hand();
+        let fetched = std::mem::take(&mut state.fetched);
+        let readable = state.readable();
+        let later = state.withheld.split_off(&readable);
+        let readable = std::mem::replace(&mut state.withheld, later);
+        drop(state);
+        fetched.into_iter().map(Offset::new).chain(readable).for_each(each);
     }
 
     fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {

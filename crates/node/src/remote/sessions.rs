@@ -10,8 +10,8 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::command::{CommandStream, NumberedCommand};
 use leveret_broker::message::{
-    Claim, ConnectionId, Delivery, FromLeader, NamesBatch, NodeId, Outbox, Reply, SessionsHello,
-    Settle, Settlement, ToLeader, ToMeta, ToSession, ToShard,
+    Claim, ConnectionId, Delivery, FromLeader, NamesBatch, NodeId, Outbox, Reply, ReplyTo,
+    SessionsHello, Settle, Settlement, ToLeader, ToMeta, ToSession, ToShard,
 };
 use leveret_broker::stream::{Numbered, StreamClass, StreamId};
 use leveret_queue::{Offset, UnackedId};
@@ -57,6 +57,8 @@ pub struct RemoteNode {
     /// What they were given, and did not settle.
     held: HashMap<(QueueId, Offset), Holding, FixedState>,
     line: VecDeque<FromLeader>,
+    /// Who has asked one of its sessions something, and has no answer.
+    asked: BTreeMap<ConnectionId, ReplyTo>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +86,7 @@ impl RemoteNode {
             open: BTreeSet::new(),
             held: HashMap::default(),
             line: VecDeque::new(),
+            asked: BTreeMap::new(),
         };
         connections.iter().try_for_each(|id| node.is_own(*id))?;
         Ok(Self { open: connections.iter().copied().collect(), ..node })
@@ -92,6 +95,11 @@ impl RemoteNode {
     /// Its number.
     pub fn node(&self) -> NodeId {
         self.node
+    }
+
+    /// The Raft id of its data directory.
+    pub fn raft_id(&self) -> u64 {
+        self.raft_id
     }
 
     /// Whether it said that it has sessions of an earlier leader.
@@ -145,8 +153,10 @@ impl RemoteNode {
             }
             ToLeader::Session(id, letter) => {
                 match &letter {
-                    ToSession::DirectReply { .. }
-                    | ToSession::Reply { reply: Reply::Done | Reply::Gone, .. } => {}
+                    ToSession::DirectReply { .. } => {}
+                    ToSession::Reply { reply: Reply::Done | Reply::Gone, .. } => {
+                        self.asked.remove(&id);
+                    }
                     ToSession::DirectReplyAsked { reply, .. } => self.is_own(reply.connection)?,
                     other => return Err(format!("no session tells another one: {other:?}")),
                 }
@@ -258,9 +268,33 @@ impl RemoteNode {
                 _,
                 ToSession::Reply { reply: Reply::Got { delivery, .. }, .. },
             ) => self.given(*id, delivery),
+            FromLeader::Session(_, _, ToSession::DirectReplyAsked { reply, .. }) => {
+                self.asked.insert(reply.connection, *reply);
+            }
             _ => {}
         }
         self.line.push_back(letter);
+    }
+
+    /// Leaves a batch of names for the node, in parts; `is_whole`: these are all that there are.
+    pub fn tell_names(&mut self, number: u64, is_whole: bool, changes: Vec<Change>) {
+        let mut changes = changes.into_iter().peekable();
+        loop {
+            let (mut part, mut bytes) = (Vec::new(), 0);
+            while part.len() < PART_CHANGES
+                && bytes < PART_BYTES
+                && let Some(change) = changes.next()
+            {
+                bytes += change.record.as_ref().map_or(0, |record| record.len());
+                part.push(change);
+            }
+            let goes_on = changes.peek().is_some();
+            let batch = NamesBatch { number, is_whole, goes_on, changes: part };
+            self.tell(FromLeader::Names(batch));
+            if !goes_on {
+                return;
+            }
+        }
     }
 
     fn given(&mut self, by: ConnectionId, delivery: &Delivery) {
@@ -315,6 +349,7 @@ impl RemoteNode {
             let settlements = run.iter().map(settle).collect();
             out.shard(*home, ToShard::Settle { from: *by, settlements });
         }
+        self.asked.into_values().for_each(|reply| out.reply(reply, Reply::Gone));
         let ends = self.open.into_iter();
         out.meta.extend(ends.map(|connection| ToMeta::Disconnected { connection, reply: None }));
     }
@@ -395,7 +430,7 @@ impl RemoteSessions {
     pub fn names(&mut self, node: NodeId, all: Vec<Change>) {
         let number = self.turns.number();
         if let Some(node) = self.nodes.get_mut(&node) {
-            tell_batch(node, number, true, all);
+            node.tell_names(number, true, all);
         }
     }
 
@@ -404,7 +439,7 @@ impl RemoteSessions {
         for batch in batches {
             let number = self.turns.changed();
             for node in self.nodes.values_mut() {
-                tell_batch(node, number, false, batch.clone());
+                node.tell_names(number, false, batch.clone());
             }
         }
     }
@@ -474,23 +509,5 @@ impl RemoteSessions {
     }
 }
 
-/// Tells a node a batch of changes, in parts.
-fn tell_batch(node: &mut RemoteNode, number: u64, is_whole: bool, changes: Vec<Change>) {
-    let mut changes = changes.into_iter().peekable();
-    loop {
-        let (mut part, mut bytes) = (Vec::new(), 0);
-        while part.len() < PART_CHANGES
-            && bytes < PART_BYTES
-            && let Some(change) = changes.next()
-        {
-            bytes += change.record.as_ref().map_or(0, |record| record.len());
-            part.push(change);
-        }
-        let goes_on = changes.peek().is_some();
-        let batch = NamesBatch { number, is_whole, goes_on, changes: part };
-        node.tell(FromLeader::Names(batch));
-        if !goes_on {
-            return;
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

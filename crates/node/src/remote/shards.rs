@@ -88,8 +88,8 @@ struct Group {
     sender: StreamSender,
     /// Of its shard, as far as is known.
     term: u64,
-    /// Which of its streams is first to have a letter next time.
-    turn: usize,
+    /// Which of its streams has the next letter, if both have one.
+    first: StreamClass,
 }
 
 /// A question to a session of another node.
@@ -154,7 +154,11 @@ impl RemoteShards {
     /// Of a member's process at its `start`; `homes` are the cluster's. So much is kept of each stream.
     pub fn new(raft_id: u64, start: u32, homes: Homes, max: KeptMax) -> Self {
         let (node, groups) = (node_of(raft_id), homes.groups() as usize);
-        let group = || Group { sender: StreamSender::new(node, start, max), term: 0, turn: 0 };
+        let group = || Group {
+            sender: StreamSender::new(node, start, max),
+            term: 0,
+            first: StreamClass::Bodies,
+        };
         Self {
             raft_id,
             node,
@@ -257,11 +261,15 @@ impl RemoteShards {
     /// A letter of a session of this node to one of another node. It may be lost with the connection; a question is asked again.
     pub fn to_session(&mut self, id: ConnectionId, letter: ToSession) {
         if let ToSession::DirectReplyAsked { reply, channel, token } = letter {
-            self.questions.insert(reply.connection, Question { to: id, reply, channel, token });
+            let question = Question { to: id, reply, channel, token };
+            self.questions.insert(reply.connection, question);
+            // All are asked when a leader begins.
+            if self.stage == Stage::Begun {
+                self.line.push_back(question.letter());
+            }
+            return;
         }
-        if self.stage == Stage::Begun {
-            self.line.push_back(ToLeader::Session(id, letter));
-        }
+        self.say(ToLeader::Session(id, letter));
     }
 
     /// There is a new connection to a node that leads: what was to go over the one before is gone.
@@ -296,9 +304,6 @@ impl RemoteShards {
             FromLeader::Begins(terms) => {
                 self.begins(&terms, out)?;
                 return Ok(Heard::Done);
-            }
-            letter if self.stage != Stage::Begun => {
-                return Err(format!("a letter comes before the beginning: {letter:?}"));
             }
             FromLeader::Alarm(alarm) => return Ok(Heard::Alarm(alarm)),
             FromLeader::Session(id, group, letter) => self.tell(id, group, letter, out)?,
@@ -480,10 +485,7 @@ impl RemoteShards {
             Stage::Begun => {
                 let has_some = |index: &usize| match self.groups.get(*index) {
                     None => self.commands.has_next(),
-                    Some(Group { sender, .. }) => {
-                        sender.has_command(sender.sent())
-                            || CLASSES.iter().any(|class| sender.has_next(*class))
-                    }
+                    Some(Group { sender, .. }) => sender.has_next_in_order(),
                 };
                 !self.line.is_empty() || self.has_end() || self.busy.iter().any(has_some)
             }
@@ -496,23 +498,19 @@ impl RemoteShards {
     }
 
     fn next_of(&mut self, index: usize) -> Option<ToLeader> {
-        let Some(Group { sender, turn, .. }) = self.groups.get_mut(index) else {
+        let Some(Group { sender, first, .. }) = self.groups.get_mut(index) else {
             let command = self.commands.send_next()?;
             return Some(ToLeader::Meta(ToMeta::Numbered(Box::new(command))));
         };
-        let group = self.homes.group_at(index);
-        if let Some(letter) = sender.next_command(sender.sent()) {
-            return Some(ToLeader::Shard(group, letter));
-        }
-        for _ in 0..CLASSES.len() {
-            *turn = (*turn + 1) % CLASSES.len();
-            if let Some(numbered) = sender.next(CLASSES[*turn]) {
-                return Some(ToLeader::Shard(group, ToShard::Numbered(Box::new(numbered))));
-            }
-        }
-        // It was behind numbers that the shard has.
-        let letter = sender.next_command(sender.sent())?;
-        Some(ToLeader::Shard(group, letter))
+        let first = std::mem::replace(
+            first,
+            match *first {
+                StreamClass::Bodies => StreamClass::Acks,
+                StreamClass::Acks => StreamClass::Bodies,
+            },
+        );
+        let letter = sender.next_in_order(first)?;
+        Some(ToLeader::Shard(self.homes.group_at(index), letter))
     }
 
     fn hello(&self) -> SessionsHello {
@@ -546,8 +544,6 @@ impl RemoteShards {
     }
 }
 
-const CLASSES: [StreamClass; 2] = [StreamClass::Bodies, StreamClass::Acks];
-
 /// Who wants what is not to be had from a node of sessions is told so.
 fn refuse(reply: ReplyTo, out: &mut Outbox) {
     let text = "a node of sessions does not ask that of the node that leads".to_owned();
@@ -565,3 +561,6 @@ fn refuse_shard(letter: ToShard, out: &mut Outbox) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+use leveret_broker::message::{ConsumerSlot, Publish};
+use leveret_broker::stream::{StreamEvent, StreamNews};
+
+use super::*;
+
+const HOMES: Homes = Homes::among(2);
+const GROUP: GroupId = GroupId::new(1);
+
+fn hello(raft_id: u64, start: u32, attaches: bool) -> SessionsHello {
+    let connections = vec![node_of(raft_id).connection(1)];
+    SessionsHello { raft_id, start, attaches, connections }
+}
+
+fn numbered(start: u32, class: StreamClass, letter: ToShard) -> ToLeader {
+    let stream = StreamId { node: node_of(5), start, class };
+    let numbered = Numbered { stream, number: 1, kept_from: 1, letter };
+    ToLeader::Shard(GROUP, ToShard::Numbered(Box::new(numbered)))
+}
+
+fn settle(from: ConnectionId, offsets: &[u64]) -> ToShard {
+    let settlements = offsets.iter().map(|&offset| Settlement {
+        queue: QueueId::new(0),
+        unacked: UnackedId::new(0),
+        offset: Offset::new(offset),
+        how: Settle::Ack,
+    });
+    ToShard::Settle { from, settlements: settlements.collect() }
+}
+
+fn delivery(offset: u64) -> Delivery {
+    Delivery {
+        slot: ConsumerSlot(0),
+        queue: QueueId::new(0),
+        home: GROUP,
+        unacked: Some(UnackedId::new(9)),
+        offset: Offset::new(offset),
+        redelivered: false,
+        delivery_count: 0,
+        record: Default::default(),
+    }
+}
+
+#[test]
+fn letters_that_are_not_its_own_are_refused() {
+    let mut node = RemoteNode::new(&hello(5, 2, false), HOMES).expect("a node");
+    let (own, other) = (node_of(5).connection(1), NodeId::ALONE.connection(1));
+    let (bodies, acks) = (StreamClass::Bodies, StreamClass::Acks);
+    let publish = |from| ToShard::Publish { from, messages: Vec::<Publish>::new() };
+    let cancel = |connection| ToShard::Cancel {
+        user: "".into(),
+        reply: None,
+        connection,
+        queue: QueueId::new(0),
+        slot: ConsumerSlot(0),
+    };
+    let command = |node: NodeId, start, connection| {
+        let stream = CommandStream { node, start };
+        let command = Some(ToMeta::Disconnected { connection, reply: None });
+        let numbered = NumberedCommand { stream, term: 1, number: 1, kept_from: 1, command };
+        ToLeader::Meta(ToMeta::Numbered(Box::new(numbered)))
+    };
+    let asks = |connection| {
+        let reply = ReplyTo { connection, channel: 1 };
+        ToLeader::Session(other, ToSession::DirectReplyAsked { reply, channel: 1, token: 1 })
+    };
+    let rows = [
+        (true, ToLeader::Opened(own)),
+        (false, ToLeader::Opened(other)),
+        (false, ToLeader::Opened(node_of(5).connection(0))),
+        (false, ToLeader::Ended(other)),
+        (false, ToLeader::Hello(hello(5, 2, false))),
+        (true, numbered(2, bodies, publish(own))),
+        (false, numbered(2, bodies, publish(other))),
+        (false, numbered(1, bodies, publish(own))),
+        (false, numbered(2, acks, publish(own))),
+        (true, numbered(2, acks, settle(own, &[1]))),
+        (false, numbered(2, acks, settle(other, &[1]))),
+        (false, numbered(2, acks, cancel(own))),
+        (true, ToLeader::Shard(GROUP, cancel(own))),
+        (false, ToLeader::Shard(GROUP, cancel(other))),
+        (false, ToLeader::Shard(GroupId::new(2), cancel(own))),
+        (false, ToLeader::Shard(GROUP, publish(own))),
+        (false, ToLeader::Shard(GROUP, ToShard::LogWoke)),
+        (true, command(node_of(5), 2, own)),
+        (false, command(node_of(5), 2, other)),
+        (false, command(node_of(5), 1, own)),
+        (false, command(NodeId::ALONE, 2, own)),
+        (false, ToLeader::Meta(ToMeta::Continue)),
+        (true, asks(own)),
+        (false, asks(other)),
+        (false, ToLeader::Session(other, ToSession::Stopped)),
+    ];
+    for (is_right, letter) in rows {
+        let text = format!("{letter:?}");
+        let mut out = Outbox::default();
+        let heard = node.hear(letter, &mut out);
+        assert_eq!(heard.is_ok(), is_right, "{text}");
+        assert!(is_right || out.is_empty(), "{text} is done all the same");
+    }
+}
+
+#[test]
+fn who_comes_too_late_or_twice_is_refused() {
+    let mut sessions = RemoteSessions::new(HOMES);
+    let node = sessions.hello(&hello(5, 2, true), false).expect("it is in time");
+    assert_eq!(sessions.attaching(), [node]);
+    assert!(sessions.hello(&hello(5, 3, false), false).is_err(), "it is here");
+    assert!(sessions.hello(&hello(5 + (1 << 24) - 2, 0, false), false).is_err(), "its number is");
+    assert!(sessions.hello(&hello(6, 0, true), true).is_err(), "nobody waited");
+    assert!(sessions.hello(&hello(6, 0, false), true).is_ok(), "nothing was to be waited for");
+    let of_another = SessionsHello { raft_id: 8, ..hello(5, 2, false) };
+    assert!(sessions.hello(&of_another, false).is_err(), "it has sessions of another node");
+    let stream = |start| StreamId { node, start, class: StreamClass::Acks };
+    assert!(sessions.numbers(stream(2)) && !sessions.numbers(stream(1)));
+    let mut out = Outbox::default();
+    sessions.gone(node, &mut out);
+    assert!(sessions.attaching().is_empty() && !sessions.numbers(stream(2)));
+}
+
+/// What its sessions have not settled goes back, behind the ends of all their consumers.
+#[test]
+fn what_a_node_leaves_goes_back() {
+    let mut node = RemoteNode::new(&hello(5, 2, false), HOMES).expect("a node");
+    let (one, two) = (node_of(5).connection(1), node_of(5).connection(2));
+    let mut out = Outbox::default();
+    node.hear(ToLeader::Opened(two), &mut out).expect("its own");
+    let given = |id, offsets: &[u64]| {
+        let deliveries = offsets.iter().map(|offset| delivery(*offset)).collect();
+        FromLeader::Session(id, Some(GROUP), ToSession::Deliver(deliveries))
+    };
+    node.tell(given(one, &[1, 2, 3]));
+    node.tell(given(two, &[4]));
+    let got = Reply::Got { delivery: delivery(5), remaining: 0 };
+    let reply = ToSession::Reply { channel: 1, reply: got };
+    node.tell(FromLeader::Session(two, Some(GROUP), reply));
+    node.hear(numbered(2, StreamClass::Acks, settle(one, &[2, 3])), &mut out).expect("its own");
+    let reply = ReplyTo { connection: NodeId::ALONE.connection(7), channel: 3 };
+    let asked = ToSession::DirectReplyAsked { reply, channel: 1, token: 1 };
+    node.tell(FromLeader::Session(one, None, asked));
+    assert_eq!(node.held(), 3);
+
+    let mut out = Outbox::default();
+    node.gone(&mut out);
+    let words = out.shards.iter().map(|(group, letter)| match letter {
+        ToShard::Disconnected { connection, .. } => {
+            format!("{} {}", group.get(), connection.number())
+        }
+        ToShard::Settle { from, settlements } => {
+            let offsets: Vec<u64> = settlements.iter().map(|it| it.offset.get()).collect();
+            format!("{} {} {offsets:?}", group.get(), from.number())
+        }
+        other => panic!("{other:?}"),
+    });
+    let words: Vec<String> = words.collect();
+    assert_eq!(words, ["0 1", "1 1", "0 2", "1 2", "1 1 [1]", "1 2 [4, 5]"]);
+    assert_eq!(out.meta.len(), 2);
+    let answer = out.sessions.pop();
+    assert!(matches!(
+        answer,
+        Some((id, ToSession::Reply { channel: 3, reply: Reply::Gone })) if id == reply.connection
+    ));
+}
+
+#[test]
+fn names_are_told_to_all_in_parts() {
+    let mut sessions = RemoteSessions::new(HOMES);
+    let node = sessions.hello(&hello(5, 2, false), false).expect("a node");
+    let key = leveret_topology::EntityKey::Ids;
+    let change = Change { key, is_stored: true, record: Some(vec![0; 1 << 10].into()) };
+    sessions.names(node, vec![change.clone(); 300]);
+    sessions.change([vec![change]]);
+    let told: Vec<_> = std::iter::from_fn(|| sessions.send_next(node)).collect();
+    let parts = told.iter().map(|letter| match letter {
+        FromLeader::Names(it) => (it.number, it.is_whole, it.goes_on, it.changes.len()),
+        other => panic!("{other:?}"),
+    });
+    let parts: Vec<_> = parts.collect();
+    let want = [(1, true, true, 128), (1, true, true, 128), (1, true, false, 44)];
+    assert_eq!((&parts[..3], &parts[3..]), (&want[..], &[(2, false, false, 1)][..]));
+    let news = StreamNews {
+        stream: StreamId { node, start: 2, class: StreamClass::Acks },
+        term: 1,
+        what: StreamEvent::Agreed(1),
+    };
+    assert!(sessions.tell(node, FromLeader::News(GROUP, news)).is_ok());
+    assert!(sessions.tell(NodeId::ALONE, FromLeader::Beat).is_err());
+}

@@ -1,0 +1,371 @@
+//! A session on a node, and its client.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use leveret_amqp::content::Properties;
+use leveret_amqp::frame::{Decoder, Event};
+use leveret_amqp::method::{Encode, Method, basic, channel, confirm, connection};
+use leveret_amqp::outbuf::OutBuf;
+use leveret_amqp::table::RawTable;
+use leveret_broker::message::{ConnectionId, Outbox, ToSession};
+use leveret_node::connection::{self as driven, Read, ReadHalf, WriteHalf, Written};
+use leveret_queue::Time;
+use leveret_session::{Context, Peer, Session, Settings};
+use leveret_topology::Topology;
+
+/// What a client waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// To be let in.
+    In,
+    Consume(usize),
+    Cancel(usize),
+    Qos,
+    Get,
+    DeclareExchange,
+    DeleteExchange,
+    DeclareQueue,
+    DeleteQueue,
+    /// Whether somebody waits for direct replies.
+    Asks,
+    Nothing,
+}
+
+/// What a client read.
+#[derive(Debug)]
+pub(crate) enum Seen {
+    In,
+    Confirmed(u64),
+    Given {
+        tag: u64,
+        redelivered: bool,
+        body: Vec<u8>,
+        reply_to: Option<String>,
+        is_direct: bool,
+    },
+    Answer(&'static str),
+    /// Its channel: it is to leave.
+    Closed,
+}
+
+pub(crate) struct Client {
+    pub(crate) id: ConnectionId,
+    session: Session,
+    pub(crate) inbox: Vec<ToSession>,
+    input: Bytes,
+    /// Sent by the client and not read.
+    pub(crate) sent: Vec<u8>,
+    out: OutBuf,
+    /// Written by the session and not read.
+    got: Vec<u8>,
+    decoder: Decoder,
+    pub(crate) is_gone: bool,
+    pub(crate) waits: Waits,
+    next_confirm: u64,
+    /// The messages that are not confirmed, by number of the confirm.
+    pub(crate) unconfirmed: BTreeMap<u64, u64>,
+    /// The messages that it has, by tag.
+    pub(crate) held: BTreeMap<u64, u64>,
+    /// Queues that it consumes from.
+    pub(crate) consumes: Vec<usize>,
+    pub(crate) has_exchange: bool,
+    pub(crate) has_queue: bool,
+    /// A delivery whose body is to come.
+    coming: Option<Seen>,
+}
+
+struct Socket<'a> {
+    sent: &'a mut Vec<u8>,
+    got: &'a mut Vec<u8>,
+}
+
+impl ReadHalf for Socket<'_> {
+    fn may_have_bytes(&self) -> bool {
+        !self.sent.is_empty()
+    }
+
+    fn read(&mut self, _: &mut Session, input: &mut Bytes, _: &mut Context<'_>) -> Read {
+        let mut bytes = input.to_vec();
+        bytes.append(self.sent);
+        *input = bytes.into();
+        Read::Some
+    }
+
+    fn goes_on(&mut self, _: &mut Session, _: &Context<'_>) -> bool {
+        false
+    }
+}
+
+impl WriteHalf for Socket<'_> {
+    fn write(&mut self, out: &mut OutBuf) -> io::Result<()> {
+        self.got.extend(out.take_rest());
+        Ok(())
+    }
+}
+
+impl Client {
+    pub(crate) fn new(id: ConnectionId, settings: &Arc<Settings>, now: Time) -> Self {
+        let (address, local) = ("127.0.0.1:40000".to_owned(), ([127, 0, 0, 1], 5672).into());
+        let peer = Peer { address, local, is_loopback: true, tls: None };
+        Self {
+            id,
+            session: Session::new(id, Arc::clone(settings), peer, id.bits(), now),
+            inbox: Vec::new(),
+            input: Bytes::new(),
+            sent: b"AMQP\x00\x00\x09\x01".to_vec(),
+            out: OutBuf::new(),
+            got: Vec::new(),
+            decoder: Decoder::new(0),
+            is_gone: false,
+            waits: Waits::In,
+            next_confirm: 1,
+            unconfirmed: BTreeMap::new(),
+            held: BTreeMap::new(),
+            consumes: Vec::new(),
+            has_exchange: false,
+            has_queue: false,
+            coming: None,
+        }
+    }
+
+    pub(crate) fn say(&mut self, number: u16, method: &impl Encode) {
+        let mut out = OutBuf::new();
+        out.put_method(number, method);
+        self.sent.extend(out.take_rest());
+    }
+
+    pub(crate) fn is_free(&self) -> bool {
+        self.waits == Waits::Nothing && !self.is_gone
+    }
+
+    /// Publishes through the default exchange. With `message` it is one of those that are counted.
+    pub(crate) fn publish(&mut self, key: &str, body: u64, reply_to: Option<&str>, counts: bool) {
+        let properties = Properties {
+            delivery_mode: Some(2),
+            reply_to: reply_to.map(str::to_owned),
+            ..Default::default()
+        };
+        let mut raw = Vec::new();
+        properties.encode(&mut raw);
+        let mut out = OutBuf::new();
+        out.put_method(1, &basic::Publish { routing_key: key, ..Default::default() });
+        out.put_header(1, 60, 8, &raw);
+        out.put_body(1, &Bytes::copy_from_slice(&body.to_le_bytes()), 131_072);
+        self.sent.extend(out.take_rest());
+        let number = self.next_confirm;
+        self.next_confirm += 1;
+        self.unconfirmed.insert(number, if counts { body } else { u64::MAX });
+    }
+
+    /// A turn of the session: letters, a read and a write. `letters` of them are there.
+    pub(crate) fn turn(
+        &mut self,
+        letters: usize,
+        topology: &Topology,
+        now: Time,
+        outbox: &mut Outbox,
+    ) {
+        let taken: Vec<ToSession> = self.inbox.drain(..letters).collect();
+        if self.is_gone {
+            return driven::undelivered(self.id, taken.into_iter(), outbox);
+        }
+        let Self { session, input, sent, got, out, .. } = self;
+        let mut cx = Context { topology, now, now_us: now.ms() * 1000, wall: now, out, outbox };
+        taken.into_iter().for_each(|letter| session.receive(letter, &mut cx));
+        if session.next_timeout().is_some_and(|at| at <= now) {
+            session.timeout(&mut cx);
+        }
+        let mut socket = Socket { sent, got };
+        if !driven::read(session, input, &mut socket, &mut cx) {
+            self.is_gone = true;
+            return;
+        }
+        let mut none = OutBuf::new();
+        let mut cx =
+            Context { topology, now, now_us: now.ms() * 1000, wall: now, out: &mut none, outbox };
+        if let Written::Over { .. } = driven::write(session, &mut socket, out, &mut cx) {
+            self.is_gone = true;
+        }
+    }
+
+    /// The socket is gone.
+    pub(crate) fn leaves(&mut self, topology: &Topology, now: Time, outbox: &mut Outbox) {
+        let out = &mut self.out;
+        let mut cx = Context { topology, now, now_us: now.ms() * 1000, wall: now, out, outbox };
+        self.session.disconnected(&mut cx);
+        self.is_gone = true;
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "{} gone={} waits={:?} unconfirmed={:?} held={:?} wants_input={} sent={} consumes={:?}",
+            self.id,
+            self.is_gone,
+            self.waits,
+            self.unconfirmed,
+            self.held,
+            self.session.wants_input(),
+            self.sent.len(),
+            self.consumes,
+        )
+    }
+
+    /// The client reads all that is there.
+    pub(crate) fn read(&mut self) -> Vec<Seen> {
+        let bytes = std::mem::take(&mut self.got);
+        let (mut at, mut seen) = (0, Vec::new());
+        loop {
+            let mut decoder = std::mem::replace(&mut self.decoder, Decoder::new(0));
+            let next = decoder.next(&bytes[at..]).expect("frames");
+            let Some((event, used)) = next else {
+                self.decoder = decoder;
+                break;
+            };
+            at += used;
+            match event {
+                Event::Method { payload, .. } => {
+                    let method = Method::decode(payload).expect("a method");
+                    self.method(&method, &mut seen);
+                }
+                Event::Header { payload, .. } => {
+                    let header =
+                        leveret_amqp::content::ContentHeader::decode(payload).expect("a header");
+                    let properties = header.properties.to_owned().expect("properties");
+                    if let Some(Seen::Given { reply_to, .. }) = &mut self.coming {
+                        *reply_to = properties.reply_to.clone();
+                    }
+                }
+                Event::Body { part, .. } => {
+                    let Some(Seen::Given { body, .. }) = &mut self.coming else {
+                        panic!("a body of nothing");
+                    };
+                    body.extend_from_slice(part);
+                    if body.len() == 8 {
+                        seen.extend(self.coming.take());
+                    }
+                }
+                Event::Heartbeat => {}
+            }
+            self.decoder = decoder;
+        }
+        self.got = bytes[at..].to_vec();
+        seen
+    }
+
+    fn answered(&mut self, waits: &[Waits], name: &'static str, seen: &mut Vec<Seen>) {
+        assert!(waits.contains(&self.waits), "{name}, and it waits for {:?}", self.waits);
+        seen.push(Seen::Answer(name));
+    }
+
+    fn method(&mut self, method: &Method<'_>, seen: &mut Vec<Seen>) {
+        let given = |tag, redelivered, is_direct| {
+            Some(Seen::Given { tag, redelivered, body: Vec::new(), reply_to: None, is_direct })
+        };
+        match method {
+            Method::ConnectionStart(_) => {
+                let empty = leveret_amqp::table::Table::default().to_bytes();
+                self.say(
+                    0,
+                    &connection::StartOk {
+                        client_properties: RawTable::unchecked(&empty),
+                        mechanism: "PLAIN",
+                        response: b"\0guest\0guest",
+                        locale: "en_US",
+                    },
+                );
+            }
+            Method::ConnectionTune(_) => {
+                self.say(
+                    0,
+                    &connection::TuneOk { channel_max: 2047, frame_max: 131_072, heartbeat: 0 },
+                );
+                self.say(
+                    0,
+                    &connection::Open { virtual_host: "/", capabilities: "", insist: false },
+                );
+            }
+            Method::ConnectionOpenOk(_) => {
+                self.say(1, &channel::Open { out_of_band: "" });
+                self.say(1, &confirm::Select { no_wait: false });
+            }
+            Method::ChannelOpenOk(_) => {}
+            Method::ConfirmSelectOk(_) => {
+                assert_eq!(self.waits, Waits::In);
+                self.waits = Waits::Nothing;
+                seen.push(Seen::In);
+            }
+            Method::BasicAck(ack) => {
+                let first = match ack.multiple {
+                    true => self.unconfirmed.first_key_value().map_or(0, |(first, _)| *first),
+                    false => ack.delivery_tag,
+                };
+                for number in first..=ack.delivery_tag {
+                    if let Some(message) = self.unconfirmed.remove(&number) {
+                        seen.push(Seen::Confirmed(message));
+                    } else {
+                        assert!(ack.multiple, "{number} is confirmed twice");
+                    }
+                }
+            }
+            Method::BasicDeliver(it) => {
+                let is_direct = it.consumer_tag == "direct";
+                self.coming = given(it.delivery_tag, it.redelivered, is_direct);
+            }
+            Method::BasicGetOk(it) => {
+                self.answered(&[Waits::Get], "got", seen);
+                self.waits = Waits::Nothing;
+                self.coming = given(it.delivery_tag, it.redelivered, false);
+            }
+            Method::BasicGetEmpty(_) => {
+                self.answered(&[Waits::Get], "nothing", seen);
+                self.waits = Waits::Nothing;
+            }
+            Method::BasicQosOk(_) => {
+                self.answered(&[Waits::Qos], "qos", seen);
+                self.waits = Waits::Nothing;
+            }
+            Method::BasicConsumeOk(_) => {
+                let Waits::Consume(queue) = self.waits else { panic!("{:?}", self.waits) };
+                self.consumes.push(queue);
+                self.waits = Waits::Nothing;
+                seen.push(Seen::Answer("consume"));
+            }
+            Method::BasicCancelOk(_) => {
+                let Waits::Cancel(queue) = self.waits else { panic!("{:?}", self.waits) };
+                self.consumes.retain(|it| *it != queue);
+                self.waits = Waits::Nothing;
+                seen.push(Seen::Answer("cancel"));
+            }
+            Method::ExchangeDeclareOk(_) => {
+                self.answered(&[Waits::DeclareExchange], "declare exchange", seen);
+                (self.has_exchange, self.waits) = (true, Waits::Nothing);
+            }
+            Method::ExchangeDeleteOk(_) => {
+                self.answered(&[Waits::DeleteExchange], "delete exchange", seen);
+                (self.has_exchange, self.waits) = (false, Waits::Nothing);
+            }
+            Method::QueueDeclareOk(_) if self.waits == Waits::Asks => {
+                self.answered(&[Waits::Asks], "asked", seen);
+                self.waits = Waits::Nothing;
+            }
+            Method::QueueDeclareOk(_) => {
+                self.answered(&[Waits::DeclareQueue], "declare queue", seen);
+                (self.has_queue, self.waits) = (true, Waits::Nothing);
+            }
+            Method::QueueDeleteOk(_) => {
+                self.answered(&[Waits::DeleteQueue], "delete queue", seen);
+                (self.has_queue, self.waits) = (false, Waits::Nothing);
+            }
+            // Whoever was to get direct replies has left.
+            Method::ChannelClose(close) if self.waits == Waits::Asks => {
+                assert_eq!(close.reply_code, 404, "{}", close.reply_text);
+                self.say(1, &channel::CloseOk);
+                seen.push(Seen::Closed);
+            }
+            other => panic!("{} is told {other:?}, and waits for {:?}", self.id, self.waits),
+        }
+    }
+}
