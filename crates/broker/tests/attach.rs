@@ -314,6 +314,28 @@ fn a_node_that_is_gone_is_not_waited_for() {
     assert_eq!((world.counts(), world.shard.is_attaching()), ((2, 0), false));
 }
 
+/// What it had sent is done, though its number is not the first: nobody else would give back what it settles. Its streams are forgotten
+/// when its next start begins others.
+#[test]
+fn what_a_node_that_is_gone_had_sent_is_done() {
+    let mut world = World::new(&[]);
+    world.consume(ONE, 0);
+    let given = world.publish(3);
+    for one in &given[..2] {
+        let letter = world.settle(ONE, one, Settle::Ack);
+        world.shard.node_is_gone(NODE);
+        world.turn([letter]);
+    }
+    assert_eq!(world.counts(), (0, 1));
+    let stream = |start| StreamId { node: NODE, start, class: StreamClass::Acks };
+    assert_eq!(world.shard.stream_place(stream(0)).next, 3);
+    let letter = ToShard::Settle { from: ONE, settlements: Vec::new() };
+    let next = Numbered { stream: stream(1), number: 1, kept_from: 1, letter };
+    world.turn([ToShard::Numbered(Box::new(next))]);
+    let next = [0, 1].map(|start| world.shard.stream_place(stream(start)).next);
+    assert_eq!(next, [1, 2]);
+}
+
 /// What one term was told is nothing to the next one.
 #[test]
 fn another_term_asks_again() {

@@ -190,6 +190,10 @@ impl<L: Log> Meta<L> {
         if term != self.commands.term || number < kept_from || kept_from == 0 || is_let_go {
             return None;
         }
+        if number == 1 {
+            // All commands of its earlier starts came before.
+            self.keep_commands(|it| it.node != id.node || it.start >= id.start);
+        }
         let to = match &mut command {
             None => None,
             Some(command) => {

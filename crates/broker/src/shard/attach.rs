@@ -243,9 +243,9 @@ impl<L: Log> Shard<L> {
     }
 
     /// A node is declared gone: nobody waits for it, and it has nothing any more. To be called between two turns, the next of
-    /// which is to follow. Its connections are to end as others do.
+    /// which is to follow. Its connections are to end as others do. Letters of it that are here are done all the same, so its streams
+    /// stay: until its next start sends something, or the next term.
     pub fn node_is_gone(&mut self, node: NodeId) {
-        self.keep_streams(|stream| stream.node != node);
         self.attaching.awaited.retain(|it| *it != node);
         self.attaching.until.retain(|(stream, _)| stream.node != node);
         self.attaching.attachments.retain(|it| it.connection.node() != node);

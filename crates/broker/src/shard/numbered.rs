@@ -28,6 +28,10 @@ impl<L: Log> Shard<L> {
     ) {
         let Numbered { stream, number, kept_from, letter } = numbered;
         let tag = Tag { stream, number };
+        if number == 1 {
+            // All letters of its earlier starts came before.
+            self.keep_streams(|it| it.node != stream.node || it.start >= stream.start);
+        }
         match self.streams.take(stream, number, kept_from) {
             NumberFate::Next { done } => {
                 let heard = match self.attaching.is_on() {

@@ -277,6 +277,28 @@ fn what_was_let_go_of_under_way_does_not_answer_the_next_one() {
 
 /// Whoever follows the log knows what was done, too.
 #[test]
+fn the_next_start_of_a_node_lets_go_of_the_one_before() {
+    let (mut world, vhost) = with_exchange();
+    for number in 1..=2 {
+        let name = format!("x{number}");
+        let command = numbered(&world, number, 1, Some(declare_exchange(vhost, 1, &name, true)));
+        world.turn([command]);
+    }
+    assert_eq!(all_written(&mut world), ["1 done", "2 done"]);
+    assert_eq!(notes(&world), 2);
+    let mut next = numbered(&world, 1, 1, Some(declare_exchange(vhost, 1, "y", true)));
+    if let ToMeta::Numbered(numbered) = &mut next {
+        numbered.stream.start += 1;
+    }
+    world.turn([next]);
+    while world.log.hand().finish() {
+        world.turn([ToMeta::LogWoke]);
+    }
+    assert_eq!((notes(&world), world.meta.command_notes()), (1, 1));
+    assert!(exchange(&world, "y"));
+}
+
+#[test]
 fn who_takes_over_a_copy_knows_what_was_done() {
     for seed in 0..20 {
         let (mut world, vhost) = with_exchange();

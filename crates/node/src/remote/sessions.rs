@@ -327,7 +327,7 @@ impl RemoteNode {
     /// The connection has ended, and with it the sessions: for shards and the owner of the names it is as if each client had gone.
     ///
     /// Whoever drives the shards calls [`Shard::node_is_gone`](leveret_broker::Shard::node_is_gone) of each one before that is
-    /// posted, and [`Meta::keep_commands`](leveret_broker::Meta::keep_commands).
+    /// posted. Its streams are kept: letters of it that came are done behind all that.
     pub fn gone(self, out: &mut Outbox) {
         let groups = (0..self.homes.groups() as usize).map(|index| self.homes.group_at(index));
         let groups: Vec<GroupId> = groups.collect();

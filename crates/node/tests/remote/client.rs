@@ -29,6 +29,8 @@ pub(crate) enum Waits {
     DeleteExchange,
     DeclareQueue,
     DeleteQueue,
+    /// One of its own, which goes with it, and with the leader.
+    DeclareExclusive,
     /// Whether somebody waits for direct replies.
     Asks,
     Nothing,
@@ -349,6 +351,10 @@ impl Client {
             }
             Method::QueueDeclareOk(_) if self.waits == Waits::Asks => {
                 self.answered(&[Waits::Asks], "asked", seen);
+                self.waits = Waits::Nothing;
+            }
+            Method::QueueDeclareOk(_) if self.waits == Waits::DeclareExclusive => {
+                self.answered(&[Waits::DeclareExclusive], "declare exclusive", seen);
                 self.waits = Waits::Nothing;
             }
             Method::QueueDeclareOk(_) => {
