@@ -492,12 +492,12 @@ impl<D: Disk> Cluster<D> {
         std::mem::take(&mut self.actions)
     }
 
-    /// The logs of all groups by number, once this node leads all of them. `wake` has [`log_woke`](Self::log_woke) called soon.
+    /// The logs of all groups by number, once this node leads all of them, each with the term in which it does. `wake` has [`log_woke`](Self::log_woke) called soon.
     /// None if it does not, or they are lent already.
     pub fn lend_logs(
         &mut self,
         wake: impl Fn(u64) -> Arc<dyn Fn() + Send + Sync>,
-    ) -> Option<Vec<GroupLog<D>>> {
+    ) -> Option<Vec<(u64, GroupLog<D>)>> {
         match &mut self.phase {
             Phase::Member(groups) if !self.is_leaving => groups.lend(wake),
             _ => None,

@@ -278,17 +278,19 @@ impl<D: Disk> Groups<D> {
         self.members.first().and_then(Member::leader).map(|id| RaftId(id.0))
     }
 
-    /// The logs, once.
+    /// The logs, once, each with the term in which this node leads its group.
     pub(crate) fn lend(
         &mut self,
         wake: impl Fn(u64) -> Arc<dyn Fn() + Send + Sync>,
-    ) -> Option<Vec<GroupLog<D>>> {
+    ) -> Option<Vec<(u64, GroupLog<D>)>> {
         if self.is_lent || !self.leads_all() {
             return None;
         }
         self.is_lent = true;
         self.touched.fill(true);
-        (0..).zip(&mut self.members).map(|(group, it)| it.lend_log(wake(group))).collect()
+        let lend =
+            |(group, it): (u64, &mut Member<D>)| Some((it.leads()?, it.lend_log(wake(group))?));
+        (0..).zip(&mut self.members).map(lend).collect()
     }
 
     /// Another node is to lead what this one leads.

@@ -27,6 +27,7 @@ pub(crate) struct Filling {
     /// Records that were read.
     read: Arc<AtomicU64>,
     ended: oneshot::Receiver<Filled>,
+    filled: Option<Filled>,
 }
 
 /// What a node is filled by.
@@ -43,7 +44,8 @@ impl Filling {
     pub(crate) fn begin(node: &Arc<Node>, supply: Supply) -> io::Result<Self> {
         let (tell, ended) = oneshot::channel();
         let (read, node) = (Arc::new(AtomicU64::new(0)), Arc::clone(node));
-        let filling = Self { begun: Instant::now(), orphans: supply.orphans.clone(), read, ended };
+        let orphans = supply.orphans.clone();
+        let filling = Self { begun: Instant::now(), orphans, read, ended, filled: None };
         let read = Arc::clone(&filling.read);
         std::thread::Builder::new().name("fill".to_owned()).spawn(move || {
             match fill_all(&node, &supply, &read) {
@@ -55,9 +57,16 @@ impl Filling {
         Ok(filling)
     }
 
-    /// Waits until all are filled; may be called again if it was dropped before. None if they cannot be.
-    pub(crate) async fn wait(&mut self) -> Option<Filled> {
-        (&mut self.ended).await.ok()
+    /// Waits until all are filled, and nodes are here whose sessions had what is in the queues; may be called again if it was dropped
+    /// before. None if they cannot be filled.
+    pub(crate) async fn wait(&mut self, node: &Node) -> Option<Filled> {
+        if self.filled.is_none() {
+            self.filled = Some((&mut self.ended).await.ok()?);
+        }
+        if let Some(gateway) = &node.gateway {
+            gateway.all_are_here().await;
+        }
+        self.filled.take()
     }
 
     /// How many records were read.
@@ -78,6 +87,14 @@ impl Filling {
                 ms = self.begun.elapsed().as_millis() as u64,
                 "messages are back in their queues"
             );
+        }
+        match &node.gateway {
+            Some(gateway) => gateway.begin(node),
+            // A leader before may have had some.
+            None => {
+                node.shards.iter().for_each(|it| it.actor.state().keep_streams(|_| false));
+                node.meta().state().keep_commands(|_| false);
+            }
         }
         node.is_filled_now();
         with_runner(node, |runner| runner.begin_shards());

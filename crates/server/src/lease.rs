@@ -146,6 +146,8 @@ impl Leading {
     pub(crate) fn hold(&self, group: GroupId, letter: ToShard) -> Option<ToShard> {
         let (connection, gives_out) = match &letter {
             ToShard::Consume { reply, .. } | ToShard::Get { reply, .. } => (reply.connection, true),
+            // Its sessions may hold what the lease before has given to others.
+            ToShard::Attached(attached) => (attached.node.connection(0), true),
             ToShard::Disconnected { connection, .. } => (*connection, false),
             _ => return Some(letter),
         };
@@ -211,7 +213,7 @@ impl WaitingTurns {
 
 #[cfg(test)]
 mod tests {
-    use leveret_broker::message::{NodeId, ReplyTo};
+    use leveret_broker::message::{Attached, NodeId, ReplyTo};
     use leveret_topology::QueueId;
 
     use super::*;
@@ -267,16 +269,19 @@ mod tests {
         };
         let gone = |connection| ToShard::Disconnected { connection, reply: None };
         let group = GroupId::new(1);
+        let attached = |node| ToShard::Attached(Attached { node, start: 0, term: 1, last: [0; 2] });
         assert!(leading.holds_back());
         assert!(leading.hold(group, ToShard::Continue).is_some());
         assert!(leading.hold(group, gone(one)).is_some(), "nothing of it waits");
         assert!(leading.hold(group, get(one)).is_none());
         assert!(leading.hold(group, gone(one)).is_none(), "it comes behind");
         assert!(leading.hold(group, gone(other)).is_some());
+        let far = NodeId::new(7).unwrap();
+        assert!(leading.hold(group, attached(far)).is_none(), "nothing is given out before");
         assert!(leading.take_held().is_empty());
         leading.set(until(now_ms, now_ms + 60_000));
         assert!(leading.holds_back(), "what waits is before");
-        assert_eq!(leading.take_held().len(), 2);
+        assert_eq!(leading.take_held().len(), 3);
         assert!(leading.hold(group, get(other)).is_none(), "not all are posted");
         assert_eq!(leading.take_held().len(), 1);
         assert!(leading.take_held().is_empty());

@@ -76,6 +76,14 @@ ranks! {
     LoginJobs,
     /// Who gets letters under which number.
     Recipients,
+    /// Letters of turns that wait until nodes of sessions have the names.
+    HeldTurns,
+    /// Nodes of sessions that are connected.
+    RemoteNodes,
+    /// What is about to be written to one of them.
+    RemoteLine,
+    /// The sessions of one of them.
+    RemoteNode,
     /// Letters of an actor.
     Inbox,
     /// Turns that wait for a thread.

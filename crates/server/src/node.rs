@@ -16,6 +16,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::alarms::Alarms;
 use crate::clock::now;
+use crate::cluster::sessions::gateway::Gateway;
 use crate::connection::Connection;
 use crate::ended::Ended;
 use crate::events::Events;
@@ -86,6 +87,8 @@ pub struct Node {
     paging_ratio: f64,
     /// Of a node that leads its cluster; none of one that is alone.
     pub(crate) leading: Option<Arc<Leading>>,
+    /// Sessions of other nodes; none of a node that has all sessions itself.
+    pub(crate) gateway: Option<Arc<Gateway>>,
     /// Turns that wait for a thread at work.
     pub(crate) handover: Handover<Due>,
     pub(crate) pressed: PressedUntil,
@@ -189,6 +192,7 @@ impl Node {
             suspended: watch::Sender::new(false),
             paging_ratio,
             leading: None,
+            gateway: None,
             handover: Handover::default(),
             pressed: PressedUntil::default(),
             watched: Watched::default(),

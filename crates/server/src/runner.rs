@@ -15,9 +15,11 @@ use std::time::Duration;
 use std::vec::Drain;
 
 use leveret_amqp::outbuf::OutBuf;
+use leveret_broker::command::Answered;
 use leveret_broker::flow::AlarmChange;
 use leveret_broker::login::{Asked, Login};
-use leveret_broker::message::{ConnectionId, Outbox, Publish, Step, ToMeta, ToShard};
+use leveret_broker::message::{ConnectionId, NodeId, Outbox, Publish, Step, ToMeta, ToShard};
+use leveret_broker::stream::StreamNews;
 use leveret_node::Run;
 use leveret_topology::{Event, GroupId};
 use tokio::sync::Notify;
@@ -96,6 +98,8 @@ pub struct Runner {
     about: About,
     due: VecDeque<Due>,
     outbox: Outbox,
+    /// The shard's group whose turn wrote what is in the outbox.
+    writer: Option<GroupId>,
     out: OutBuf,
     buffers: Buffers,
     /// For bodies that stay where they were read to.
@@ -145,6 +149,7 @@ pub fn install_runner(node: Arc<Node>) -> (Arc<Notify>, Arc<Rest>) {
         about: About::default(),
         due: VecDeque::new(),
         outbox: Outbox::default(),
+        writer: None,
         out: OutBuf::new(),
         buffers: Buffers::new(KEPT_INPUT),
         bodies: Buffers::exact(KEPT_BODIES),
@@ -343,6 +348,9 @@ impl Runner {
         say(&self.node, resource, change);
         for connection in self.node.connections() {
             self.post_connection(&connection, Letter::Alarm);
+        }
+        if let Some(gateway) = &self.node.gateway {
+            gateway.alarm(&self.node);
         }
         let name = match change {
             AlarmChange::Raised => "alarm.set",
@@ -597,7 +605,9 @@ impl Runner {
         if has_more {
             let _ = shard.actor.post_one(ToShard::Continue);
         }
+        self.writer = node.gateway.as_ref().map(|_| node.homes.group_at(index));
         self.post();
+        self.writer = None;
         self.check_alarm();
         self.due.push_back(Due::Shard(index));
     }
@@ -620,6 +630,9 @@ impl Runner {
             let mut topology = node.topology_mut();
             state.turn(&mut self.meta_letters, &mut topology, &mut self.outbox);
             node.count_names(&topology);
+            if let Some(gateway) = &node.gateway {
+                gateway.names_changed(state.take_changes(), &mut self.outbox);
+            }
             state.has_work()
         };
         self.post();
@@ -635,9 +648,9 @@ impl Runner {
     }
 
     fn post_all(&mut self, holds_back: bool) {
-        let Self { node, due, outbox, .. } = self;
-        let is_filled = node.is_filled();
-        leveret_node::post(outbox, &mut Inboxes { node, due, is_filled, holds_back });
+        let Self { node, due, outbox, writer, .. } = self;
+        let (is_filled, writer) = (node.is_filled(), *writer);
+        leveret_node::post(outbox, &mut Inboxes { node, due, writer, is_filled, holds_back });
     }
 }
 
@@ -645,6 +658,8 @@ impl Runner {
 struct Inboxes<'a> {
     node: &'a Arc<Node>,
     due: &'a mut VecDeque<Due>,
+    /// The shard's group whose letters these are, if they go to other nodes, too.
+    writer: Option<GroupId>,
     is_filled: bool,
     /// Messages are not to be given out yet.
     holds_back: bool,
@@ -682,6 +697,11 @@ impl leveret_node::Inboxes for Inboxes<'_> {
 
     #[inline]
     fn to_session(&mut self, id: ConnectionId, letters: &mut Run<'_, '_>) {
+        if let Some(gateway) = &self.node.gateway
+            && id.node() != NodeId::ALONE
+        {
+            return gateway.to_session(id, self.writer, letters);
+        }
         match self.node.recipient(id) {
             Some(Recipient::Connection(connection)) => {
                 // One lock for all of them.
@@ -712,6 +732,20 @@ impl leveret_node::Inboxes for Inboxes<'_> {
 
     fn steps(&mut self, steps: &mut Vec<Step>) {
         self.node.paths.keep(steps);
+    }
+
+    fn news(&mut self, news: &mut Vec<(GroupId, StreamNews)>) {
+        match &self.node.gateway {
+            Some(gateway) => gateway.news(news),
+            None => news.clear(),
+        }
+    }
+
+    fn answers(&mut self, answers: &mut Vec<Answered>, _: &mut Outbox) {
+        match &self.node.gateway {
+            Some(gateway) => gateway.answers(answers),
+            None => answers.clear(),
+        }
     }
 
     fn failed(&mut self, _why: String) {

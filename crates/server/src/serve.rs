@@ -21,6 +21,7 @@ use crate::alarms::{Resource, say_flaps, watch_disk, watch_memory};
 use crate::clock::now;
 use crate::cluster::arrivals::{Arrivals, RelayedListener};
 use crate::cluster::links::LINK_SOCKETS_MAX;
+use crate::cluster::sessions::gateway::{Gateway, take_nodes};
 use crate::cluster::view::Views;
 use crate::cluster::{Duty, Led, MemberChanges};
 use crate::connection::Letter;
@@ -82,6 +83,9 @@ pub struct Options {
     pub arrivals: Option<Arrivals>,
     /// What this node knows of its cluster; none if it is alone.
     pub views: Option<Views>,
+    /// If other nodes of the cluster have sessions of their own: the terms in which this node leads its groups, first that of the names,
+    /// then those of the shards by index.
+    pub remote_sessions: Option<Vec<u64>>,
     /// How its members are changed; none if it is alone.
     pub members: Option<MemberChanges>,
     /// The cluster that this node leads; none if it is alone.
@@ -134,6 +138,8 @@ pub fn run(
         let mut node =
             Node::new(settings, options.meta, options.topology, shards, paging_ratio, logins);
         node.leading = led.as_ref().map(Led::leading);
+        let gateway = |terms| Arc::new(Gateway::new(node.homes, terms, options.views.clone()));
+        node.gateway = options.remote_sessions.map(gateway);
         let node = Arc::new(node);
         waker.attach(&node, give_back);
         let mut sockets = Vec::new();
@@ -166,6 +172,9 @@ pub fn run(
         tokio::spawn(keep_working(more));
         tokio::spawn(rest(Arc::clone(&node), worked, give_back));
         tokio::spawn(go_on_with_leases(Arc::clone(&node)));
+        if let Some(gateway) = &node.gateway {
+            gateway.begin_names(&mut node.meta().state());
+        }
         // What was being deleted goes on to go.
         with_runner(&node, |runner| runner.run_meta(ToMeta::Continue));
         // A watermark of 0 blocks publishers from the start.
@@ -223,6 +232,11 @@ pub fn run(
             }
             accepting.push(tokio::spawn(accept(listener, entrance)));
         }
+        if let Some(arrivals) = arrivals.as_mut().and_then(|it| it.take(RelayedListener::Sessions))
+        {
+            let taking = take_nodes(arrivals, Arc::clone(&node), Arc::clone(&threads));
+            accepting.push(tokio::spawn(taking));
+        }
         drop(arrivals);
         tokio::spawn(reload_when_asked(Arc::clone(&node), logs.clone(), hangup));
         if waiting > 0 {
@@ -258,6 +272,7 @@ pub fn run(
                 // It has let go of its socket then.
                 let _ = task.await;
             }
+            end_sessions_of_others(&node);
             close_connections(&node, Farewell::Deposed).await;
             node.connections().iter().for_each(|it| it.cut());
             if !is_asked(&mut stops, &mut asked).await {
@@ -285,6 +300,7 @@ pub fn run(
         step.goes_on(Doing::Stop);
         // However many wait for a slow hash: requests among them would hold up the end of the front ends.
         node.logins.close();
+        end_sessions_of_others(&node);
         close_connections(&node, farewell).await;
         if let Some(leading) = &node.leading {
             leading.puts_away();
@@ -314,6 +330,13 @@ pub fn run(
         anyhow::ensure!(!has_failed, "stopped: messages could not be written to the disk");
         Ok(())
     })
+}
+
+/// Another node is to lead, and sessions of other nodes are to go on there.
+fn end_sessions_of_others(node: &Arc<Node>) {
+    if let Some(gateway) = &node.gateway {
+        gateway.end(node);
+    }
 }
 
 /// Goes on with what waits for a lease, whenever there is one.
@@ -361,7 +384,7 @@ async fn serve_until_the_end(
                 Duty::End(_) => Ends::Failed,
                 _ => Ends::Deposed,
             },
-            restored = filled(filling) => {
+            restored = filled(filling, node) => {
                 let (Some(filling), Some(restored)) = (filling.take(), restored) else { return Ends::Failed };
                 is_ready(filling.finish(node, restored));
                 continue;
@@ -391,9 +414,9 @@ async fn leads_no_more(led: &mut Option<Led>) -> Duty {
 }
 
 /// Waits until the queues are filled; for ever if they are.
-async fn filled(filling: &mut Option<Filling>) -> Option<Filled> {
+async fn filled(filling: &mut Option<Filling>, node: &Node) -> Option<Filled> {
     match filling {
-        Some(filling) => filling.wait().await,
+        Some(filling) => filling.wait(node).await,
         None => std::future::pending().await,
     }
 }
@@ -412,7 +435,7 @@ async fn fill_before_the_stop(
         tokio::select! {
             () = node.failed.notified() => return Ends::Failed,
             _ = leads_no_more(led) => return Ends::Deposed,
-            restored = filling.wait() => {
+            restored = filling.wait(node) => {
                 let Some(restored) = restored else { return Ends::Failed };
                 filling.finish(node, restored);
                 return Ends::Asked;

@@ -212,6 +212,7 @@ impl Basis {
             about,
             arrivals: None,
             views: None,
+            remote_sessions: None,
             members: None,
         })
     }

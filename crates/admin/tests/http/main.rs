@@ -17,4 +17,5 @@ mod queue_control;
 mod rabbitmqadmin;
 mod rates;
 mod rights;
+mod sessions;
 mod traces;

@@ -485,7 +485,9 @@ impl Node {
             let wake = wakes[group as usize].clone();
             Arc::new(move || wake.store(true, Ordering::Relaxed))
         };
-        let Some(mut logs) = process.cluster.lend_logs(wake) else { return };
+        let Some(logs) = process.cluster.lend_logs(wake) else { return };
+        let (terms, mut logs): (Vec<u64>, Vec<_>) = logs.into_iter().unzip();
+        assert!(terms.iter().all(|term| *term > 0), "{terms:?}");
         let mut names = BTreeMap::new();
         for (group, log) in (0..).zip(&mut logs) {
             let mut found = BTreeMap::new();

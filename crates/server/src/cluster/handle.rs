@@ -24,8 +24,8 @@ use super::view::Views;
 /// What the cluster's thread is asked.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// The logs, by group: this node leads all.
-    Lend(oneshot::Sender<Vec<NodeLog>>),
+    /// The logs, by group, each with its term: this node leads all.
+    Lend(oneshot::Sender<Vec<(u64, NodeLog)>>),
     /// To end: another member is to lead, if that can be.
     Leave(oneshot::Sender<()>),
     /// To have the cluster forget a node: answered when that is agreed upon, or why it is not.
@@ -115,8 +115,8 @@ impl Handle {
         MemberChanges(self.orders.clone())
     }
 
-    /// The logs of all groups, by number. None if this node leads no more.
-    pub(super) async fn lend(&self) -> Option<Vec<NodeLog>> {
+    /// The logs of all groups, by number, each with the term in which this node leads it. None if this node leads no more.
+    pub(super) async fn lend(&self) -> Option<Vec<(u64, NodeLog)>> {
         self.ask(Order::Lend).await
     }
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use leveret_broker::Meta;
-use leveret_config::cluster::Formation;
+use leveret_config::cluster::{Formation, Sessions};
 use leveret_config::{Config, Loaded};
 use leveret_log::Offset;
 use leveret_topology::Homes;
@@ -131,6 +131,7 @@ pub(crate) fn serve(
         return Ok(());
     };
     let Some(logs_lent) = logs_lent else { return begin_anew(logs) };
+    let (terms, logs_lent): (Vec<u64>, Vec<NodeLog>) = logs_lent.into_iter().unzip();
     let config = loaded.config.clone();
     let names = Arc::clone(&handle.names);
     let led = Led { handle: handle.clone(), thread, link_tls: link_tls.clone(), telling };
@@ -156,6 +157,7 @@ pub(crate) fn serve(
     options.about.config_files.clone_from(&loaded.files);
     options.about.logs = logs.clone();
     options.members = Some(handle.changes());
+    options.remote_sessions = (loaded.config.cluster.sessions == Sessions::Own).then_some(terms);
     (options.led, options.views, options.arrivals) = (Some(led), Some(views), Some(arrivals));
     run(options, signals, fronts.broker, give_back)
 }

@@ -8,15 +8,16 @@
 //!   they come in the order in which they were put.
 //! - *Nobody waits for the other end's reading while it writes:* each end reads whether or not it can write. What is said waits with
 //!   who says it, not here: what is encoded and not in the kernel is [`OUTPUT_MAX`] and one letter.
-//! - *Who is gone.* An end that has nothing to say says a beat; one that says nothing for [`SILENCE`] is gone.
+//! - *Who is gone.* An end that has nothing to say says a beat; one that says nothing, or takes nothing, for [`SILENCE`] is gone.
 //! - *Checksums* as on links: where there is TLS, there are none. The node that leads may be given what was decrypted already, so the
 //!   caller says by the first byte whether there are any.
 
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
-use leveret_link::frame::Letter;
+pub use leveret_link::frame::Letter;
 use leveret_link::letters::{BEAT, beat};
+pub use leveret_link::letters::{read_from_leader, write_to_leader};
 use leveret_link::payload::Writer;
 use leveret_link::receiver::{Limits, Receiver};
 use leveret_link::sender::{OUTPUT_MAX, Sender};
@@ -196,8 +197,10 @@ async fn write(socket: &LinkSocket, has_checksums: bool, end: &impl End, woken: 
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if let Err(error) = socket.writable().await {
-                    return ended(&error);
+                match timeout(SILENCE, socket.writable()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => return ended(&error),
+                    Err(_) => return format!("it took nothing for {} s", SILENCE.as_secs()),
                 }
             }
             Err(error) => return ended(&error),

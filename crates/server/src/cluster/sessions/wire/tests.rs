@@ -172,6 +172,28 @@ async fn an_end_that_says_nothing_is_gone_and_one_that_has_nothing_to_say_is_not
     assert!(begun.elapsed() >= SILENCE * 5 + SILENCE - BEAT_AFTER, "{:?}", begun.elapsed());
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_end_that_takes_nothing_is_gone_though_it_speaks() {
+    let (near, far) = pair().await;
+    let one = Counting::of((0..100).map(|it| (it, 1 << 20)));
+    let woken = Notify::new();
+    let speaks = async {
+        loop {
+            let mut bytes = Outgoing::new(true);
+            bytes.put(beat());
+            let mut slices = [IoSlice::new(&[]); 1];
+            let count = bytes.sender.slices(&mut slices);
+            far.try_write_vectored(&slices[..count]).unwrap();
+            tokio::time::sleep(BEAT_AFTER).await;
+        }
+    };
+    let why = tokio::select! {
+        why = call(&near, &one, &woken) => why,
+        () = speaks => unreachable!(),
+    };
+    assert!(why.contains("took nothing"), "{why}");
+}
+
 #[tokio::test]
 async fn what_is_wrong_ends_it_with_a_text() {
     let woken = Notify::new();

@@ -1,0 +1,416 @@
+//! The node that leads, and nodes of sessions that are connected to it: each writes letters by hand.
+
+use std::collections::VecDeque;
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use leveret_broker::message::{
+    Attached, ConnectionId, FromLeader, LeaderTerms, NamesBatch, NodeId, Reply, ReplyTo,
+    SessionsHello, ToLeader, ToSession, ToShard,
+};
+use leveret_server::cluster::arrivals::{Arrival, Bringers, RelayedListener, arrivals};
+use leveret_server::cluster::links::LinkSocket;
+use leveret_server::cluster::sessions::wire::{
+    self, End, Letter, Outgoing, read_from_leader, write_to_leader,
+};
+use leveret_server::cluster::view::{ClusterView, NodeView, Standing};
+use leveret_server::proxy::Ends;
+use leveret_topology::{EntityKey, GroupId, QueueId};
+use tokio::sync::{Notify, watch};
+
+use crate::node::{Node, PATIENCE, wait_until};
+
+/// The terms in which the node leads: of the names, and of more shards than a test has.
+const NAMES_TERM: u64 = 3;
+const SHARD_TERM: u64 = 5;
+
+/// The node that leads, and a way to it.
+struct Leader {
+    node: Node,
+    bringers: Bringers,
+    _views: watch::Sender<Arc<ClusterView>>,
+}
+
+/// A node of sessions.
+struct Far {
+    node: NodeId,
+    shared: Arc<Shared>,
+    heard: mpsc::Receiver<FromLeader>,
+    over: mpsc::Receiver<String>,
+    /// Dropped, it ends the connection.
+    end: Option<tokio::sync::oneshot::Sender<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    line: Mutex<VecDeque<ToLeader>>,
+    woken: Notify,
+}
+
+struct FarEnd {
+    shared: Arc<Shared>,
+    heard: mpsc::Sender<FromLeader>,
+}
+
+impl End for FarEnd {
+    fn say(&self, to: &mut Outgoing) -> Result<(), String> {
+        while to.has_room() {
+            let Some(letter) = self.shared.line.lock().unwrap().pop_front() else { break };
+            let letter = write_to_leader(&letter, to.writer()).map_err(|it| it.to_string())?;
+            to.put(letter);
+        }
+        Ok(())
+    }
+
+    fn hear(&self, letters: &mut Vec<Letter>) -> Result<(), String> {
+        for letter in letters.drain(..) {
+            let letter = read_from_leader(&letter).map_err(|it| it.to_string())?;
+            // A test that has ended hears nothing.
+            let _ = self.heard.send(letter);
+        }
+        Ok(())
+    }
+}
+
+fn leader_with(before: impl FnOnce(&Bringers)) -> Leader {
+    let (bringers, taken) = arrivals();
+    let running =
+        |name: &str| NodeView { name: name.to_owned(), running: true, ..NodeView::default() };
+    let view = ClusterView {
+        node: "rabbit@test".to_owned(),
+        standing: Standing::Leads,
+        nodes: vec![running("rabbit@test"), running("rabbit@far")],
+        ..ClusterView::default()
+    };
+    let (views, seen) = watch::channel(Arc::new(view));
+    before(&bringers);
+    let node = Node::changed(&[], |options| {
+        (options.arrivals, options.views) = (Some(taken), Some(seen));
+        let shards = options.shards.iter().map(|_| SHARD_TERM);
+        options.remote_sessions = Some([NAMES_TERM].into_iter().chain(shards).collect());
+    });
+    Leader { node, bringers, _views: views }
+}
+
+fn leader() -> Leader {
+    leader_with(|_| {})
+}
+
+fn hello(raft_id: u64, start: u32) -> SessionsHello {
+    SessionsHello { raft_id, start, attaches: false, connections: Vec::new() }
+}
+
+impl Far {
+    /// Connects, and says nothing.
+    fn connect(bringers: &Bringers, raft_id: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = listener.accept().unwrap().0;
+        socket.set_nonblocking(true).unwrap();
+        near.set_nonblocking(true).unwrap();
+        let ends = Ends::new("192.0.2.9:4711".parse().unwrap(), "192.0.2.1:4712".parse().unwrap());
+        bringers.bring(RelayedListener::Sessions, Arrival { socket, ends });
+        let shared = Arc::<Shared>::default();
+        let (heard_in, heard) = mpsc::channel();
+        let (over_in, over) = mpsc::channel();
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let far = FarEnd { shared: Arc::clone(&shared), heard: heard_in };
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async move {
+                let socket = LinkSocket::from(tokio::net::TcpStream::from_std(near).unwrap());
+                tokio::select! {
+                    why = wire::call(&socket, &far, &far.shared.woken) => drop(over_in.send(why)),
+                    _ = ended => {}
+                }
+            });
+        });
+        let node = NodeId::new(2 + (raft_id % ((1 << 24) - 2)) as u32).unwrap();
+        Self { node, shared, heard, over, end: Some(end) }
+    }
+
+    /// The same, and says hello.
+    fn come(bringers: &Bringers, hello: SessionsHello) -> Self {
+        let far = Self::connect(bringers, hello.raft_id);
+        far.say(ToLeader::Hello(hello));
+        far
+    }
+
+    fn session(&self, number: u64) -> ConnectionId {
+        self.node.connection(number)
+    }
+
+    fn say(&self, letter: ToLeader) {
+        self.shared.line.lock().unwrap().push_back(letter);
+        self.shared.woken.notify_one();
+    }
+
+    #[track_caller]
+    fn hears<T>(&self, mut what: impl FnMut(FromLeader) -> Option<T>) -> T {
+        loop {
+            let letter = self.heard.recv_timeout(PATIENCE).expect("nothing comes any more");
+            if let Some(found) = what(letter) {
+                return found;
+            }
+        }
+    }
+
+    #[track_caller]
+    fn names(&self) -> NamesBatch {
+        self.hears(|letter| match letter {
+            FromLeader::Names(names) => Some(names),
+            _ => None,
+        })
+    }
+
+    /// Takes the first names, and waits until the leader hears.
+    #[track_caller]
+    fn begins(&self) -> LeaderTerms {
+        let names = self.names();
+        assert!(names.is_whole && !names.goes_on);
+        self.say(ToLeader::NamesTaken(names.number));
+        let terms = self.hears(|letter| match letter {
+            FromLeader::Begins(terms) => Some(terms),
+            _ => None,
+        });
+        // What is short is told right behind it.
+        let next = self.heard.recv_timeout(PATIENCE).unwrap();
+        assert!(matches!(next, FromLeader::Alarm(_)), "{next:?}");
+        terms
+    }
+
+    /// Why it was told to go.
+    #[track_caller]
+    fn is_refused(&self) -> String {
+        let why = self.hears(|letter| match letter {
+            FromLeader::Over(why) => Some(why.into_string()),
+            _ => None,
+        });
+        self.is_closed();
+        why
+    }
+
+    #[track_caller]
+    fn is_closed(&self) {
+        self.over.recv_timeout(PATIENCE).expect("its connection stays");
+    }
+
+    fn ends(&mut self) {
+        self.end.take();
+    }
+}
+
+/// The queue of a name, and its home.
+fn queue(leader: &Leader, name: &str) -> (QueueId, GroupId) {
+    let topology = leader.node.inner.topology();
+    let vhost = topology.vhosts().next().unwrap().id;
+    let queues = topology.queues(vhost);
+    let queue = queues.iter().find(|queue| &*queue.name == name).unwrap();
+    (queue.id, queue.home)
+}
+
+#[test]
+fn what_changes_names_is_answered_once_all_nodes_have_them() {
+    let leader = leader();
+    let far = Far::come(&leader.bringers, hello(7, 0));
+    let terms = far.begins();
+    assert_eq!(terms.names, NAMES_TERM);
+    assert_eq!(terms.shards.len(), leader.node.inner.shards.len());
+    for (_, places) in &terms.shards {
+        assert!(places.iter().all(|it| (it.term, it.next) == (SHARD_TERM << 32, 1)), "{places:?}");
+    }
+    let (mut client, channel) = leader.node.client();
+    let is_answered = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            client.queue_declare(channel, "q", &Default::default()).unwrap();
+            is_answered.store(true, Ordering::SeqCst);
+        });
+        let names = far.names();
+        assert_eq!((names.number, names.is_whole), (2, false));
+        let is_queue = |key: &EntityKey| matches!(key, EntityKey::Queue(..));
+        assert!(names.changes.iter().any(|change| is_queue(&change.key)), "{names:?}");
+        // Enough for an answer that waits for nobody.
+        wait_until("the queue is there", || leader.node.inner.topology().queue_count() == 1);
+        assert!(!is_answered.load(Ordering::SeqCst));
+        far.say(ToLeader::NamesTaken(2));
+        wait_until("it is answered", || is_answered.load(Ordering::SeqCst));
+    });
+    // One that comes now has all at once, whatever the last number was.
+    let other = Far::come(&leader.bringers, hello(8, 0));
+    other.begins();
+}
+
+#[test]
+fn who_does_not_take_names_is_cut_off_and_its_sessions_are_over() {
+    let leader = leader();
+    let far = Far::come(&leader.bringers, hello(7, 4));
+    far.begins();
+    let (mut client, channel) = leader.node.client();
+    let begun = Instant::now();
+    client.queue_declare(channel, "q", &Default::default()).unwrap();
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_millis(1_900), "{waited:?}");
+    far.is_closed();
+    // It calls again in the same life: it is told that its sessions are over. So is an older life.
+    for start in [4, 3] {
+        let why = Far::come(&leader.bringers, hello(7, start)).is_refused();
+        assert!(why.contains("are over there"), "{why}");
+    }
+    Far::come(&leader.bringers, hello(7, 5)).begins();
+}
+
+#[test]
+fn what_sessions_of_a_node_had_comes_back_when_it_is_gone() {
+    let leader = leader();
+    let (mut client, channel) = leader.node.client();
+    client.queue_declare(channel, "q", &Default::default()).unwrap();
+    client.publish(channel, "", "q", &[0, 0], b"one");
+    client.flush().unwrap();
+    let (id, home) = queue(&leader, "q");
+    wait_until("it is there", || {
+        leader.node.ask("GET", "/api/queues/%2F/q", "").json()["messages_ready"] == 1
+    });
+    let mut far = Far::come(&leader.bringers, hello(7, 0));
+    far.begins();
+    let reply = ReplyTo { connection: far.session(1), channel: 1 };
+    far.say(ToLeader::Opened(reply.connection));
+    far.say(ToLeader::Shard(home, ToShard::Get { reply, queue: id, no_ack: false }));
+    far.hears(|letter| match letter {
+        FromLeader::Session(to, from, ToSession::Reply { reply: Reply::Got { .. }, .. }) => {
+            assert_eq!((to, from), (reply.connection, Some(home)));
+            Some(())
+        }
+        _ => None,
+    });
+    assert!(client.get(channel, "q", true).unwrap().is_none(), "somebody has it");
+    far.ends();
+    let mut got = None;
+    wait_until("it is back", || {
+        got = client.get(channel, "q", true).unwrap();
+        got.is_some()
+    });
+    assert!(got.unwrap().redelivered);
+}
+
+#[test]
+fn a_node_has_its_own_sessions_and_no_others() {
+    let leader = leader();
+    // Sessions of the broker itself.
+    let connections = vec![NodeId::ALONE.connection(1)];
+    let wrong = SessionsHello { connections, ..hello(7, 0) };
+    let why = Far::come(&leader.bringers, wrong).is_refused();
+    assert!(why.contains("no session of node"), "{why}");
+    // No hello.
+    let far = Far::connect(&leader.bringers, 7);
+    far.say(ToLeader::NamesTaken(1));
+    far.is_closed();
+    // Another member with the same number.
+    let far = Far::come(&leader.bringers, hello(7, 0));
+    far.begins();
+    let why = Far::come(&leader.bringers, hello(7 + (1 << 24) - 2, 0)).is_refused();
+    assert!(why.contains("have the same number 9"), "{why}");
+    // Letters of others' sessions. The first one ends it: of another node, of the broker, of a shard that is not there.
+    let home = leader.node.inner.homes.group_at(0);
+    let get = |connection| ToShard::Get {
+        reply: ReplyTo { connection, channel: 1 },
+        queue: QueueId::new(1),
+        no_ack: true,
+    };
+    let wrong = [
+        (home, get(NodeId::new(99).unwrap().connection(1))),
+        (home, get(NodeId::ALONE.connection(1))),
+        (GroupId::new(9_999), get(far.session(1))),
+    ];
+    let mut far = far;
+    for (start, (group, letter)) in (1..).zip(wrong) {
+        far.say(ToLeader::Shard(group, letter));
+        far.is_closed();
+        far = Far::come(&leader.bringers, hello(7, start));
+        far.begins();
+    }
+    // Names that it was not told.
+    far.say(ToLeader::NamesTaken(1_000));
+    far.is_closed();
+}
+
+#[test]
+fn a_newer_life_takes_the_place_of_one_that_is_there() {
+    let leader = leader();
+    let first = Far::come(&leader.bringers, hello(7, 0));
+    first.begins();
+    let second = Far::come(&leader.bringers, hello(7, 1));
+    second.begins();
+    first.is_closed();
+}
+
+#[test]
+fn a_leader_waits_for_the_sessions_that_are_to_attach() {
+    let mut far = None;
+    let leader = leader_with(|bringers| {
+        let connections = vec![NodeId::new(9).unwrap().connection(1)];
+        let hello = SessionsHello { attaches: true, connections, ..hello(7, 3) };
+        far = Some(Far::come(bringers, hello));
+    });
+    let far = far.unwrap();
+    let terms = far.begins();
+    let (mut client, channel) = leader.node.client();
+    let inner = &leader.node.inner;
+    let are_attaching = || inner.shards.iter().filter(|it| it.actor.state().is_attaching()).count();
+    assert_eq!(are_attaching(), terms.shards.len());
+    // Who comes now is too late.
+    let late = SessionsHello { attaches: true, ..hello(8, 0) };
+    let why = Far::come(&leader.bringers, late).is_refused();
+    assert!(why.contains("did not wait"), "{why}");
+    for (group, [bodies, _]) in &terms.shards {
+        let attached = Attached { node: far.node, start: 3, term: bodies.term, last: [0; 2] };
+        far.say(ToLeader::Shard(*group, ToShard::Attached(attached)));
+    }
+    wait_until("they have attached", || are_attaching() == 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            client.queue_declare(channel, "q", &Default::default()).unwrap();
+        });
+        far.say(ToLeader::NamesTaken(far.names().number));
+    });
+}
+
+#[test]
+fn nobody_waits_for_a_node_that_is_gone_before_it_has_attached() {
+    let mut far = None;
+    let leader = leader_with(|bringers| {
+        let hello = SessionsHello { attaches: true, ..hello(7, 3) };
+        far = Some(Far::come(bringers, hello));
+    });
+    let mut far = far.unwrap();
+    far.begins();
+    far.ends();
+    let inner = &leader.node.inner;
+    wait_until("nobody is waited for", || {
+        inner.shards.iter().all(|it| !it.actor.state().is_attaching())
+    });
+    let (mut client, channel) = leader.node.client();
+    client.queue_declare(channel, "q", &Default::default()).unwrap();
+    assert!(client.get(channel, "q", true).unwrap().is_none());
+}
+
+#[test]
+fn a_leader_with_all_sessions_says_so() {
+    let (bringers, taken) = arrivals();
+    let _node = Node::changed(&[], |options| options.arrivals = Some(taken));
+    let why = Far::come(&bringers, hello(7, 0)).is_refused();
+    assert!(why.contains("cluster.sessions = relayed"), "{why}");
+}
+
+#[test]
+fn a_stop_leaves_the_sessions_of_others_to_the_next_leader() {
+    let leader = leader();
+    let far = Far::come(&leader.bringers, hello(7, 0));
+    far.begins();
+    leader.node.ask_to_stop();
+    far.is_closed();
+    let told: Vec<_> = far.heard.try_iter().collect();
+    assert!(!told.iter().any(|it| matches!(it, FromLeader::Over(_))), "{told:?}");
+}

@@ -1,0 +1,741 @@
+//! The end at the node that leads: what its broker has in the place of the sessions of other nodes.
+//!
+//! ```text
+//!   a node's letters  ->  RemoteNode: are they its own?  ->  inboxes of shards, of the owner of the names, of sessions
+//!   turns of shards   ->  RemoteNode: a line             ->  the task of its connection
+//!   turns of Meta     ->  HeldTurns: until all nodes have the names that they changed
+//! ```
+//!
+//! *Locks.* The state of all (who is here, which turns wait), then the list of nodes, then a node. A turn that writes to sessions takes
+//! the last two, for a run of letters. *Names:* a turn of Meta tells what it changed under its own locks, and a node that comes is told
+//! all names under the same, so nothing is between the two, and nothing twice. What waited goes on in a turn of Meta, as what later
+//! turns write is behind it.
+//!
+//! See `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use leveret_broker::Meta;
+use leveret_broker::command::Answered;
+use leveret_broker::message::{
+    ConnectionId, FromLeader, LeaderTerms, NodeId, Outbox, SessionsHello, ToLeader, ToMeta, ToShard,
+};
+use leveret_broker::stream::{StreamClass, StreamNews};
+use leveret_link::frame::Letter;
+use leveret_link::letters::{read_to_leader, write_from_leader};
+use leveret_node::Run;
+use leveret_node::remote::{HeldTurns, NodeHeard, RemoteNode};
+use leveret_topology::{Change, GroupId, Homes};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::Receiver;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use super::wire::{self, End, Outgoing};
+use crate::cluster::arrivals::Arrival;
+use crate::cluster::links::LinkSocket;
+use crate::cluster::view::Views;
+use crate::locks::{Rank, Ranked, RankedRw};
+use crate::node::Node;
+use crate::runner::with_runner;
+use crate::storage::NodeLog;
+use crate::threads::Threads;
+
+/// How long whoever connects has to say who it is.
+const HELLO: Duration = Duration::from_secs(2);
+
+/// How long a node has to take a batch of names: so long answers wait for it.
+const NAMES: Duration = Duration::from_secs(2);
+
+/// The same for all names, however many there are.
+const ALL_NAMES: Duration = Duration::from_secs(10);
+
+/// How long a leader waits for members that are linked and have not called, from its beginning.
+const COMING: Duration = Duration::from_secs(1);
+
+/// How long sessions have to attach: nobody is given anything meanwhile.
+const ATTACHING: Duration = Duration::from_secs(30);
+
+/// How often it is looked at whether they have.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// All nodes of sessions that are connected.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    homes: Homes,
+    /// In which this node leads each group: first that of the names.
+    terms: Vec<u64>,
+    views: Option<Views>,
+    began: Instant,
+    state: Ranked<State>,
+    nodes: RankedRw<Nodes>,
+    /// A node has come.
+    came: Notify,
+}
+
+type Nodes = HashMap<NodeId, Arc<RemoteEnd>, FixedState>;
+
+#[derive(Debug)]
+struct State {
+    turns: HeldTurns,
+    /// Of turns that wait no more: Meta's next turn sends it.
+    free: Outbox,
+    stage: Stage,
+    /// Nodes that went while the terms of shards began.
+    gone: Vec<NodeId>,
+    /// The last start of each member that was here, by Raft id. Its connection is the only one of that start.
+    starts: BTreeMap<u64, u32>,
+}
+
+/// How far the leader is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The shards are being filled.
+    Fills,
+    /// They are filled, and their terms begin: nobody is waited for who is not here.
+    Begins,
+    /// They have turns.
+    Leads,
+    /// Nobody hears of other nodes' sessions any more.
+    IsOver,
+}
+
+/// The connection of one node.
+#[derive(Debug)]
+struct RemoteEnd {
+    /// From where.
+    from: SocketAddr,
+    sessions: Ranked<Sessions>,
+    /// What is written next: of its task alone.
+    line: Ranked<VecDeque<FromLeader>>,
+    /// There is something to write.
+    woken: Notify,
+    /// Why it is to end.
+    cut: OnceLock<String>,
+    is_cut: Notify,
+    /// It was told names, and had taken all before.
+    names_told: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    /// None before hello, and when they are over.
+    remote: Option<RemoteNode>,
+    has_said_hello: bool,
+    /// Why it was refused.
+    refused: Option<Box<str>>,
+    /// Batches of names that it has not taken, and until when it is to.
+    untaken: VecDeque<(u64, Instant)>,
+    /// It was told that the shards hear.
+    has_begun: bool,
+}
+
+/// Why a node is not taken in.
+#[derive(Debug)]
+enum Refused {
+    /// Its sessions are over, and it is told so.
+    Over(String),
+    /// It may come again.
+    NotNow(&'static str),
+}
+
+impl Gateway {
+    /// Of a node that leads each group in these terms, first that of the names: nobody is connected, and the shards are being filled.
+    /// Members that are linked, by `views`, may come.
+    pub(crate) fn new(homes: Homes, terms: Vec<u64>, views: Option<Views>) -> Self {
+        let state = State {
+            turns: HeldTurns::default(),
+            free: Outbox::default(),
+            stage: Stage::Fills,
+            gone: Vec::new(),
+            starts: BTreeMap::new(),
+        };
+        Self {
+            homes,
+            terms,
+            views,
+            began: Instant::now(),
+            state: Ranked::new(Rank::HeldTurns, state),
+            nodes: RankedRw::new(Rank::RemoteNodes, HashMap::default()),
+            came: Notify::new(),
+        }
+    }
+
+    /// Before the first turn of the owner of the names.
+    pub(crate) fn begin_names(&self, meta: &mut Meta<NodeLog>) {
+        meta.begin_term(self.terms.first().copied().unwrap_or_default());
+        meta.follow();
+    }
+
+    /// Waits, not for long, until the members that are linked have called. The one that led before is none of them: it is not linked,
+    /// or its process is a new one.
+    pub(crate) async fn all_are_here(&self) {
+        let Some(mut views) = self.views.clone() else { return };
+        let all_came = async {
+            loop {
+                let linked = {
+                    let view = views.borrow_and_update();
+                    view.nodes.iter().filter(|it| it.running && it.name != view.node).count()
+                };
+                if self.nodes.read().len() >= linked {
+                    return;
+                }
+                tokio::select! {
+                    () = self.came.notified() => {}
+                    // None follows: the process ends.
+                    changed = views.changed() => if changed.is_err() { return },
+                }
+            }
+        };
+        // Who comes later is refused, if it has sessions of an earlier leader.
+        let _ = timeout_at(self.began + COMING, all_came).await;
+    }
+
+    /// The queues are filled: the shards begin their terms. To be called before their first turns.
+    pub(crate) fn begin(&self, node: &Arc<Node>) {
+        let here: Vec<Arc<RemoteEnd>> = {
+            let mut state = self.state.lock();
+            if state.stage == Stage::Fills {
+                state.stage = Stage::Begins;
+            }
+            self.nodes.read().values().cloned().collect()
+        };
+        let (mut attaching, mut streams, mut commands) = (Vec::new(), Vec::new(), Vec::new());
+        for end in &here {
+            let sessions = end.sessions.lock();
+            let Some(remote) = &sessions.remote else { continue };
+            streams.extend(CLASSES.map(|class| remote.stream(class)));
+            commands.push(remote.commands());
+            if remote.attaches() {
+                attaching.push(remote.node());
+            }
+        }
+        for (shard, term) in node.shards.iter().zip(self.terms.iter().skip(1)) {
+            let mut shard = shard.actor.state();
+            shard.keep_streams(|stream| streams.contains(&stream));
+            shard.succeed(term << 32, &attaching);
+        }
+        node.meta().state().keep_commands(|stream| commands.contains(&stream));
+        let gone = {
+            let mut state = self.state.lock();
+            if state.stage == Stage::Begins {
+                state.stage = Stage::Leads;
+            }
+            std::mem::take(&mut state.gone)
+        };
+        for id in gone {
+            node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(id));
+        }
+        for end in &here {
+            if self.has_names(end) {
+                self.tell_begins(node, end);
+            }
+        }
+        if !attaching.is_empty() {
+            tracing::info!(nodes = attaching.len(), "sessions of other nodes attach");
+            tokio::spawn(self.attach_in_time(node, here));
+        }
+    }
+
+    /// Ends nodes whose sessions have not attached in time.
+    fn attach_in_time(
+        &self,
+        node: &Arc<Node>,
+        ends: Vec<Arc<RemoteEnd>>,
+    ) -> impl Future<Output = ()> + use<> {
+        let (node, until) = (Arc::clone(node), Instant::now() + ATTACHING);
+        async move {
+            let is_attaching = || node.shards.iter().any(|it| it.actor.state().is_attaching());
+            while is_attaching() {
+                sleep(LOOK).await;
+                if Instant::now() < until {
+                    continue;
+                }
+                for end in &ends {
+                    let attaches = |it: &RemoteNode| it.attaches();
+                    if end.sessions.lock().remote.as_ref().is_some_and(attaches) {
+                        end.cut(format!(
+                            "sessions did not all attach within {} s",
+                            ATTACHING.as_secs()
+                        ));
+                    }
+                }
+                return;
+            }
+        }
+    }
+
+    /// Nobody hears of other nodes' sessions any more, and their connections end: they are another leader's. What waited for their
+    /// names waits no more.
+    pub(crate) fn end(&self, node: &Arc<Node>) {
+        {
+            let mut state = self.state.lock();
+            state.stage = Stage::IsOver;
+            for (id, end) in self.nodes.write().drain() {
+                end.sessions.lock().remote = None;
+                end.cut("this node leads no more".to_owned());
+                let State { turns, free, .. } = &mut *state;
+                turns.goes(id, free);
+            }
+        }
+        with_runner(node, |runner| runner.run_meta(ToMeta::Continue));
+    }
+
+    /// A node says who it is.
+    fn hello(
+        &self,
+        node: &Arc<Node>,
+        end: &Arc<RemoteEnd>,
+        hello: &SessionsHello,
+    ) -> Result<(), Refused> {
+        // Before all names are gathered.
+        drop(self.admit(&mut self.state.lock(), hello)?);
+        loop {
+            let earlier = {
+                // No turn of Meta is between these names and the first batch behind them.
+                let _meta = node.meta().state();
+                let names = node.topology().snapshot();
+                let mut state = self.state.lock();
+                let remote = self.admit(&mut state, hello)?;
+                let id = remote.node();
+                let earlier = self.nodes.read().get(&id).cloned();
+                if earlier.is_none() {
+                    let number = state.turns.number();
+                    {
+                        let mut sessions = end.sessions.lock();
+                        let until = Instant::now() + ALL_NAMES;
+                        sessions.has_said_hello = true;
+                        sessions.untaken.push_back((number, until));
+                        sessions.remote.insert(remote).tell_names(number, true, names);
+                    }
+                    state.turns.comes(id);
+                    state.starts.insert(hello.raft_id, hello.start);
+                    self.nodes.write().insert(id, Arc::clone(end));
+                }
+                earlier
+            };
+            match earlier {
+                Some(earlier) => {
+                    earlier.cut("the node has called again".to_owned());
+                    self.gone(node, &earlier);
+                }
+                None => break,
+            }
+        }
+        end.names_told.notify_one();
+        end.woken.notify_one();
+        self.came.notify_one();
+        Ok(())
+    }
+
+    /// Whether a node may come in.
+    fn admit(&self, state: &mut State, hello: &SessionsHello) -> Result<RemoteNode, Refused> {
+        let over = |why: &str| Err(Refused::Over(why.to_owned()));
+        let new = RemoteNode::new(hello, self.homes).map_err(Refused::Over)?;
+        match state.stage {
+            Stage::IsOver => return Err(Refused::NotNow("this node leads no more")),
+            Stage::Fills => {}
+            Stage::Begins | Stage::Leads if hello.attaches => {
+                return over(
+                    "the node that leads did not wait for the sessions of this one any more: what they held is given to others",
+                );
+            }
+            Stage::Begins | Stage::Leads => {}
+        }
+        if state.starts.get(&hello.raft_id).is_some_and(|last| hello.start <= *last) {
+            return over(
+                "the connection to the node that leads was lost, and the sessions of this one are over there",
+            );
+        }
+        let nodes = self.nodes.read();
+        if let Some(other) = nodes.get(&new.node())
+            && let Some(raft_id) = other.sessions.lock().remote.as_ref().map(RemoteNode::raft_id)
+            && raft_id != hello.raft_id
+        {
+            return Err(Refused::Over(format!(
+                "members {raft_id:016x} and {:016x} of the cluster have the same number {}: only one of them can have sessions \
+                 of its own. Set cluster.sessions = relayed on the other one, or begin it anew with an empty directory",
+                hello.raft_id,
+                new.node()
+            )));
+        }
+        Ok(new)
+    }
+
+    fn has_names(&self, end: &RemoteEnd) -> bool {
+        let id = end.sessions.lock().remote.as_ref().map(RemoteNode::node);
+        id.is_some_and(|id| self.state.lock().turns.has_names(id))
+    }
+
+    /// A node has names up to this batch.
+    fn names_taken(&self, node: &Arc<Node>, end: &RemoteEnd, number: u64) -> Result<(), String> {
+        let begins = {
+            let mut state = self.state.lock();
+            let mut sessions = end.sessions.lock();
+            let Some(id) = sessions.remote.as_ref().map(RemoteNode::node) else { return Ok(()) };
+            sessions.untaken.retain(|(untaken, _)| *untaken > number);
+            let State { turns, free, stage, .. } = &mut *state;
+            turns.taken(id, number, free)? && *stage == Stage::Leads
+        };
+        if begins {
+            self.tell_begins(node, end);
+        }
+        Ok(())
+    }
+
+    /// The shards hear a node from now on.
+    fn tell_begins(&self, node: &Node, end: &RemoteEnd) {
+        let streams = |sessions: &Sessions| {
+            sessions.remote.as_ref().map(|remote| CLASSES.map(|class| remote.stream(class)))
+        };
+        let Some(streams) = streams(&end.sessions.lock()) else { return };
+        let place = |(index, shard): (usize, &crate::node::ShardActor)| {
+            let state = shard.actor.state();
+            (self.homes.group_at(index), streams.map(|stream| state.stream_place(stream)))
+        };
+        let shards = node.shards.iter().enumerate().map(place).collect();
+        let names = self.terms.first().copied().unwrap_or_default();
+        let mut sessions = end.sessions.lock();
+        if std::mem::replace(&mut sessions.has_begun, true) {
+            return;
+        }
+        if let Some(remote) = &mut sessions.remote {
+            remote.tell(FromLeader::Begins(LeaderTerms { names, shards }));
+            remote.tell(FromLeader::Alarm(node.alarms.alarm()));
+        }
+        drop(sessions);
+        end.woken.notify_one();
+    }
+
+    /// A turn of Meta made these changes, and wrote what is in `out`. What is left there is to be sent now: of earlier turns, too. To
+    /// be called with the locks of that turn.
+    pub(crate) fn names_changed(&self, changes: Vec<Vec<Change>>, out: &mut Outbox) {
+        let mut state = self.state.lock();
+        let State { turns, free, .. } = &mut *state;
+        let turn = std::mem::take(out);
+        std::mem::take(free).append_to(out);
+        let nodes = self.nodes.read();
+        if !nodes.is_empty() {
+            for batch in changes {
+                let (number, until) = (turns.changed(), Instant::now() + NAMES);
+                for end in nodes.values() {
+                    end.tell_names(number, until, batch.clone());
+                }
+            }
+        }
+        turns.hold(turn, out);
+    }
+
+    /// Letters to a session of another node, from the shard of a group or somebody else. Those to a node that is not here are left.
+    #[inline]
+    pub(crate) fn to_session(
+        &self,
+        id: ConnectionId,
+        from: Option<GroupId>,
+        letters: &mut Run<'_, '_>,
+    ) {
+        let nodes = self.nodes.read();
+        let Some(end) = nodes.get(&id.node()) else { return };
+        {
+            let mut sessions = end.sessions.lock();
+            let Some(remote) = &mut sessions.remote else { return };
+            letters.for_each(|letter| remote.tell(FromLeader::Session(id, from, letter)));
+        }
+        end.woken.notify_one();
+    }
+
+    /// What shards tell of streams.
+    #[cold]
+    pub(crate) fn news(&self, news: &mut Vec<(GroupId, StreamNews)>) {
+        let nodes = self.nodes.read();
+        for (group, news) in news.drain(..) {
+            if let Some(end) = nodes.get(&news.stream.node) {
+                end.tell(FromLeader::News(group, news));
+            }
+        }
+    }
+
+    /// What the owner of the names answers.
+    #[cold]
+    pub(crate) fn answers(&self, answers: &mut Vec<Answered>) {
+        let nodes = self.nodes.read();
+        for answered in answers.drain(..) {
+            if let Some(end) = nodes.get(&answered.stream.node) {
+                end.tell(FromLeader::Answered(answered));
+            }
+        }
+    }
+
+    /// What is short has changed.
+    pub(crate) fn alarm(&self, node: &Node) {
+        for end in self.nodes.read().values() {
+            let mut sessions = end.sessions.lock();
+            let Sessions { remote, has_begun, .. } = &mut *sessions;
+            if let Some(remote) = remote.as_mut().filter(|_| *has_begun) {
+                // Under the lock: the one that is told last is the one that holds.
+                remote.tell(FromLeader::Alarm(node.alarms.alarm()));
+            }
+            drop(sessions);
+            end.woken.notify_one();
+        }
+    }
+
+    /// The connection of a node has ended, and with it its sessions: as if each of their clients had gone.
+    fn gone(&self, node: &Arc<Node>, end: &Arc<RemoteEnd>) {
+        let (remote, leads) = {
+            let mut state = self.state.lock();
+            let Some(remote) = end.sessions.lock().remote.take() else { return };
+            let id = remote.node();
+            self.nodes.write().remove(&id);
+            let State { turns, free, stage, gone, .. } = &mut *state;
+            turns.goes(id, free);
+            if *stage == Stage::Begins {
+                gone.push(id);
+            }
+            (remote, *stage == Stage::Leads)
+        };
+        let id = remote.node();
+        let mut out = Outbox::default();
+        if leads {
+            node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(id));
+        }
+        remote.gone(&mut out);
+        for index in 0..node.shards.len() {
+            out.shard(self.homes.group_at(index), ToShard::Continue);
+        }
+        // What waited for its names.
+        out.meta.push(ToMeta::Continue);
+        with_runner(node, |runner| runner.run_outbox(out));
+    }
+}
+
+/// The streams of a node to a group, as [`LeaderTerms`] has them.
+const CLASSES: [StreamClass; 2] = [StreamClass::Bodies, StreamClass::Acks];
+
+impl RemoteEnd {
+    fn new(from: SocketAddr) -> Self {
+        Self {
+            from,
+            sessions: Ranked::new(Rank::RemoteNode, Sessions::default()),
+            line: Ranked::new(Rank::RemoteLine, VecDeque::new()),
+            woken: Notify::new(),
+            cut: OnceLock::new(),
+            is_cut: Notify::new(),
+            names_told: Notify::new(),
+        }
+    }
+
+    fn tell(&self, letter: FromLeader) {
+        if let Some(remote) = &mut self.sessions.lock().remote {
+            remote.tell(letter);
+        }
+        self.woken.notify_one();
+    }
+
+    fn tell_names(&self, number: u64, until: Instant, changes: Vec<Change>) {
+        {
+            let mut sessions = self.sessions.lock();
+            let Some(remote) = &mut sessions.remote else { return };
+            remote.tell_names(number, false, changes);
+            sessions.untaken.push_back((number, until));
+        }
+        self.names_told.notify_one();
+        self.woken.notify_one();
+    }
+
+    /// Its connection is to end.
+    fn cut(&self, why: String) {
+        // The first reason is told.
+        let _ = self.cut.set(why);
+        self.is_cut.notify_one();
+    }
+
+    async fn is_cut(&self) -> String {
+        loop {
+            if let Some(why) = self.cut.get() {
+                return why.clone();
+            }
+            self.is_cut.notified().await;
+        }
+    }
+
+    /// Waits until it has not said who it is in time.
+    async fn says_no_hello(&self) -> String {
+        sleep(HELLO).await;
+        if self.sessions.lock().has_said_hello {
+            std::future::pending::<()>().await;
+        }
+        format!("it did not say who it is within {} s", HELLO.as_secs())
+    }
+
+    /// Waits until it has not taken names in time.
+    async fn takes_no_names(&self) -> String {
+        loop {
+            let until = self.sessions.lock().untaken.front().map(|(_, until)| *until);
+            match until {
+                None => self.names_told.notified().await,
+                Some(until) if until <= Instant::now() => {
+                    return "it did not take the names in time".to_owned();
+                }
+                Some(until) => sleep_until(until).await,
+            }
+        }
+    }
+}
+
+/// Takes the connections of nodes of sessions, until the task is dropped.
+pub(crate) async fn take_nodes(
+    mut arrivals: Receiver<Arrival>,
+    node: Arc<Node>,
+    threads: Arc<Threads>,
+) {
+    while let Some(arrival) = arrivals.recv().await {
+        let (_, thread) = threads.next();
+        thread.spawn(serve(Arc::clone(&node), arrival));
+    }
+}
+
+/// One connection, to its end.
+async fn serve(node: Arc<Node>, Arrival { socket, ends }: Arrival) {
+    let end = Arc::new(RemoteEnd::new(ends.source));
+    // With TLS between nodes it is no socket of TCP, and has no such thing.
+    let _ = socket.set_nodelay(true);
+    let why = match TcpStream::from_std(socket).map(LinkSocket::from) {
+        Err(error) => error.to_string(),
+        Ok(socket) => {
+            let caller = Caller { node: &node, end: &end };
+            tokio::select! {
+                why = wire::answer(&socket, &caller, &end.woken) => why,
+                why = end.says_no_hello() => why,
+                why = end.takes_no_names() => why,
+                why = end.is_cut() => why,
+            }
+        }
+    };
+    let from = end.from;
+    let why = end.sessions.lock().refused.take().map_or(why, String::from);
+    tracing::warn!(from = %from.ip(), peer = %from, "the connection of a node with sessions has ended: {why}");
+    if let Some(gateway) = &node.gateway {
+        gateway.gone(&node, &end);
+    }
+}
+
+/// The end of a connection that another node has called.
+struct Caller<'a> {
+    node: &'a Arc<Node>,
+    end: &'a Arc<RemoteEnd>,
+}
+
+impl End for Caller<'_> {
+    fn say(&self, to: &mut Outgoing) -> Result<(), String> {
+        let mut line = self.end.line.lock();
+        while to.has_room() {
+            if line.is_empty() {
+                let mut sessions = self.end.sessions.lock();
+                if let Some(refused) = &sessions.refused {
+                    let over = FromLeader::Over(refused.clone());
+                    let over = write_from_leader(&over, to.writer());
+                    to.put(over.map_err(|it| it.to_string())?);
+                    to.ends();
+                    break;
+                }
+                if let Some(remote) = &mut sessions.remote {
+                    remote.take_line(&mut line);
+                }
+            }
+            let Some(letter) = line.pop_front() else { break };
+            let letter = write_from_leader(&letter, to.writer()).map_err(|it| it.to_string())?;
+            to.put(letter);
+        }
+        Ok(())
+    }
+
+    fn hear(&self, letters: &mut Vec<Letter>) -> Result<(), String> {
+        let mut wrong = None;
+        let mut read = VecDeque::with_capacity(letters.len());
+        for letter in letters.drain(..) {
+            match read_to_leader(&letter) {
+                Ok(letter) if wrong.is_none() => read.push_back(letter),
+                Ok(_) => {}
+                Err(why) => _ = wrong.get_or_insert_with(|| why.to_string()),
+            }
+        }
+        if !self.end.sessions.lock().has_said_hello
+            && let Some(first) = read.pop_front()
+        {
+            self.begins_with(first)?;
+        }
+        let mut out = Outbox::default();
+        let mut taken = Vec::new();
+        {
+            let mut sessions = self.end.sessions.lock();
+            // One that was refused, or that is over, is not heard.
+            let Some(remote) = &mut sessions.remote else { return Ok(()) };
+            for letter in read {
+                match remote.hear(letter, &mut out) {
+                    Ok(NodeHeard::Done) => {}
+                    Ok(NodeHeard::NamesTaken(number)) => taken.push(number),
+                    Err(why) => {
+                        // What came before it counts: what of it is settled is not given back at the end.
+                        wrong = Some(why);
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some(gateway) = &self.node.gateway {
+            for number in taken {
+                // What waited for it.
+                out.meta.push(ToMeta::Continue);
+                if let Err(why) = gateway.names_taken(self.node, self.end, number) {
+                    wrong.get_or_insert(why);
+                }
+            }
+        }
+        if !out.is_empty() {
+            with_runner(self.node, |runner| runner.run_outbox(out));
+        }
+        wrong.map_or(Ok(()), Err)
+    }
+}
+
+impl Caller<'_> {
+    fn begins_with(&self, first: ToLeader) -> Result<(), String> {
+        let ToLeader::Hello(hello) = first else {
+            return Err("it does not begin with who it is".to_owned());
+        };
+        let refused = match &self.node.gateway {
+            None => Refused::Over(
+                "the node that leads has cluster.sessions = relayed: sessions are its own, and clients are relayed to it. Set it \
+                 on all nodes, or on none"
+                    .to_owned(),
+            ),
+            Some(gateway) => match gateway.hello(self.node, self.end, &hello) {
+                Ok(()) => {
+                    tracing::info!(
+                        node = %format_args!("{:016x}", hello.raft_id), peer = %self.end.from,
+                        attaches = hello.attaches, sessions = hello.connections.len(),
+                        "a node with sessions is here"
+                    );
+                    return Ok(());
+                }
+                Err(refused) => refused,
+            },
+        };
+        let why = match refused {
+            Refused::NotNow(why) => return Err(why.to_owned()),
+            Refused::Over(why) => why,
+        };
+        let mut sessions = self.end.sessions.lock();
+        sessions.has_said_hello = true;
+        sessions.refused = Some(why.into());
+        drop(sessions);
+        self.end.woken.notify_one();
+        Ok(())
+    }
+}
