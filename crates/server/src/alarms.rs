@@ -58,6 +58,11 @@ impl Resource {
     }
 }
 
+/// What is short at the node that leads.
+const SHORT_MEMORY: u8 = 1;
+const SHORT_DISK: u8 = 2;
+const STOPS_ALL: u8 = 4;
+
 /// State of both alarms. Flags can be read without a lock.
 #[derive(Debug)]
 pub struct Alarms {
@@ -75,6 +80,8 @@ pub struct Alarms {
     disk_refused: AtomicBool,
     /// The memory alarm was raised.
     memory_raised: Notify,
+    /// Of a node of sessions: what is short at the node that leads, as flags.
+    elsewhere: AtomicU8,
     /// What happened to the alarm of memory and to that of the disk.
     histories: [History; 2],
 }
@@ -90,23 +97,34 @@ impl Alarms {
             disk_of_majority: AtomicU64::new(u64::MAX),
             disk_refused: AtomicBool::new(false),
             memory_raised: Notify::new(),
+            elsewhere: AtomicU8::new(0),
             histories: Default::default(),
         }
     }
 
+    /// What is short at the node that leads, where that is another one. Whether that is new.
+    pub(crate) fn set_elsewhere(&self, alarm: Alarm) -> bool {
+        let Alarm { memory, disk, stops_all } = alarm;
+        let flags = [(memory, SHORT_MEMORY), (disk, SHORT_DISK), (stops_all, STOPS_ALL)];
+        let flags = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum();
+        self.elsewhere.swap(flags, Ordering::SeqCst) != flags
+    }
+
     /// Whether publishers are blocked.
     pub fn any(&self) -> bool {
-        self.levels.load(Ordering::Relaxed) != 0
+        self.levels.load(Ordering::Relaxed) != 0 || self.elsewhere.load(Ordering::Relaxed) != 0
     }
 
     /// What is short, for shards and sessions.
     pub fn alarm(&self) -> Alarm {
         let levels = self.levels.load(Ordering::Relaxed);
         let [memory, disk] = [MEMORY, DISK].map(|at| level(levels, at));
+        let elsewhere = self.elsewhere.load(Ordering::Relaxed);
+        let is_set = |flag| elsewhere & flag != 0;
         Alarm {
-            memory: memory > Level::Enough,
-            disk: disk > Level::Enough,
-            stops_all: memory.max(disk) == Level::Out,
+            memory: memory > Level::Enough || is_set(SHORT_MEMORY),
+            disk: disk > Level::Enough || is_set(SHORT_DISK),
+            stops_all: memory.max(disk) == Level::Out || is_set(STOPS_ALL),
         }
     }
 

@@ -86,6 +86,8 @@ ranks! {
     RemoteNode,
     /// Letters of an actor.
     Inbox,
+    /// What a node of sessions has in the place of shards.
+    RemoteShards,
     /// Turns that wait for a thread.
     Handover,
     /// Turns that wait for a lease.

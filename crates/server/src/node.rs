@@ -16,6 +16,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::alarms::Alarms;
 use crate::clock::now;
+use crate::cluster::sessions::away::Away;
 use crate::cluster::sessions::gateway::Gateway;
 use crate::connection::Connection;
 use crate::ended::Ended;
@@ -87,6 +88,8 @@ pub struct Node {
     paging_ratio: f64,
     /// Of a node that leads its cluster; none of one that is alone.
     pub(crate) leading: Option<Arc<Leading>>,
+    /// Of a node of sessions: what it has in the place of shards.
+    pub(crate) away: Option<Arc<Away>>,
     /// Sessions of other nodes; none of a node that has all sessions itself.
     pub(crate) gateway: Option<Arc<Gateway>>,
     /// Turns that wait for a thread at work.
@@ -149,6 +152,14 @@ impl Node {
         Self::with(Arc::default(), None, Topology::new(), Vec::new(), 1.0, logins)
     }
 
+    /// A node of sessions, whose shards and owner of the names are those of the node that leads.
+    pub(crate) fn of_sessions(settings: Arc<Settings>, logins: Logins, away: Arc<Away>) -> Self {
+        let mut node = Self::with(settings, None, Topology::new(), Vec::new(), 1.0, logins);
+        node.away = Some(away);
+        node.filled.store(true, Ordering::SeqCst);
+        node
+    }
+
     fn with(
         settings: Arc<Settings>,
         meta: Option<Actor<Meta<NodeLog>, ToMeta>>,
@@ -192,6 +203,7 @@ impl Node {
             suspended: watch::Sender::new(false),
             paging_ratio,
             leading: None,
+            away: None,
             gateway: None,
             handover: Handover::default(),
             pressed: PressedUntil::default(),
@@ -290,11 +302,15 @@ impl Node {
 
     /// A number no other connection of this process has or had.
     pub fn new_id(&self) -> ConnectionId {
-        NodeId::ALONE.connection(self.next_connection.fetch_add(1, Ordering::Relaxed))
+        let node = self.away.as_ref().map_or(NodeId::ALONE, |away| away.id());
+        node.connection(self.next_connection.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Makes letters to `id` reach `recipient`.
     pub fn register(&self, id: ConnectionId, recipient: Recipient) {
+        if let Some(away) = &self.away {
+            away.opened(id);
+        }
         let mut recipients = self.recipients.write();
         let is_connection = |it: &Recipient| matches!(it, Recipient::Connection(_));
         let is_new = is_connection(&recipient);
@@ -308,6 +324,10 @@ impl Node {
         let mut recipients = self.recipients.write();
         let is_connection = matches!(recipients.remove(&id), Some(Recipient::Connection(_)));
         self.connection_count.fetch_sub(usize::from(is_connection), Ordering::Relaxed);
+        drop(recipients);
+        if let Some(away) = &self.away {
+            away.forgotten(id);
+        }
     }
 
     /// Who gets letters to `id`.

@@ -344,11 +344,21 @@ impl Runner {
         self.work();
     }
 
-    fn tell_alarm(&mut self, resource: Resource, change: AlarmChange) {
-        say(&self.node, resource, change);
+    /// What is short at the node that leads has changed.
+    pub(crate) fn tell_connections_of_alarm(&mut self) {
+        self.post_alarm();
+        self.work();
+    }
+
+    fn post_alarm(&mut self) {
         for connection in self.node.connections() {
             self.post_connection(&connection, Letter::Alarm);
         }
+    }
+
+    fn tell_alarm(&mut self, resource: Resource, change: AlarmChange) {
+        say(&self.node, resource, change);
+        self.post_alarm();
         if let Some(gateway) = &self.node.gateway {
             gateway.alarm(&self.node);
         }
@@ -665,9 +675,28 @@ struct Inboxes<'a> {
     holds_back: bool,
 }
 
+impl Inboxes<'_> {
+    /// What a node of sessions tells its sessions at once: that they pause, or go on, or that nobody does what they ask for.
+    fn tell(&mut self, out: Outbox) {
+        for (id, letter) in out.sessions {
+            if let Some(Recipient::Connection(connection)) = self.node.recipient(id)
+                && connection.actor.post_one(Letter::Session(letter))
+            {
+                self.due.push_back(Due::Connection(connection));
+            }
+        }
+    }
+}
+
 impl leveret_node::Inboxes for Inboxes<'_> {
     #[inline]
     fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
+        if let Some(away) = &self.node.away {
+            let mut out = Outbox::default();
+            away.to_shard(group, letter, &mut out);
+            self.tell(out);
+            return 0;
+        }
         let Some(index) = self.node.homes.index_of(group) else { return 0 };
         let Some(shard) = self.node.shards.get(index) else { return 0 };
         let letter = match self.node.leading.as_ref().filter(|_| self.holds_back) {
@@ -690,6 +719,11 @@ impl leveret_node::Inboxes for Inboxes<'_> {
 
     #[inline]
     fn to_meta(&mut self, letters: Drain<'_, ToMeta>) {
+        if let Some(away) = &self.node.away {
+            let mut out = Outbox::default();
+            away.to_meta(letters, &mut out);
+            return self.tell(out);
+        }
         if self.node.meta().post(letters) {
             self.due.push_back(Due::Meta);
         }
@@ -697,6 +731,9 @@ impl leveret_node::Inboxes for Inboxes<'_> {
 
     #[inline]
     fn to_session(&mut self, id: ConnectionId, letters: &mut Run<'_, '_>) {
+        if let Some(away) = self.node.away.as_ref().filter(|away| away.id() != id.node()) {
+            return away.to_session(id, letters);
+        }
         if let Some(gateway) = &self.node.gateway
             && id.node() != NodeId::ALONE
         {

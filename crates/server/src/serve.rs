@@ -22,6 +22,7 @@ use crate::clock::now;
 use crate::cluster::arrivals::{Arrivals, RelayedListener};
 use crate::cluster::links::LINK_SOCKETS_MAX;
 use crate::cluster::sessions::gateway::{Gateway, take_nodes};
+use crate::cluster::sessions::own::OwnSessions;
 use crate::cluster::view::Views;
 use crate::cluster::{Duty, Led, MemberChanges};
 use crate::connection::Letter;
@@ -90,6 +91,8 @@ pub struct Options {
     pub members: Option<MemberChanges>,
     /// The cluster that this node leads; none if it is alone.
     pub(crate) led: Option<Led>,
+    /// Sessions that were here before this node led, and go on beside the broker.
+    pub(crate) own_sessions: Option<Arc<OwnSessions>>,
 }
 
 /// Where AMQP is spoken, and what comes before it.
@@ -272,6 +275,9 @@ pub fn run(
                 // It has let go of its socket then.
                 let _ = task.await;
             }
+            if let Some(own) = &options.own_sessions {
+                own.close("another node leads the cluster").await;
+            }
             end_sessions_of_others(&node);
             close_connections(&node, Farewell::Deposed).await;
             node.connections().iter().for_each(|it| it.cut());
@@ -300,6 +306,9 @@ pub fn run(
         step.goes_on(Doing::Stop);
         // However many wait for a slow hash: requests among them would hold up the end of the front ends.
         node.logins.close();
+        if let Some(own) = &options.own_sessions {
+            own.close("shutdown").await;
+        }
         end_sessions_of_others(&node);
         close_connections(&node, farewell).await;
         if let Some(leading) = &node.leading {
@@ -697,6 +706,11 @@ async fn close_connections(node: &Arc<Node>, why: Farewell) {
         // Those whose turn waits are told, too.
         with_runner(node, Runner::go_on);
     }
+    tell_to_go(node, reason, patience).await;
+}
+
+/// Tells every client to go, and waits a little for their answers. On a thread with the node's runner.
+pub(crate) async fn tell_to_go(node: &Arc<Node>, reason: &str, patience: Duration) {
     for connection in node.connections() {
         let close = ToSession::Close {
             code: ReplyCode::ConnectionForced,

@@ -193,12 +193,7 @@ impl Basis {
             waker,
             listeners,
             threads,
-            logins: login::Options {
-                hashing: hashing(config),
-                throttle_threshold: config.access.throttle_threshold,
-                throttle_delay_max: config.access.throttle_delay_max.into(),
-                sources: Sources::new(config, &crate::tls::client::config, rand::random())?,
-            },
+            logins: login_options(config)?,
             settings: settings(config),
             shards,
             topology,
@@ -209,6 +204,7 @@ impl Basis {
             watchdog_timeout: std::time::Duration::from_secs(config.node.watchdog_timeout.get()),
             sockets: socket_options(config),
             led: None,
+            own_sessions: None,
             about,
             arrivals: None,
             views: None,
@@ -253,6 +249,16 @@ fn read(config: &Config, basis: &Basis) -> anyhow::Result<Stored> {
     Ok(Stored { meta, topology, shards, seen_below, orphans, waker })
 }
 
+/// How logins are treated.
+pub(crate) fn login_options(config: &Config) -> anyhow::Result<login::Options> {
+    Ok(login::Options {
+        hashing: hashing(config),
+        throttle_threshold: config.access.throttle_threshold,
+        throttle_delay_max: config.access.throttle_delay_max.into(),
+        sources: Sources::new(config, &crate::tls::client::config, rand::random())?,
+    })
+}
+
 /// What is asked of every socket of a client.
 pub(crate) fn socket_options(config: &Config) -> SocketOptions {
     let listeners = &config.listeners;
@@ -267,7 +273,7 @@ pub(crate) fn socket_options(config: &Config) -> SocketOptions {
 }
 
 /// Where AMQP is spoken, without TLS and with it.
-fn amqp_listeners(config: &Config, threads: usize) -> anyhow::Result<Vec<AmqpListener>> {
+pub(crate) fn amqp_listeners(config: &Config, threads: usize) -> anyhow::Result<Vec<AmqpListener>> {
     let with = &config.listeners;
     let mut preface = Preface {
         proxy: with.proxy_protocol,
@@ -325,7 +331,8 @@ fn product_of(config: &Config) -> (&'static str, &'static str) {
     }
 }
 
-fn settings(config: &Config) -> Settings {
+/// What sessions are told at their birth.
+pub(crate) fn settings(config: &Config) -> Settings {
     let connections = &config.connections;
     let access = &config.access;
     let (product, _) = product_of(config);

@@ -527,6 +527,11 @@ impl RemoteShards {
         self.has_begun
     }
 
+    /// Whether a leader hears what sessions write.
+    pub fn is_heard(&self) -> bool {
+        self.stage == Stage::Begun
+    }
+
     /// Bytes of letters that are kept, and are not agreed upon.
     pub fn kept_bytes(&self) -> u64 {
         self.groups.iter().map(|group| group.sender.kept_bytes()).sum()

@@ -213,6 +213,10 @@ pub(super) fn start(
     let names = CopiedNames::start()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let first = begin(&dir, &mut cluster)?;
+    let own = {
+        let facts = cluster.facts();
+        (facts.raft_id.0, facts.start)
+    };
     let (news, links) = {
         let _inside = runtime.enter();
         link(formation, link_tls(config, basis.threads)?, &cluster)?
@@ -251,8 +255,15 @@ pub(super) fn start(
             driver.run().await;
         });
     })?;
-    let handle =
-        Handle { orders: orders_in, duty: duty_out, views: views_out, relayed, leading, names };
+    let handle = Handle {
+        own,
+        orders: orders_in,
+        duty: duty_out,
+        views: views_out,
+        relayed,
+        leading,
+        names,
+    };
     Ok((handle, ClusterThread(thread), links))
 }
 

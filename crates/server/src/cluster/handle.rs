@@ -84,6 +84,8 @@ pub(crate) enum Duty {
 /// The state of the cluster, as far as this node knows, and who is to be asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
+    /// This node's Raft id, and the number of this start.
+    pub(super) own: (u64, u64),
     pub(super) orders: mpsc::UnboundedSender<Order>,
     pub(super) duty: watch::Receiver<Duty>,
     pub(super) views: Views,
@@ -169,7 +171,7 @@ impl Led {
 
     /// Replaces the process by one that knows what is on the disk, and nothing else. Returns only what kept it from that.
     pub(crate) fn begin_anew(&self, logs: &Logs) -> anyhow::Result<()> {
-        begin_anew(logs)
+        begin_anew(logs, LEADS_NO_MORE)
     }
 }
 
@@ -182,10 +184,13 @@ pub(super) async fn leave(handle: &Handle, thread: ClusterThread) {
     }
 }
 
+/// Why most nodes begin anew.
+pub(super) const LEADS_NO_MORE: &str = "this node leads the cluster no more";
+
 /// What a node that led has in memory is in part not agreed upon, and may not stay. So it does what it would do after a crash, only
 /// sooner: the same program begins anew, in the same process, with the same words.
-pub(super) fn begin_anew(logs: &Logs) -> anyhow::Result<()> {
-    tracing::warn!("this node leads the cluster no more: it begins anew, as one that follows");
+pub(super) fn begin_anew(logs: &Logs, why: &str) -> anyhow::Result<()> {
+    tracing::warn!("{why}: it begins anew, as one that follows");
     logs.flush(LAST_LINES);
     let words: Vec<OsString> = std::env::args_os().collect();
     let (name, words) = words.split_first().map_or((None, &[][..]), |(it, rest)| (Some(it), rest));

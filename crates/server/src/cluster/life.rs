@@ -29,9 +29,11 @@ use crate::supervisor::Supervisor;
 
 use super::arrivals::{self, Bringers};
 use super::driver;
-use super::handle::{ClusterThread, Duty, Handle, Led, begin_anew, leave};
+use super::handle::{ClusterThread, Duty, Handle, LEADS_NO_MORE, Led, begin_anew, leave};
 use super::links::{LINK_SOCKETS_MAX, Links};
 use super::names::TakenNames;
+use super::sessions::away::Called;
+use super::sessions::own::{Beginning, OwnSessions};
 use super::standby::{self, Standby};
 
 /// Runs a node of a cluster until it is stopped.
@@ -45,6 +47,7 @@ pub(crate) fn serve(
     give_back: fn(),
 ) -> anyhow::Result<()> {
     let (config, own) = (loaded.config.clone(), node_name(&loaded.config));
+    let sessions = formation.sessions;
     let (bringers, arrivals) = arrivals::arrivals();
     let opened = {
         let bringers = bringers.clone();
@@ -58,10 +61,30 @@ pub(crate) fn serve(
     let (views, link_tls, links) = (handle.views.clone(), links.tls(), Arc::new(links));
     descriptors::raise_limit(basis.shards + 2, LINK_SOCKETS_MAX);
     let listeners = standby::listeners(&loaded.config)?;
+    let own_sessions = (sessions == Sessions::Own).then(|| {
+        let _inside = signals.runtime.enter();
+        let (own_id, start) = handle.own;
+        OwnSessions::begin(Beginning {
+            config: loaded.config.clone(),
+            threads: basis.threads,
+            memory_limit: basis.memory.limit,
+            // Starts are counted one by one.
+            start: start as u32,
+            called: Called {
+                relay: Arc::clone(&links) as _,
+                own_id,
+                own: bringers.clone(),
+                leader: standby::leader_of(views.clone(), signals.runtime.handle()),
+            },
+            views: views.clone(),
+            give_back,
+        })
+    });
+    let (own_sessions, own_clients) = own_sessions.unzip();
     let standby = Standby::start(
         &listeners,
         &socket_options(&loaded.config),
-        Arc::clone(&links) as _,
+        (Arc::clone(&links) as _, own_clients),
         views.clone(),
         Arc::clone(&handle.relayed),
         basis.threads,
@@ -88,8 +111,15 @@ pub(crate) fn serve(
         signals.runtime.spawn(telling).abort_handle()
     });
     let waits = async {
+        let are_over = async {
+            match &own_sessions {
+                Some(own) => own.are_over().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            duty = handle.is_not(&Duty::StandBy) => Some(duty),
+            duty = handle.is_not(&Duty::StandBy) => Some(Ok(duty)),
+            why = are_over => Some(Err(why)),
             Some(by) = asked.recv() => {
                 tracing::info!("stopping: asked to by {by}");
                 None
@@ -101,6 +131,7 @@ pub(crate) fn serve(
         tracing::info!(
             "SIGHUP: opening the log file again; certificates of listeners are read when this node leads"
         );
+        own_sessions.iter().for_each(|own| own.reload());
         // What is wrong with those of links is logged where it is found.
         let _ = link_tls.as_ref().map(|tls| tls.reload());
     });
@@ -110,10 +141,19 @@ pub(crate) fn serve(
         if let Some(supervisor) = supervisor {
             supervisor.is_stopping();
         }
+        if let Some(own) = &own_sessions {
+            signals.waits_unless_stopped(own.close("shutdown"));
+        }
         signals.waits_unless_stopped(leave(&handle, thread));
         signals.leave();
         tracing::info!("stopped");
         return Ok(());
+    };
+    let duty = match duty {
+        Ok(duty) => duty,
+        Err(why) => {
+            return begin_anew(logs, &format!("the sessions of this node are over: {why}"));
+        }
     };
     if let Duty::End(why) = duty {
         anyhow::bail!(why);
@@ -130,7 +170,7 @@ pub(crate) fn serve(
         signals.leave();
         return Ok(());
     };
-    let Some(logs_lent) = logs_lent else { return begin_anew(logs) };
+    let Some(logs_lent) = logs_lent else { return begin_anew(logs, LEADS_NO_MORE) };
     let (terms, logs_lent): (Vec<u64>, Vec<NodeLog>) = logs_lent.into_iter().unzip();
     let config = loaded.config.clone();
     let names = Arc::clone(&handle.names);
@@ -152,11 +192,12 @@ pub(crate) fn serve(
         signals.leave();
         return Ok(());
     };
-    let Some(read) = read else { return begin_anew(logs) };
+    let Some(read) = read else { return begin_anew(logs, LEADS_NO_MORE) };
     let mut options = read.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
     options.about.config_files.clone_from(&loaded.files);
     options.about.logs = logs.clone();
     options.members = Some(handle.changes());
+    options.own_sessions = own_sessions;
     options.remote_sessions = (loaded.config.cluster.sessions == Sessions::Own).then_some(terms);
     (options.led, options.views, options.arrivals) = (Some(led), Some(views), Some(arrivals));
     run(options, signals, fronts.broker, give_back)

@@ -190,6 +190,26 @@ impl Drop for WaitingPlace {
     }
 }
 
+/// Where clients of AMQP go that are not relayed: to sessions of this node.
+#[derive(Clone, Debug)]
+pub struct OwnClients {
+    /// Sessions are heard by a node that leads.
+    pub(crate) is_heard: watch::Receiver<bool>,
+    pub(crate) amqp: mpsc::Sender<Arrival>,
+    pub(crate) amqps: mpsc::Sender<Arrival>,
+}
+
+impl OwnClients {
+    /// Where those of a listener go; none if they are relayed.
+    fn of(&self, listener: RelayedListener) -> Option<&mpsc::Sender<Arrival>> {
+        match listener {
+            RelayedListener::Amqp => Some(&self.amqp),
+            RelayedListener::Amqps => Some(&self.amqps),
+            _ => None,
+        }
+    }
+}
+
 /// Listeners that relay, and their threads.
 #[derive(Debug)]
 pub struct Standby {
@@ -206,6 +226,7 @@ pub struct Standby {
 #[derive(Debug)]
 struct Shared {
     relay: Arc<dyn Relay>,
+    own: Option<OwnClients>,
     leader: watch::Receiver<Option<u64>>,
     views: Views,
     ending: watch::Receiver<bool>,
@@ -214,7 +235,8 @@ struct Shared {
 }
 
 impl Standby {
-    /// Listens, with so many threads. `views` tells who leads; what is relayed is counted in `totals`.
+    /// Listens, with so many threads. `views` tells who leads; what is relayed is counted in `totals`. Clients of AMQP go to `own`, if
+    /// this node has sessions of its own.
     ///
     /// # Errors
     ///
@@ -222,19 +244,19 @@ impl Standby {
     pub fn start(
         listeners: &[StandbyListener],
         options: &SocketOptions,
-        relay: Arc<dyn Relay>,
+        (relay, own): (Arc<dyn Relay>, Option<OwnClients>),
         views: Views,
         totals: Arc<Totals>,
         threads: usize,
     ) -> anyhow::Result<Self> {
-        Self::with(LIMITS, listeners, options, relay, views, totals, threads)
+        Self::with(LIMITS, listeners, options, (relay, own), views, totals, threads)
     }
 
     fn with(
         limits: Limits,
         listeners: &[StandbyListener],
         options: &SocketOptions,
-        relay: Arc<dyn Relay>,
+        (relay, own): (Arc<dyn Relay>, Option<OwnClients>),
         views: Views,
         totals: Arc<Totals>,
         threads: usize,
@@ -255,6 +277,7 @@ impl Standby {
         let (first, handles) = (handles[0].clone(), Arc::new(handles));
         let shared = Arc::new(Shared {
             relay,
+            own,
             leader: leader_of(views.clone(), &first),
             views,
             ending: ended,
@@ -331,7 +354,7 @@ fn thread(index: usize, farewell: Duration) -> io::Result<(Handle, oneshot::Send
 }
 
 /// Tells who leads, and only when that changes: the view changes each second.
-fn leader_of(mut views: Views, on: &Handle) -> watch::Receiver<Option<u64>> {
+pub(super) fn leader_of(mut views: Views, on: &Handle) -> watch::Receiver<Option<u64>> {
     let (sender, leader) = watch::channel(views.borrow_and_update().leader_id);
     on.spawn(async move {
         while views.changed().await.is_ok() {
@@ -438,6 +461,9 @@ impl Shared {
                 }
             }
         }
+        if let Some(enters) = self.own.as_ref().and_then(|own| own.of(of.listener)) {
+            return self.enter(of, (client, ends), enters, give).await;
+        }
         let mut why = None;
         let reached = tokio::select! {
             reached = tokio::time::timeout(of.patience, self.way(of.listener, ends, &mut why)) => reached.ok(),
@@ -474,6 +500,46 @@ impl Shared {
             }
             let _ = client.try_write(unavailable(&why).as_bytes());
         }
+        Ok(None)
+    }
+
+    /// A client gets a session of this node, once a node that leads hears what sessions write. None, whatever comes of it.
+    async fn enter(
+        &self,
+        of: &StandbyListener,
+        (client, ends): (TcpStream, Ends),
+        enters: &mpsc::Sender<Arrival>,
+        give: &Give,
+    ) -> io::Result<Option<Reached>> {
+        let mut ending = self.ending.clone();
+        let heard = self.own.as_ref().map(|own| own.is_heard.clone());
+        let is_heard = async {
+            if let Some(mut heard) = heard
+                && heard.wait_for(|it| *it).await.is_ok()
+            {
+                return;
+            }
+            std::future::pending().await
+        };
+        let is_heard = tokio::select! {
+            heard = tokio::time::timeout(of.patience, is_heard) => heard.is_ok(),
+            _ = ending.wait_for(|it| *it) => {
+                // Nobody takes it where a node ends for good.
+                let _ = give.send((of.listener, Arrival { socket: client.into_std()?, ends }));
+                return Ok(None);
+            }
+        };
+        if is_heard {
+            let arrival = Arrival { socket: client.into_std()?, ends };
+            // An error means that there are no sessions any more, and that the process is about to end.
+            let _ = enters.send(arrival).await;
+            return Ok(None);
+        }
+        let why = self.views.borrow().why_not_served();
+        let why = why.unwrap_or_else(|| "the node that leads does not answer".to_owned());
+        self.totals.refused.fetch_add(1, Ordering::Relaxed);
+        let peer = ends.source;
+        tracing::warn!(from = %peer.ip(), %peer, "connection closed: {why}");
         Ok(None)
     }
 

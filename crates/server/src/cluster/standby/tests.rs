@@ -59,7 +59,7 @@ fn start(of: StandbyListener, leader: Option<u64>, limits: Limits) -> Set {
     let to = Arc::clone(&relay);
     let totals = Arc::<Totals>::default();
     let counted = Arc::clone(&totals);
-    let standby = Standby::with(limits, &[of], &options, to, seen, counted, 2).unwrap();
+    let standby = Standby::with(limits, &[of], &options, (to, None), seen, counted, 2).unwrap();
     Set { standby, relay, views, totals }
 }
 

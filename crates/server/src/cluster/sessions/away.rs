@@ -1,0 +1,257 @@
+//! The end at a node of sessions: what its sessions have in the place of shards and of the owner of the names.
+//!
+//! ```text
+//!   turns of sessions  ->  Away: RemoteShards, behind a lock  ->  the task of the connection  ->  the node that leads
+//!   names, inboxes of sessions  <-------------------------------  the same task               <-
+//! ```
+//!
+//! One task keeps a connection to whoever leads. Where that ends it calls the next leader, or the same one, which says then that the
+//! sessions are over. See `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use std::vec::Drain;
+
+use leveret_broker::flow::Alarm;
+use leveret_broker::message::{
+    ConnectionId, NamesBatch, NodeId, Outbox, ToMeta, ToSession, ToShard,
+};
+use leveret_link::frame::Letter;
+use leveret_link::letters::{read_from_leader, write_to_leader};
+use leveret_node::KeptMax;
+use leveret_node::remote::{Heard, RemoteShards};
+use leveret_topology::stored::StoredError;
+use leveret_topology::{GroupId, Homes, Topology};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+
+use super::wire::{self, End, Outgoing};
+use crate::cluster::arrivals::{Arrival, Bringers, RelayedListener};
+use crate::cluster::links::LinkSocket;
+use crate::cluster::standby::Relay;
+use crate::locks::{Rank, Ranked};
+use crate::node::Node;
+use crate::proxy::Ends;
+use crate::runner::with_runner;
+
+/// When a leader that is not reached is called again.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// What a node of sessions has in the place of shards.
+#[derive(Debug)]
+pub(crate) struct Away {
+    id: NodeId,
+    shards: Ranked<RemoteShards>,
+    /// There is something to write.
+    woken: Notify,
+    /// A leader hears: clients may come.
+    is_heard: watch::Sender<bool>,
+}
+
+impl Away {
+    /// Of the member's process at its `start`, of a cluster with so many shards. No leader is there yet.
+    /// `is_heard` is told when one hears.
+    pub(crate) fn new(
+        raft_id: u64,
+        start: u32,
+        homes: Homes,
+        is_heard: watch::Sender<bool>,
+    ) -> Self {
+        let shards = RemoteShards::new(raft_id, start, homes, KeptMax::default());
+        Self {
+            id: shards.node(),
+            shards: Ranked::new(Rank::RemoteShards, shards),
+            woken: Notify::new(),
+            is_heard,
+        }
+    }
+
+    /// Whose sessions these are.
+    pub(crate) fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// A session begins.
+    pub(crate) fn opened(&self, id: ConnectionId) {
+        self.shards.lock().opened(id);
+        self.woken.notify_one();
+    }
+
+    /// A session is over, and all that it wrote is posted.
+    pub(crate) fn forgotten(&self, id: ConnectionId) {
+        self.shards.lock().forgotten(id);
+        self.woken.notify_one();
+    }
+
+    /// A letter of a session. What comes of it at once for sessions is left in `out`.
+    pub(crate) fn to_shard(&self, group: GroupId, letter: ToShard, out: &mut Outbox) {
+        self.shards.lock().to_shard(group, letter, out);
+        self.woken.notify_one();
+    }
+
+    /// Letters of sessions.
+    pub(crate) fn to_meta(&self, letters: Drain<'_, ToMeta>, out: &mut Outbox) {
+        let mut shards = self.shards.lock();
+        letters.for_each(|letter| shards.to_meta(letter, out));
+        drop(shards);
+        self.woken.notify_one();
+    }
+
+    /// Letters to a session of another node.
+    pub(crate) fn to_session(&self, id: ConnectionId, letters: impl Iterator<Item = ToSession>) {
+        let mut shards = self.shards.lock();
+        letters.for_each(|letter| shards.to_session(id, letter));
+        drop(shards);
+        self.woken.notify_one();
+    }
+}
+
+/// Who is called.
+#[derive(Debug)]
+pub(crate) struct Called {
+    /// How other nodes are reached.
+    pub(crate) relay: Arc<dyn Relay>,
+    /// This node's Raft id.
+    pub(crate) own_id: u64,
+    /// How the broker of this process is reached, when this node leads.
+    pub(crate) own: Bringers,
+    /// Who leads.
+    pub(crate) leader: watch::Receiver<Option<u64>>,
+}
+
+/// Keeps a connection to whoever leads, until the sessions are over: why, in words. On a thread of the node's.
+pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Called) -> String {
+    let caller = Caller { node: &node, away: &away, over: OnceLock::new() };
+    loop {
+        let Some(leader) = *called.leader.borrow_and_update() else {
+            if called.leader.changed().await.is_err() {
+                // The process ends.
+                return std::future::pending().await;
+            }
+            continue;
+        };
+        let why = match called.reach(leader).await {
+            Ok(socket) => {
+                away.shards.lock().begin();
+                let another = called.leader.wait_for(|now| now.is_some_and(|now| now != leader));
+                let why = tokio::select! {
+                    why = wire::call(&socket, &caller, &away.woken) => why,
+                    _ = another => "another node leads".to_owned(),
+                };
+                away.shards.lock().lost();
+                away.is_heard.send_replace(false);
+                why
+            }
+            Err(error) => format!("it is not reached: {error}"),
+        };
+        if let Some(why) = caller.over.get() {
+            return why.clone();
+        }
+        tracing::info!(from = "sessions", "sessions wait for a node that leads: {why}");
+        sleep(RETRY).await;
+    }
+}
+
+impl Called {
+    async fn reach(&self, leader: u64) -> std::io::Result<LinkSocket> {
+        let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let ends = Ends::new(nobody, nobody);
+        if leader != self.own_id {
+            return self.relay.relay(leader, RelayedListener::Sessions, ends).await;
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (here, there) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // Nothing but bytes is asked of either.
+        let stream = |end: OwnedFd| TcpStream::from(end);
+        self.own.bring(RelayedListener::Sessions, Arrival { socket: stream(there), ends });
+        Ok(tokio::net::TcpStream::from_std(stream(here))?.into())
+    }
+}
+
+/// The end of a connection.
+struct Caller<'a> {
+    node: &'a Arc<Node>,
+    away: &'a Away,
+    /// Why the sessions are over, if they are.
+    over: OnceLock<String>,
+}
+
+impl End for Caller<'_> {
+    fn say(&self, to: &mut Outgoing) -> Result<(), String> {
+        while to.has_room() {
+            let Some(letter) = self.away.shards.lock().send_next() else { break };
+            let letter = write_to_leader(&letter, to.writer()).map_err(|why| why.to_string())?;
+            to.put(letter);
+        }
+        Ok(())
+    }
+
+    fn hear(&self, letters: &mut Vec<Letter>) -> Result<(), String> {
+        let mut out = Outbox::default();
+        let heard = letters.drain(..).try_for_each(|letter| self.one(&letter, &mut out));
+        if !out.is_empty() {
+            with_runner(self.node, |runner| runner.run_outbox(out));
+        }
+        let shards = self.away.shards.lock();
+        if shards.has_next() {
+            self.away.woken.notify_one();
+        }
+        heard
+    }
+}
+
+impl Caller<'_> {
+    fn one(&self, letter: &Letter, out: &mut Outbox) -> Result<(), String> {
+        let letter = read_from_leader(letter).map_err(|why| why.to_string())?;
+        let (heard, is_open) = {
+            let mut shards = self.away.shards.lock();
+            (shards.hear(letter, out)?, shards.is_heard())
+        };
+        match heard {
+            Heard::Done => {
+                self.away.is_heard.send_if_modified(|it| std::mem::replace(it, is_open) != is_open);
+            }
+            Heard::Names(batch) => self.apply(batch)?,
+            Heard::Alarm(alarm) => self.raise(alarm),
+            Heard::Over(why) => {
+                let _ = self.over.set(why.to_string());
+                return Err(why.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&self, batch: NamesBatch) -> Result<(), String> {
+        let number = batch.number;
+        {
+            let mut names = self.node.topology_mut();
+            apply(batch, &mut names).map_err(|error| format!("names that are none: {error}"))?;
+            self.node.count_names(&names);
+        }
+        self.away.shards.lock().names_taken(number);
+        Ok(())
+    }
+
+    /// What is short at the node that leads.
+    fn raise(&self, alarm: Alarm) {
+        if self.node.alarms.set_elsewhere(alarm) {
+            with_runner(self.node, |runner| runner.tell_connections_of_alarm());
+        }
+    }
+}
+
+/// Makes the names what a batch says.
+fn apply(batch: NamesBatch, names: &mut Topology) -> Result<(), StoredError> {
+    let NamesBatch { is_whole, changes, .. } = batch;
+    let changes = if is_whole { names.changes_towards(changes) } else { changes };
+    for mut change in names.apply(&changes)?.policies {
+        // The pattern was tried where the policy was set.
+        let advanced = change.advance(names, u64::MAX);
+        debug_assert!(advanced.is_ok(), "{advanced:?}");
+        change.end(names);
+    }
+    Ok(())
+}

@@ -1,0 +1,192 @@
+//! The sessions of a process: a node of sessions with its threads, from the time at which the cluster is known to the end of the
+//! process, whoever leads.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use leveret_config::Config;
+use leveret_session::Settings;
+use leveret_topology::Homes;
+use tokio::sync::{mpsc, watch};
+
+use super::away::{Away, Called, keep_leader};
+use crate::alarms::{Resource, watch_memory};
+use crate::cluster::arrivals::Arrival;
+use crate::cluster::standby::OwnClients;
+use crate::cluster::view::Views;
+use crate::listener::{Entrance, take_arrivals};
+use crate::login::{LoginThreads, Logins};
+use crate::node::Node;
+use crate::places::ConnectionPlaces;
+use crate::runner::with_runner;
+use crate::serve::{AmqpListener, tell_to_go};
+use crate::startup::{amqp_listeners, login_options, settings, socket_options};
+use crate::threads::Threads;
+
+/// Clients that come in and are not taken at once.
+const WAITING_MAX: usize = 64;
+
+/// How long clients have to answer that they are told to go.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// What sessions are begun with.
+pub(crate) struct Beginning {
+    pub(crate) config: Config,
+    /// Threads that run them.
+    pub(crate) threads: usize,
+    /// The memory watermark, in bytes.
+    pub(crate) memory_limit: u64,
+    /// The number of this start of the process.
+    pub(crate) start: u32,
+    pub(crate) called: Called,
+    pub(crate) views: Views,
+    pub(crate) give_back: fn(),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct OwnSessions {
+    running: OnceLock<Running>,
+    /// Why they are over, if they are.
+    over: watch::Sender<Option<String>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    node: Arc<Node>,
+    threads: Arc<Threads>,
+    /// They end with the process.
+    _logins: LoginThreads,
+}
+
+impl OwnSessions {
+    /// Begins as soon as it is known how many groups the cluster has. In the runtime that this is called in. Also where clients go.
+    pub(crate) fn begin(beginning: Beginning) -> (Arc<Self>, OwnClients) {
+        let over = watch::Sender::new(None);
+        let own = Arc::new(Self { running: OnceLock::new(), over });
+        let (is_heard, heard) = watch::channel(false);
+        let ((amqp, plain), (amqps, encrypted)) =
+            (mpsc::channel(WAITING_MAX), mpsc::channel(WAITING_MAX));
+        let clients = OwnClients { is_heard: heard, amqp, amqps };
+        let begun = Arc::clone(&own);
+        tokio::spawn(async move {
+            let mut views = beginning.views.clone();
+            let shards = loop {
+                let groups = views.borrow_and_update().groups.len();
+                match groups.checked_sub(1) {
+                    Some(shards) if shards > 0 => break shards,
+                    _ => {}
+                }
+                if views.changed().await.is_err() {
+                    // The process ends.
+                    return;
+                }
+            };
+            if let Err(error) = begun.run(beginning, shards, is_heard, plain, encrypted) {
+                tracing::error!("sessions of this node cannot begin: {error:#}");
+                begun.over.send_replace(Some(format!("{error:#}")));
+            }
+        });
+        (own, clients)
+    }
+
+    fn run(
+        self: &Arc<Self>,
+        beginning: Beginning,
+        shards: usize,
+        is_heard: watch::Sender<bool>,
+        plain: mpsc::Receiver<Arrival>,
+        encrypted: mpsc::Receiver<Arrival>,
+    ) -> anyhow::Result<()> {
+        let Beginning { config, threads, memory_limit, start, called, give_back, .. } = beginning;
+        let homes = Homes::among(u32::try_from(shards)?);
+        let away = Arc::new(Away::new(called.own_id, start, homes, is_heard));
+        let settings = Settings {
+            // No record of a log that has copies elsewhere is in another log, and no gate is here.
+            embed_bytes_below: u64::MAX,
+            allows_by_letters: true,
+            ..settings(&config)
+        };
+        let logins = Logins::new(login_options(&config)?, rand::random());
+        let node = Node::of_sessions(Arc::new(settings), logins, Arc::clone(&away));
+        let node = Arc::new(node);
+        let change = node.set_memory_limit(memory_limit);
+        let of = Threads::start(&node, threads, config.node.gather_reads, give_back)?;
+        let (of, logins) = (Arc::new(of), LoginThreads::start(&node)?);
+        let (_, thread) = of.next();
+        if let Some(change) = change {
+            let node = Arc::clone(&node);
+            thread.spawn(async move {
+                with_runner(&node, |runner| runner.announce(Resource::Memory, change));
+            });
+        }
+        thread.spawn(watch_memory(Arc::clone(&node)));
+        let places = ConnectionPlaces::default();
+        let mut arrivals = [Some(plain), Some(encrypted)];
+        for AmqpListener { preface, .. } in amqp_listeners(&config, threads)? {
+            if let (Some(tls), true) = (&preface.tls, node.certificates.is_empty()) {
+                node.certificates.add(Arc::clone(tls));
+            }
+            let Some(arrivals) = arrivals[usize::from(preface.tls.is_some())].take() else {
+                continue;
+            };
+            let entrance = Entrance {
+                node: Arc::clone(&node),
+                threads: Arc::clone(&of),
+                options: socket_options(&config),
+                preface,
+                places: places.clone(),
+            };
+            thread.spawn(take_arrivals(arrivals, entrance));
+        }
+        let (own, serves) = (Arc::clone(self), Arc::clone(&node));
+        thread.spawn(async move {
+            let why = keep_leader(Arc::clone(&serves), away, called).await;
+            tracing::warn!("the sessions of this node are over: {why}");
+            tell_to_go(
+                &serves,
+                "the node that leads has given up the sessions of this one",
+                PATIENCE,
+            )
+            .await;
+            serves.connections().iter().for_each(|it| it.cut());
+            own.over.send_replace(Some(why));
+        });
+        let _ = self.running.set(Running { node, threads: of, _logins: logins });
+        Ok(())
+    }
+
+    /// Waits until the sessions are over: why.
+    pub(crate) async fn are_over(&self) -> String {
+        let mut over = self.over.subscribe();
+        match over.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or_default(),
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// AMQP connections.
+    pub(crate) fn connections(&self) -> usize {
+        self.running.get().map_or(0, |it| it.node.connection_count())
+    }
+
+    /// Reads certificates again.
+    pub(crate) fn reload(&self) {
+        if let Some(Running { node, .. }) = self.running.get() {
+            // What is wrong with them is logged where it is found.
+            let _ = node.certificates.reload();
+        }
+    }
+
+    /// Tells all clients to go, and waits a little for their answers.
+    pub(crate) async fn close(&self, reason: &'static str) {
+        let Some(Running { node, threads, .. }) = self.running.get() else { return };
+        let closing = Arc::clone(node);
+        let closed = threads.next().1.spawn(async move {
+            tell_to_go(&closing, reason, PATIENCE).await;
+            closing.connections().iter().for_each(|it| it.cut());
+        });
+        // A panic aborts the process.
+        let _ = closed.await;
+    }
+}
