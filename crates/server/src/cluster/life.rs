@@ -77,6 +77,7 @@ pub(crate) fn serve(
                 leader: standby::leader_of(views.clone(), signals.runtime.handle()),
             },
             views: views.clone(),
+            totals: Arc::clone(&handle.relayed),
             give_back,
         })
     });

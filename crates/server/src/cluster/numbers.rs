@@ -8,7 +8,7 @@ use leveret_broker::flow::ALARM_MS;
 use leveret_link::letters::NodeNumbers;
 use rustix::process::getpid;
 
-use super::standby::Totals;
+use super::standby::{Relayed, Totals};
 use crate::clock::boot_ms;
 use crate::process::{open_files, resident_bytes};
 use crate::room::Room;
@@ -77,7 +77,7 @@ impl Numbers {
         self.has_disk_news();
         let mem_used = resident_bytes();
         let (fd_used, fd_total) = open_files();
-        let relayed = self.relayed.now().open;
+        let Relayed { open: relayed, sessions, .. } = self.relayed.now();
         NodeNumbers {
             uptime_ms: self.started.elapsed().as_millis() as u64,
             os_pid: getpid().as_raw_nonzero().get().unsigned_abs().into(),
@@ -90,7 +90,7 @@ impl Numbers {
             fd_used,
             fd_total,
             // Each is two: to the client, and to the node that leads.
-            sockets_used: 2 * relayed,
+            sockets_used: 2 * relayed + sessions,
             processors: self.processors,
             relayed,
             disk_hung_s: hung_s(HUNG_MS.load(Ordering::Relaxed), boot_ms()),

@@ -13,8 +13,8 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -32,6 +32,7 @@ use super::view::Views;
 use crate::descriptors;
 use crate::front::Listener;
 use crate::listener::{SocketOptions, bind, prepare};
+use crate::node::Node;
 use crate::pacing::Pacing;
 use crate::proxy::{self, Ends, plain};
 use crate::startup::{addresses, resolve};
@@ -139,6 +140,8 @@ pub struct Totals {
     /// Clients that did not.
     refused: AtomicU64,
     moved: Moved,
+    /// Has the sessions of clients that are not relayed.
+    sessions: OnceLock<Arc<Node>>,
 }
 
 /// [`Totals`] at one time.
@@ -152,6 +155,8 @@ pub struct Relayed {
     pub relayed: u64,
     /// Clients that did not.
     pub refused: u64,
+    /// AMQP connections that have their sessions here, and are not relayed.
+    pub sessions: u64,
     /// Bytes from clients.
     pub bytes_up: u64,
     /// Bytes to clients.
@@ -159,6 +164,11 @@ pub struct Relayed {
 }
 
 impl Totals {
+    /// Sessions that are not relayed are of this node.
+    pub(super) fn count_sessions_of(&self, node: Arc<Node>) {
+        let _ = self.sessions.set(node);
+    }
+
     /// As they are now.
     pub fn now(&self) -> Relayed {
         Relayed {
@@ -166,6 +176,7 @@ impl Totals {
             open: self.open.load(Ordering::Relaxed) as u64,
             relayed: self.relayed.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
+            sessions: self.sessions.get().map_or(0, |node| node.connection_count() as u64),
             bytes_up: self.moved.up.load(Ordering::Relaxed),
             bytes_down: self.moved.down.load(Ordering::Relaxed),
         }

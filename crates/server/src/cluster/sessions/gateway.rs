@@ -172,7 +172,8 @@ impl Gateway {
         meta.follow();
     }
 
-    /// Waits, not for long, until the members that are linked have called. The one that led before is none of them: it is not linked,
+    /// Waits, not for long, until the members that are linked have called, and the sessions that were in this process before it led: each
+    /// calls, whether it has sessions or not. The one that led before is none of them: it is not linked,
     /// or its process is a new one.
     pub(crate) async fn all_are_here(&self) {
         let Some(mut views) = self.views.clone() else { return };
@@ -180,7 +181,7 @@ impl Gateway {
             loop {
                 let linked = {
                     let view = views.borrow_and_update();
-                    view.nodes.iter().filter(|it| it.running && it.name != view.node).count()
+                    view.nodes.iter().filter(|it| it.running).count()
                 };
                 if self.nodes.read().len() >= linked {
                     return;

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use super::away::{Away, Called, keep_leader};
 use crate::alarms::{Resource, watch_memory};
 use crate::cluster::arrivals::Arrival;
-use crate::cluster::standby::OwnClients;
+use crate::cluster::standby::{OwnClients, Totals};
 use crate::cluster::view::Views;
 use crate::listener::{Entrance, take_arrivals};
 use crate::login::{LoginThreads, Logins};
@@ -40,6 +40,8 @@ pub(crate) struct Beginning {
     pub(crate) start: u32,
     pub(crate) called: Called,
     pub(crate) views: Views,
+    /// Where the sessions are counted.
+    pub(crate) totals: Arc<Totals>,
     pub(crate) give_back: fn(),
 }
 
@@ -98,7 +100,8 @@ impl OwnSessions {
         plain: mpsc::Receiver<Arrival>,
         encrypted: mpsc::Receiver<Arrival>,
     ) -> anyhow::Result<()> {
-        let Beginning { config, threads, memory_limit, start, called, give_back, .. } = beginning;
+        let Beginning { config, threads, memory_limit, start, called, totals, give_back, .. } =
+            beginning;
         let homes = Homes::among(u32::try_from(shards)?);
         let away = Arc::new(Away::new(called.own_id, start, homes, is_heard));
         let settings = Settings {
@@ -110,6 +113,7 @@ impl OwnSessions {
         let logins = Logins::new(login_options(&config)?, rand::random());
         let node = Node::of_sessions(Arc::new(settings), logins, Arc::clone(&away));
         let node = Arc::new(node);
+        totals.count_sessions_of(Arc::clone(&node));
         let change = node.set_memory_limit(memory_limit);
         let of = Threads::start(&node, threads, config.node.gather_reads, give_back)?;
         let (of, logins) = (Arc::new(of), LoginThreads::start(&node)?);
@@ -163,11 +167,6 @@ impl OwnSessions {
             Ok(why) => why.clone().unwrap_or_default(),
             Err(_) => std::future::pending().await,
         }
-    }
-
-    /// AMQP connections.
-    pub(crate) fn connections(&self) -> usize {
-        self.running.get().map_or(0, |it| it.node.connection_count())
     }
 
     /// Reads certificates again.
