@@ -41,6 +41,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const UNDISTURBED: Duration = Duration::from_secs(2);
 /// Rounds of the tests that need small disks, or little that is kept.
 const SMALL: [&str; 1] = ["leader-disk-full"];
+/// Rounds of the tests in which sessions are on the nodes of their clients.
+const OWN: [&str; 5] =
+    ["leader-killed", "leader-cut-off", "leader-stopped", "follower-killed", "rolling-restart"];
 /// MiB of a log that are let go of soon: what a node lacks that was away for `follower-away` is more.
 const LITTLE_KEPT: u64 = 4;
 
@@ -175,6 +178,10 @@ impl ClusterArgs {
 /// The rounds of every run of the tests; those of small disks have nodes of their own, as the others are to wait for a real disk.
 pub(crate) fn counted() -> anyhow::Result<Count> {
     let mut count = run(&ClusterArgs::short())?;
+    if count.failed == 0 {
+        let (sessions, only) = (Sessions::Own, OWN.map(str::to_owned).to_vec());
+        count += run(&ClusterArgs { sessions, only, ..ClusterArgs::short() })?;
+    }
     if !Disk::is_possible() {
         println!("left out, as small disks can be mounted by root alone: {}", SMALL.join(", "));
     } else if count.failed == 0 {
