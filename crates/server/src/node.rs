@@ -130,6 +130,10 @@ pub enum Recipient {
 /// Bytes that names may take however low the memory watermark is: it can be put down to stop publishers, and nobody's queues.
 const NAMES_LEAST: u64 = 128 << 20;
 
+/// Of the 40 bits of a connection's number, those that count connections of one start; and how many starts have numbers of their own.
+const START_BITS: u32 = 24;
+const STARTS: u32 = (1 << 15) - 1;
+
 impl Node {
     /// A node of these shards, whose queues are not filled yet. `meta` keeps `topology`.
     ///
@@ -153,9 +157,18 @@ impl Node {
     }
 
     /// A node of sessions, whose shards and owner of the names are those of the node that leads.
-    pub(crate) fn of_sessions(settings: Arc<Settings>, logins: Logins, away: Arc<Away>) -> Self {
+    /// Of `start`s that are near each other none names a connection as another one does: what is on its way to one that is over is not
+    /// to come to another one.
+    pub(crate) fn of_sessions(
+        settings: Arc<Settings>,
+        logins: Logins,
+        away: Arc<Away>,
+        start: u32,
+    ) -> Self {
         let mut node = Self::with(settings, None, Topology::new(), Vec::new(), 1.0, logins);
         node.away = Some(away);
+        let before = u64::from(start & STARTS) << START_BITS;
+        node.next_connection = AtomicU64::new(before + 1);
         node.filled.store(true, Ordering::SeqCst);
         node
     }

@@ -111,7 +111,7 @@ impl OwnSessions {
             ..settings(&config)
         };
         let logins = Logins::new(login_options(&config)?, rand::random());
-        let node = Node::of_sessions(Arc::new(settings), logins, Arc::clone(&away));
+        let node = Node::of_sessions(Arc::new(settings), logins, Arc::clone(&away), start);
         let node = Arc::new(node);
         totals.count_sessions_of(Arc::clone(&node));
         let change = node.set_memory_limit(memory_limit);
