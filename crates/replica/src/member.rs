@@ -176,6 +176,8 @@ pub struct Member<D: Disk> {
     reopening: Option<Reopening<D>>,
     giving: Giving,
     taking: Option<Taking>,
+    /// Files were there when it was opened that came, or were set aside, and are not of the log.
+    has_rests: bool,
     /// Its share of the bytes that may be asked for.
     share: u64,
     /// What was told of: it lacks something.
@@ -220,7 +222,8 @@ impl<D: Disk> Member<D> {
         let word = word.ok_or(MemberError::Forgotten)?;
         let options = Options { until: None, begins_behind: Some(point.at), ..options };
         let has_others = point.members.voters.iter().any(|it| *it != id);
-        let (log, report, damage) = begin(disk, &options, has_others)?;
+        let (mut log, report, damage) = begin(disk, &options, has_others)?;
+        let has_rests = log.has_coming();
         let found = log.point();
         if found.number < point.at.number || found.term < point.at.term {
             return Err(MemberError::OtherGroup { found, point: point.at });
@@ -258,6 +261,7 @@ impl<D: Disk> Member<D> {
             reopening: None,
             giving: Giving::default(),
             taking: None,
+            has_rests,
             // Until it is known how many there are.
             share: settings.files_bytes / SHARES,
             has_told_lack: false,
@@ -508,6 +512,9 @@ impl<D: Disk> Member<D> {
         let can = self.replica.leads().is_some() && self.has_led && !self.is_out();
         let mut log = self.log.take_if(|log| can && log.applied().is_none())?;
         let agreed = self.replica.agreed();
+        if std::mem::take(&mut self.has_rests) {
+            log.stop_receiving();
+        }
         if let Some(mut telling) = self.telling.take() {
             let broken = telling.go_on(&mut log, agreed, &mut self.actions.contents);
             self.actions.told.extend(broken);

@@ -170,6 +170,10 @@ fn leads_with_damage(seed: u64, plants: Plants) -> World {
     all_confirm(&mut world, seed);
     let last = world.lasts();
     assert!(world.run_until(15_000, |it| it.all_have(&last)), "seed {seed}: {}", world.picture());
+    // What was set aside goes, by whichever way it was had again.
+    let is_clean = |it: &World| it.nodes.iter().all(|node| node.coming() == 0);
+    let left: Vec<_> = world.nodes.iter().map(|it| it.coming()).collect();
+    assert!(world.run_until(5_000, is_clean), "seed {seed}: {left:?} files");
     world
 }
 

@@ -276,6 +276,12 @@ impl Node {
         }
     }
 
+    /// Files that came, or were set aside, and are not of a log: of its groups.
+    pub(crate) fn coming(&self) -> usize {
+        let disks = self.disks.lock().unwrap();
+        disks.values().map(|disk| disk.clone().coming().unwrap().len()).sum()
+    }
+
     /// The lists of its logs' files find no room from now on.
     pub(crate) fn has_no_room_for_lists(&self) {
         let full = Faults { full_list: true, ..Faults::default() };

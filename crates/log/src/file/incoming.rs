@@ -270,6 +270,11 @@ impl<D: Disk> FileLog<D> {
         submit(&mut self.disk, &mut self.next_token, Op::Discard { file });
     }
 
+    /// Whether there are files that came, or were set aside, also of an earlier process.
+    pub fn has_coming(&mut self) -> bool {
+        self.disk.coming().is_ok_and(|it| !it.is_empty())
+    }
+
     /// Nothing comes any more: what came goes, also of an earlier process.
     pub fn stop_receiving(&mut self) {
         if self.is_installed() || self.incoming.as_ref().is_some_and(|it| it.installing.is_some()) {

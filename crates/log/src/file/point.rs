@@ -26,10 +26,12 @@ impl Known {
         Self { listed, ..Self::default() }
     }
 
-    /// Whether no batch of a segment is above the point. Those of a log that has no others are not.
+    /// Whether all batches of a segment are below that of the point, so that it may go. Those of a log that has no others are. The file
+    /// with the batch of the point stays: who leads with that alone agreed upon can give others its files only as of it, and may have to
+    /// before they agree to anything else.
     pub(super) fn covers(&self, segment: &Segment) -> bool {
         let number = self.listed.as_ref().map_or(0, |it| it.at.number);
-        !segment.framing.has_terms || segment.next_batch <= number.saturating_add(1)
+        !segment.framing.has_terms || segment.next_batch <= number
     }
 
     /// Whether the list is being changed.

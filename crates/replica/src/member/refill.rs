@@ -392,6 +392,7 @@ impl<D: Disk> Member<D> {
     /// Time has passed.
     pub(super) fn tick_files(&mut self) {
         self.look_at_takers();
+        self.let_go_of_rests();
         let patience_ms = self.settings.patience_ms();
         let (Some(taking), Some(log)) = (&mut self.taking, &mut self.log) else { return };
         if taking.is_decided {
@@ -424,6 +425,21 @@ impl<D: Disk> Member<D> {
             return self.say(from, Refill::WantManifest);
         }
         log.ask_again();
+    }
+
+    /// Where batches suffice, what was set aside of a damaged log is of no use, nor is what came to an earlier process. That is so once the
+    /// log goes up to the term of its leader. While files are taken it is not for this to decide: what is agreed upon may be what they
+    /// bring, before the list of files is theirs.
+    fn let_go_of_rests(&mut self) {
+        let Self { replica, taking, log, has_rests, is_reopening, .. } = self;
+        let is_near = replica.leader().is_some()
+            && replica.lacks().is_none()
+            && replica.agreed().term == replica.term();
+        if let (true, None, false, Some(log)) = (*has_rests && is_near, taking, *is_reopening, log)
+        {
+            *has_rests = false;
+            log.stop_receiving();
+        }
     }
 
     /// The files are those of the leader, and the log is open again.
