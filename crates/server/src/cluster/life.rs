@@ -152,7 +152,8 @@ pub(crate) fn serve(
     };
     let duty = match duty {
         Ok(duty) => duty,
-        Err(why) => {
+        Err(Err(why)) => anyhow::bail!(why),
+        Err(Ok(why)) => {
             return begin_anew(logs, &format!("the sessions of this node are over: {why}"));
         }
     };

@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::vec::Drain;
 
+use leveret_amqp::reply::ReplyCode;
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
     ConnectionId, NamesBatch, NodeId, Outbox, ToMeta, ToSession, ToShard,
@@ -23,7 +24,7 @@ use leveret_link::letters::{read_from_leader, write_to_leader};
 use leveret_node::KeptMax;
 use leveret_node::remote::{Heard, RemoteShards};
 use leveret_topology::stored::StoredError;
-use leveret_topology::{GroupId, Homes, Topology};
+use leveret_topology::{EntityKey, GroupId, Homes, Topology};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
@@ -32,6 +33,7 @@ use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::{Arrival, Bringers, RelayedListener};
 use crate::cluster::links::LinkSocket;
 use crate::cluster::standby::Relay;
+use crate::connection::Letter as ToConnection;
 use crate::locks::{Rank, Ranked};
 use crate::node::Node;
 use crate::proxy::Ends;
@@ -39,6 +41,9 @@ use crate::runner::with_runner;
 
 /// When a leader that is not reached is called again.
 const RETRY: Duration = Duration::from_millis(50);
+
+/// The same of one that refuses this node, which has had no session yet: nothing is lost by it, and it may be mended there.
+const REFUSED: Duration = Duration::from_secs(5);
 
 /// What a node of sessions has in the place of shards.
 #[derive(Debug)]
@@ -124,8 +129,9 @@ pub(crate) struct Called {
 
 /// Keeps a connection to whoever leads, until the sessions are over: why, in words. On a thread of the node's.
 pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Called) -> String {
-    let caller = Caller { node: &node, away: &away, over: OnceLock::new() };
+    let mut told = String::new();
     loop {
+        let caller = Caller { node: &node, away: &away, over: OnceLock::new() };
         let Some(leader) = *called.leader.borrow_and_update() else {
             if called.leader.changed().await.is_err() {
                 // The process ends.
@@ -147,11 +153,20 @@ pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Ca
             }
             Err(error) => format!("it is not reached: {error}"),
         };
-        if let Some(why) = caller.over.get() {
-            return why.clone();
+        let is_refused = caller.over.get().is_some();
+        if is_refused && away.shards.lock().is_open() {
+            return why;
         }
-        tracing::info!(from = "sessions", "sessions wait for a node that leads: {why}");
-        sleep(RETRY).await;
+        if why != told {
+            match is_refused {
+                true => tracing::warn!(
+                    "the node that leads takes no sessions of this one, whose clients wait: {why}"
+                ),
+                false => tracing::info!("sessions wait for a node that leads: {why}"),
+            }
+        }
+        told = why;
+        sleep(if is_refused { REFUSED } else { RETRY }).await;
     }
 }
 
@@ -226,13 +241,40 @@ impl Caller<'_> {
 
     fn apply(&self, batch: NamesBatch) -> Result<(), String> {
         let number = batch.number;
-        {
+        let gone = {
             let mut names = self.node.topology_mut();
-            apply(batch, &mut names).map_err(|error| format!("names that are none: {error}"))?;
+            let gone = apply(batch, &mut names);
+            let gone = gone.map_err(|error| format!("names that are none: {error}"))?;
             self.node.count_names(&names);
-        }
+            gone
+        };
         self.away.shards.lock().names_taken(number);
+        if !gone.is_empty() {
+            self.close_those_of(&gone);
+        }
         Ok(())
+    }
+
+    /// Whose user or vhost was deleted is told to go, as by the broker's management.
+    fn close_those_of(&self, gone: &[Gone]) {
+        for connection in self.node.connections() {
+            let facts = connection.facts();
+            let text = gone.iter().find_map(|gone| match gone {
+                Gone::User(name) if **name == *facts.user => {
+                    Some(format!("user '{name}' was deleted"))
+                }
+                Gone::Vhost(name) if **name == *facts.vhost => {
+                    Some(format!("vhost '{name}' is deleted"))
+                }
+                _ => None,
+            });
+            if let Some(text) = text {
+                let close = ToSession::Close { code: ReplyCode::ConnectionForced, text };
+                with_runner(self.node, |runner| {
+                    runner.run_connection(&connection, ToConnection::Session(close));
+                });
+            }
+        }
     }
 
     /// What is short at the node that leads.
@@ -243,15 +285,72 @@ impl Caller<'_> {
     }
 }
 
-/// Makes the names what a batch says.
-fn apply(batch: NamesBatch, names: &mut Topology) -> Result<(), StoredError> {
+/// What connections end with.
+#[derive(Debug, PartialEq, Eq)]
+enum Gone {
+    User(Box<str>),
+    Vhost(Box<str>),
+}
+
+/// Makes the names what a batch says. Returned is what went that connections end with.
+fn apply(batch: NamesBatch, names: &mut Topology) -> Result<Vec<Gone>, StoredError> {
     let NamesBatch { is_whole, changes, .. } = batch;
     let changes = if is_whole { names.changes_towards(changes) } else { changes };
+    let gone = changes.iter().filter(|change| change.record.is_none());
+    let gone = gone.filter_map(|change| match &change.key {
+        EntityKey::User(name) => Some(Gone::User(name.clone())),
+        EntityKey::Vhost(id) => names.vhost_by_id(*id).map(|it| Gone::Vhost(Box::from(&*it.name))),
+        _ => None,
+    });
+    let gone = gone.collect();
     for mut change in names.apply(&changes)?.policies {
         // The pattern was tried where the policy was set.
         let advanced = change.advance(names, u64::MAX);
         debug_assert!(advanced.is_ok(), "{advanced:?}");
         change.end(names);
     }
-    Ok(())
+    Ok(gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use leveret_topology::{Bootstrap, Change, PasswordHash};
+
+    use super::*;
+
+    fn batch(is_whole: bool, changes: Vec<Change>) -> NamesBatch {
+        NamesBatch { number: 1, is_whole, goes_on: false, changes }
+    }
+
+    fn names_of(user: &str, vhost: &str) -> Topology {
+        let mut names = Topology::new();
+        let bootstrap = Bootstrap {
+            user,
+            password: PasswordHash::new("guest", [1, 2, 3, 4]),
+            tags: &["administrator"],
+            vhost,
+            permissions: [".*", ".*", ".*"],
+        };
+        names.bootstrap(&bootstrap).unwrap();
+        names
+    }
+
+    /// Of whole names what is not among them is gone; of others what they say.
+    #[test]
+    fn who_is_gone_is_told() {
+        let mut names = Topology::new();
+        let whole = batch(true, names_of("one", "/").snapshot());
+        assert_eq!(apply(whole, &mut names).unwrap(), []);
+        let whole = batch(true, names_of("other", "/").snapshot());
+        assert_eq!(apply(whole, &mut names).unwrap(), [Gone::User("one".into())]);
+        assert!(names.user("other").is_some() && names.user("one").is_none());
+
+        let id = names.vhost("/").unwrap().id;
+        let goes = |key| Change { key, is_stored: true, record: None };
+        let permission = goes(EntityKey::Permission(id, "other".into()));
+        let changes = vec![permission, goes(EntityKey::User("other".into()))];
+        let gone = apply(batch(false, changes), &mut names).unwrap();
+        assert_eq!(gone, [Gone::User("other".into())]);
+        assert!(names.user("other").is_none());
+    }
 }

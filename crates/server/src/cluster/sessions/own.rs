@@ -49,8 +49,8 @@ pub(crate) struct Beginning {
 #[derive(Debug)]
 pub(crate) struct OwnSessions {
     running: OnceLock<Running>,
-    /// Why they are over, if they are.
-    over: watch::Sender<Option<String>>,
+    /// Why they are over, if they are; or why they could not begin.
+    over: watch::Sender<Option<Result<String, String>>>,
 }
 
 #[derive(Debug)]
@@ -85,8 +85,8 @@ impl OwnSessions {
                 }
             };
             if let Err(error) = begun.run(beginning, shards, is_heard, plain, encrypted) {
-                tracing::error!("sessions of this node cannot begin: {error:#}");
-                begun.over.send_replace(Some(format!("{error:#}")));
+                let why = format!("sessions of this node cannot begin: {error:#}");
+                begun.over.send_replace(Some(Err(why)));
             }
         });
         (own, clients)
@@ -154,17 +154,21 @@ impl OwnSessions {
             )
             .await;
             serves.connections().iter().for_each(|it| it.cut());
-            own.over.send_replace(Some(why));
+            own.over.send_replace(Some(Ok(why)));
         });
         let _ = self.running.set(Running { node, threads: of, _logins: logins });
         Ok(())
     }
 
     /// Waits until the sessions are over: why.
-    pub(crate) async fn are_over(&self) -> String {
+    ///
+    /// # Errors
+    ///
+    /// Why they could not begin.
+    pub(crate) async fn are_over(&self) -> Result<String, String> {
         let mut over = self.over.subscribe();
         match over.wait_for(Option::is_some).await {
-            Ok(why) => why.clone().unwrap_or_default(),
+            Ok(why) => why.clone().unwrap_or(Ok(String::new())),
             Err(_) => std::future::pending().await,
         }
     }
