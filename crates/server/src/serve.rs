@@ -276,6 +276,7 @@ pub fn run(
                 let _ = task.await;
             }
             if let Some(own) = &options.own_sessions {
+                own.hang_up();
                 own.close("another node leads the cluster").await;
             }
             end_sessions_of_others(&node);
@@ -308,6 +309,7 @@ pub fn run(
         node.logins.close();
         if let Some(own) = &options.own_sessions {
             own.close("shutdown").await;
+            own.hang_up();
         }
         end_sessions_of_others(&node);
         close_connections(&node, farewell).await;

@@ -172,7 +172,10 @@ pub(crate) fn serve(
         signals.leave();
         return Ok(());
     };
-    let Some(logs_lent) = logs_lent else { return begin_anew(logs, LEADS_NO_MORE) };
+    let Some(logs_lent) = logs_lent else {
+        tell_own(&mut signals, own_sessions.as_ref());
+        return begin_anew(logs, LEADS_NO_MORE);
+    };
     let (terms, logs_lent): (Vec<u64>, Vec<NodeLog>) = logs_lent.into_iter().unzip();
     let config = loaded.config.clone();
     let names = Arc::clone(&handle.names);
@@ -194,7 +197,10 @@ pub(crate) fn serve(
         signals.leave();
         return Ok(());
     };
-    let Some(read) = read else { return begin_anew(logs, LEADS_NO_MORE) };
+    let Some(read) = read else {
+        tell_own(&mut signals, own_sessions.as_ref());
+        return begin_anew(logs, LEADS_NO_MORE);
+    };
     let mut options = read.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
     options.about.config_files.clone_from(&loaded.files);
     options.about.logs = logs.clone();
@@ -203,6 +209,15 @@ pub(crate) fn serve(
     options.remote_sessions = (loaded.config.cluster.sessions == Sessions::Own).then_some(terms);
     (options.led, options.views, options.arrivals) = (Some(led), Some(views), Some(arrivals));
     run(options, signals, fronts.broker, give_back)
+}
+
+/// Tells clients of this node's own sessions to go, as another node leads and the process begins anew.
+fn tell_own(signals: &mut Signals, own: Option<&Arc<OwnSessions>>) {
+    if let Some(own) = own {
+        own.hang_up();
+        // Nobody waits for more if the process is asked to stop meanwhile.
+        let _ = signals.waits_unless_stopped(own.close("another node leads the cluster"));
+    }
 }
 
 /// A node that knows the others.

@@ -54,6 +54,8 @@ pub(crate) struct Away {
     woken: Notify,
     /// A leader hears: clients may come.
     is_heard: watch::Sender<bool>,
+    /// No leader is called any more.
+    hangs_up: watch::Sender<bool>,
 }
 
 impl Away {
@@ -71,12 +73,18 @@ impl Away {
             shards: Ranked::new(Rank::RemoteShards, shards),
             woken: Notify::new(),
             is_heard,
+            hangs_up: watch::Sender::new(false),
         }
     }
 
     /// Whose sessions these are.
     pub(crate) fn id(&self) -> NodeId {
         self.id
+    }
+
+    /// Calls no leader any more, and ends the connection to the one that hears.
+    pub(crate) fn hang_up(&self) {
+        self.hangs_up.send_replace(true);
     }
 
     /// A session begins.
@@ -127,9 +135,18 @@ pub(crate) struct Called {
     pub(crate) leader: watch::Receiver<Option<u64>>,
 }
 
+/// How a connection is over.
+enum Over {
+    Ended(String),
+    /// Another node leads.
+    Another,
+    /// See [`Away::hang_up`].
+    HungUp,
+}
+
 /// Keeps a connection to whoever leads, until the sessions are over: why, in words. On a thread of the node's.
 pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Called) -> String {
-    let mut told = String::new();
+    let (mut told, mut hangs_up) = (String::new(), away.hangs_up.subscribe());
     loop {
         let caller = Caller { node: &node, away: &away, over: OnceLock::new() };
         let Some(leader) = *called.leader.borrow_and_update() else {
@@ -139,19 +156,28 @@ pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Ca
             }
             continue;
         };
-        let why = match called.reach(leader).await {
-            Ok(socket) => {
-                away.shards.lock().begin();
-                let another = called.leader.wait_for(|now| now.is_some_and(|now| now != leader));
-                let why = tokio::select! {
-                    why = wire::call(&socket, &caller, &away.woken) => why,
-                    _ = another => "another node leads".to_owned(),
-                };
-                away.shards.lock().lost();
-                away.is_heard.send_replace(false);
-                why
+        let mut leads = called.leader.clone();
+        let talks = async {
+            match called.reach(leader).await {
+                Ok(socket) => {
+                    away.shards.lock().begin();
+                    wire::call(&socket, &caller, &away.woken).await
+                }
+                Err(error) => format!("it is not reached: {error}"),
             }
-            Err(error) => format!("it is not reached: {error}"),
+        };
+        // One that leads no more may take a call and say nothing, and the next one does not wait long for this node.
+        let over = tokio::select! {
+            why = talks => Over::Ended(why),
+            _ = leads.wait_for(|now| now.is_some_and(|now| now != leader)) => Over::Another,
+            _ = hangs_up.wait_for(|it| *it) => Over::HungUp,
+        };
+        away.shards.lock().lost();
+        away.is_heard.send_replace(false);
+        let why = match over {
+            Over::Ended(why) => why,
+            Over::Another => continue,
+            Over::HungUp => return std::future::pending().await,
         };
         let is_refused = caller.over.get().is_some();
         if is_refused && away.shards.lock().is_open() {

@@ -222,17 +222,19 @@ impl Gateway {
             shard.succeed(term << 32, &attaching);
         }
         node.meta().state().keep_commands(|stream| commands.contains(&stream));
-        let gone = {
+        let (gone, all) = {
             let mut state = self.state.lock();
             if state.stage == Stage::Begins {
                 state.stage = Stage::Leads;
             }
-            std::mem::take(&mut state.gone)
+            // One that came meanwhile, and took the names, was told nothing.
+            let all: Vec<_> = self.nodes.read().values().cloned().collect();
+            (std::mem::take(&mut state.gone), all)
         };
         for id in gone {
             node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(id));
         }
-        for end in &here {
+        for end in &all {
             if self.has_names(end) {
                 self.tell_begins(node, end);
             }

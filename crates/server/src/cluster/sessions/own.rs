@@ -56,6 +56,7 @@ pub(crate) struct OwnSessions {
 #[derive(Debug)]
 struct Running {
     node: Arc<Node>,
+    away: Arc<Away>,
     threads: Arc<Threads>,
     /// They end with the process.
     _logins: LoginThreads,
@@ -143,9 +144,9 @@ impl OwnSessions {
             };
             thread.spawn(take_arrivals(arrivals, entrance));
         }
-        let (own, serves) = (Arc::clone(self), Arc::clone(&node));
+        let (own, serves, calls) = (Arc::clone(self), Arc::clone(&node), Arc::clone(&away));
         thread.spawn(async move {
-            let why = keep_leader(Arc::clone(&serves), away, called).await;
+            let why = keep_leader(Arc::clone(&serves), calls, called).await;
             tracing::warn!("the sessions of this node are over: {why}");
             tell_to_go(
                 &serves,
@@ -156,7 +157,7 @@ impl OwnSessions {
             serves.connections().iter().for_each(|it| it.cut());
             own.over.send_replace(Some(Ok(why)));
         });
-        let _ = self.running.set(Running { node, threads: of, _logins: logins });
+        let _ = self.running.set(Running { node, away, threads: of, _logins: logins });
         Ok(())
     }
 
@@ -178,6 +179,13 @@ impl OwnSessions {
         if let Some(Running { node, .. }) = self.running.get() {
             // What is wrong with them is logged where it is found.
             let _ = node.certificates.reload();
+        }
+    }
+
+    /// Calls no leader any more: where this process led, its sessions end with that, and the next leader is not to wait for them.
+    pub(crate) fn hang_up(&self) {
+        if let Some(Running { away, .. }) = self.running.get() {
+            away.hang_up();
         }
     }
 

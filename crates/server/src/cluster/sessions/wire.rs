@@ -42,8 +42,11 @@ const CLOSE: Duration = Duration::from_secs(1);
 /// Slices of a vectored write.
 const SLICES: usize = 64;
 
-/// After so many bytes others of the thread have their turn.
+/// After so many bytes others of the thread have their turn, and what has come is read.
 const TURN: usize = 32 << 10;
+
+/// The same after so many writes, however short.
+const WRITES: usize = 16;
 
 /// What is encoded in one go, before the socket is asked.
 const ENOUGH: usize = 256 << 10;
@@ -165,6 +168,7 @@ async fn run(socket: &LinkSocket, has_checksums: bool, end: &impl End, woken: &N
 
 async fn write(socket: &LinkSocket, has_checksums: bool, end: &impl End, woken: &Notify) -> String {
     let mut outgoing = Outgoing::new(has_checksums);
+    let (mut bytes, mut writes) = (0, 0);
     loop {
         if outgoing.has_room()
             && let Err(why) = end.say(&mut outgoing)
@@ -192,7 +196,9 @@ async fn write(socket: &LinkSocket, has_checksums: bool, end: &impl End, woken: 
         match socket.try_write_vectored(slices.get(..count).unwrap_or_default()) {
             Ok(count) => {
                 outgoing.sender.advance(count);
-                if count >= TURN {
+                (bytes, writes) = (bytes + count, writes + 1);
+                if bytes >= TURN || writes >= WRITES {
+                    (bytes, writes) = (0, 0);
                     yield_now().await;
                 }
             }
