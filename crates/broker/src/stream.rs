@@ -25,6 +25,11 @@ pub enum StreamClass {
     Acks,
 }
 
+impl StreamClass {
+    /// Both, in the order in which numbers and places of a node's two streams are told.
+    pub const BOTH: [Self; 2] = [Self::Bodies, Self::Acks];
+}
+
 /// A stream to one group: its numbers begin with 1 and have no gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId {
@@ -221,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for class in [StreamClass::Bodies, StreamClass::Acks] {
+        for class in StreamClass::BOTH {
             for role in [PieceRole::Whole, PieceRole::GoesOn, PieceRole::Adds] {
                 let items = [
                     NoteItem::Done { first: 1 << 40, last: NUMBER_MAX },

@@ -1,7 +1,7 @@
 //! The two ends of the connection between a node of sessions and the node that leads, without the connection.
 //!
 //! ```text
-//!   sessions --post--> RemoteShards  --ToLeader-->    RemoteSessions --post--> shards, owner of the names
+//!   sessions --post--> RemoteShards  --ToLeader-->    RemoteNode     --post--> shards, owner of the names
 //!            <--post--               <--FromLeader--                 <--post--
 //! ```
 //!
@@ -15,14 +15,14 @@ pub mod shards;
 use leveret_broker::message::NodeId;
 
 pub use held::HeldTurns;
-pub use sessions::{HeardOf, NodeHeard, RemoteNode, RemoteSessions};
+pub use sessions::{NodeHeard, RemoteNode};
 pub use shards::{Heard, RemoteShards};
 
 /// Numbers of nodes of sessions: of 24 bits, but for 0, which no node has, and 1, which is that of the broker's own sessions.
 const NUMBERS: u64 = (1 << 24) - 2;
 
-/// The node whose sessions a member of the cluster has, by its Raft id. Two members may have the same one: see
-/// [`RemoteSessions::hello`].
+/// The node whose sessions a member of the cluster has, by its Raft id. Two members may have the same one: a
+/// leader takes one of them.
 pub fn node_of(raft_id: u64) -> NodeId {
     let number = 2 + (raft_id % NUMBERS) as u32;
     NodeId::new(number).unwrap_or(NodeId::ALONE)

@@ -24,7 +24,7 @@ use leveret_broker::stream::{
 };
 use leveret_broker::transaction::TxId;
 
-const CLASSES: [StreamClass; 2] = [StreamClass::Bodies, StreamClass::Acks];
+const CLASSES: [StreamClass; 2] = StreamClass::BOTH;
 
 /// How much is kept of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -415,11 +415,6 @@ impl StreamSender {
     /// Letters that are kept.
     pub fn kept(&self) -> usize {
         self.bodies.len + self.acks.len
-    }
-
-    /// Bytes of letters that are not agreed upon.
-    pub fn kept_bytes(&self) -> u64 {
-        self.bodies.bytes + self.acks.bytes
     }
 
     /// The link is new, or the shard: it is so far with messages, and with settlements. All that is kept is sent again, but for

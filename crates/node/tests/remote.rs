@@ -8,6 +8,8 @@
 mod client;
 #[path = "../../broker/tests/hand/log.rs"]
 mod log;
+#[path = "remote/sessions.rs"]
+mod sessions;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -22,15 +24,16 @@ use leveret_broker::message::*;
 use leveret_broker::stream::{StreamClass, StreamNews};
 use leveret_broker::{Meta, Shard};
 use leveret_log::Log as _;
-use leveret_node::remote::{Heard, HeardOf, RemoteSessions, RemoteShards};
+use leveret_node::remote::{Heard, RemoteShards};
 use leveret_node::start::{Filled, Past, host};
 use leveret_node::{Inboxes, KeptMax, Run, post};
 use leveret_queue::Time;
 use leveret_session::Settings;
 use leveret_topology::{
-    Bootstrap, Change, GroupId, Homes, NodeId, PasswordHash, QueueSpec, Topology, VhostId,
+    Bootstrap, GroupId, Homes, NodeId, PasswordHash, QueueSpec, Topology, VhostId,
 };
 use log::HandLog;
+use sessions::{HeardOf, RemoteSessions};
 
 const SITES: usize = 2;
 const CLIENTS: usize = 3;
@@ -148,14 +151,6 @@ fn first_names() -> Topology {
     topology
 }
 
-/// Applies changes as whoever follows does.
-fn apply(batch: &[Change], topology: &mut Topology) {
-    for mut change in topology.apply(batch).expect("whole records").policies {
-        change.advance(topology, u64::MAX).expect("a pattern that was tried");
-        change.end(topology);
-    }
-}
-
 fn agrees(log: &HandLog) {
     let moment = log.moment();
     let mut hand = log.hand();
@@ -255,7 +250,7 @@ impl Leader {
 
     fn tell_begins(&mut self, node: NodeId) {
         let remote = self.sessions.node(node).expect("it is here");
-        let classes = [StreamClass::Bodies, StreamClass::Acks].map(|class| remote.stream(class));
+        let classes = StreamClass::BOTH.map(|class| remote.stream(class));
         let places = self.shards.iter().enumerate().map(|(index, shard)| {
             (HOMES.group_at(index), classes.map(|stream| shard.stream_place(stream)))
         });
@@ -413,7 +408,7 @@ impl Site {
             true => self.topology.changes_towards(batch.changes),
             false => batch.changes,
         };
-        apply(&changes, &mut self.topology);
+        self.topology.follow(&changes).expect("whole records");
         self.remote.names_taken(batch.number);
     }
 }

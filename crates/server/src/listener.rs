@@ -12,8 +12,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leveret_amqp::reply::ReplyCode;
-use leveret_broker::message::{ConnectionId, ToSession};
+use leveret_broker::message::ConnectionId;
 use leveret_session::{Peer, Session};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::TcpListener;
@@ -226,8 +225,7 @@ fn close(node: &Arc<Node>, session: Option<ConnectionId>) {
         "connection closed: it has not logged in, and others need its place"
     );
     let text = "others need its place".to_owned();
-    let close = ToSession::Close { code: ReplyCode::ConnectionForced, text };
-    with_runner(node, |runner| runner.run_connection(&connection, Letter::Session(close)));
+    with_runner(node, |runner| runner.close_connection(&connection, text));
 }
 
 pub(crate) fn prepare(

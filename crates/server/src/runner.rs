@@ -15,10 +15,13 @@ use std::time::Duration;
 use std::vec::Drain;
 
 use leveret_amqp::outbuf::OutBuf;
+use leveret_amqp::reply::ReplyCode;
 use leveret_broker::command::Answered;
 use leveret_broker::flow::AlarmChange;
 use leveret_broker::login::{Asked, Login};
-use leveret_broker::message::{ConnectionId, NodeId, Outbox, Publish, Step, ToMeta, ToShard};
+use leveret_broker::message::{
+    ConnectionId, NodeId, Outbox, Publish, Step, ToMeta, ToSession, ToShard,
+};
 use leveret_broker::stream::StreamNews;
 use leveret_node::Run;
 use leveret_topology::{Event, GroupId};
@@ -308,6 +311,12 @@ impl Runner {
         if !goes_on {
             self.work();
         }
+    }
+
+    /// Has a connection closed with `CONNECTION_FORCED`, as an operator's or the broker's own doing; its client is told this text.
+    pub fn close_connection(&mut self, connection: &Arc<Connection>, text: String) {
+        let close = ToSession::Close { code: ReplyCode::ConnectionForced, text };
+        self.run_connection(connection, Letter::Session(close));
     }
 
     /// Leaves a letter with a shard and works off all that follows from it.

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use leveret_amqp::reply::ReplyCode;
-use leveret_broker::message::{ToMeta, ToSession, ToShard};
+use leveret_broker::message::{ToMeta, ToShard};
 use leveret_broker::{Meta, Shard};
 use leveret_log::Offset;
 use leveret_node::start::{self, Filled};
@@ -25,7 +24,6 @@ use crate::cluster::sessions::gateway::{Gateway, take_nodes};
 use crate::cluster::sessions::own::OwnSessions;
 use crate::cluster::view::Views;
 use crate::cluster::{Duty, Led, MemberChanges};
-use crate::connection::Letter;
 use crate::descriptors;
 use crate::disk::IoTotals;
 use crate::filling::{Filling, Supply};
@@ -714,11 +712,8 @@ async fn close_connections(node: &Arc<Node>, why: Farewell) {
 /// Tells every client to go, and waits a little for their answers. On a thread with the node's runner.
 pub(crate) async fn tell_to_go(node: &Arc<Node>, reason: &str, patience: Duration) {
     for connection in node.connections() {
-        let close = ToSession::Close {
-            code: ReplyCode::ConnectionForced,
-            text: format!("broker forced connection closure with reason '{reason}'"),
-        };
-        with_runner(node, |runner| runner.run_connection(&connection, Letter::Session(close)));
+        let text = format!("broker forced connection closure with reason '{reason}'");
+        with_runner(node, |runner| runner.close_connection(&connection, text));
     }
     let deadline = tokio::time::Instant::now() + patience;
     while node.connection_count() > 0 && tokio::time::Instant::now() < deadline {

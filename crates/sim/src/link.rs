@@ -22,7 +22,7 @@ use leveret_node::{KeptMax, StreamSender};
 
 use crate::random::Random;
 
-const CLASSES: [StreamClass; 2] = [StreamClass::Bodies, StreamClass::Acks];
+const CLASSES: [StreamClass; 2] = StreamClass::BOTH;
 
 /// Steps for which one class stands still.
 const STALL_STEPS: usize = 60;

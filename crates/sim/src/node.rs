@@ -30,7 +30,7 @@ use leveret_node::{Inboxes, KeptMax, Run};
 use leveret_queue::{Offset, Time};
 use leveret_session::{AwaitedBody, Context, Peer, Session, Settings};
 use leveret_topology::stored::StoredError;
-use leveret_topology::{Bootstrap, Change, GroupId, Homes, PasswordHash, QueueId, Topology};
+use leveret_topology::{Bootstrap, GroupId, Homes, PasswordHash, QueueId, Topology};
 
 use crate::commands::CommandLink;
 use crate::disk::Store;
@@ -162,17 +162,6 @@ impl Node {
     }
 }
 
-/// Applies changes as whoever follows does, all at once.
-fn apply(batch: &[Change], follower: &mut Topology) -> Result<(), StoredError> {
-    for mut change in follower.apply(batch)?.policies {
-        // The pattern was tried where the policy was set.
-        let advanced = change.advance(follower, u64::MAX);
-        debug_assert!(advanced.is_ok(), "{advanced:?}");
-        change.end(follower);
-    }
-    Ok(())
-}
-
 fn queue_names(topology: &Topology) -> Vec<String> {
     let queues = topology.vhosts().flat_map(|vhost| topology.queues(vhost.id));
     let mut names: Vec<String> =
@@ -283,7 +272,7 @@ impl<L: Log> Node<L> {
     /// A second topology, of whoever followed an owner of names before this one, follows from now on.
     fn follow_on(&mut self, mut follower: Topology) -> Result<(), StoredError> {
         let batch = follower.changes_towards(self.topology.snapshot());
-        apply(&batch, &mut follower)?;
+        follower.follow(&batch)?;
         self.follower = Some(follower);
         Ok(())
     }
@@ -574,7 +563,7 @@ impl<L: Log> Node<L> {
                 self.meta.turn(&mut scratch.to_meta, topology, outbox);
                 if let Some(follower) = &mut self.follower {
                     for batch in self.meta.take_changes() {
-                        apply(&batch, follower).expect("a change of this process is whole");
+                        follower.follow(&batch).expect("a change of this process is whole");
                     }
                 }
             }

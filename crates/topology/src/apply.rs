@@ -47,6 +47,21 @@ impl Topology {
         applied
     }
 
+    /// Applies a batch of changes of another topology whole, as whoever follows one: policies to their end, too.
+    ///
+    /// # Errors
+    ///
+    /// As [`apply`](Self::apply).
+    pub fn follow(&mut self, batch: &[Change]) -> Result<(), StoredError> {
+        for mut change in self.apply(batch)?.policies {
+            // The pattern was tried where the policy was set.
+            let advanced = change.advance(self, u64::MAX);
+            debug_assert!(advanced.is_ok(), "{advanced:?}");
+            change.end(self);
+        }
+        Ok(())
+    }
+
     fn apply_sorted(&mut self, batch: &[Change]) -> Result<Applied, StoredError> {
         let mut applied = Applied::default();
         let (mut there, mut gone): (Vec<_>, Vec<_>) =

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use leveret_amqp::reply::ReplyCode;
-use leveret_broker::message::ToSession;
-use leveret_server::connection::{Connection, Letter};
+use leveret_server::connection::Connection;
 use leveret_server::node::Node;
 use leveret_server::runner::with_runner;
 use leveret_session::ConnectionFacts;
@@ -13,8 +11,7 @@ use super::pages::Slice;
 
 /// Closes a connection; its client is told the reason.
 pub(crate) fn close(node: &Arc<Node>, connection: &Arc<Connection>, reason: &str) {
-    let letter = ToSession::Close { code: ReplyCode::ConnectionForced, text: reason.to_owned() };
-    with_runner(node, |runner| runner.run_connection(connection, Letter::Session(letter)));
+    with_runner(node, |runner| runner.close_connection(connection, reason.to_owned()));
 }
 
 /// Closes the connections that `is_meant` says; their clients are told the reason.

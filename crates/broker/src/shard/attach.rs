@@ -266,7 +266,7 @@ impl<L: Log> Shard<L> {
             return;
         }
         self.attaching.awaited.retain(|it| *it != node);
-        for (class, last) in [StreamClass::Bodies, StreamClass::Acks].into_iter().zip(last) {
+        for (class, last) in StreamClass::BOTH.into_iter().zip(last) {
             self.attaching.until.push((StreamId { node, start, class }, last));
         }
     }

@@ -19,7 +19,7 @@ use leveret_replica::{
 use leveret_topology::GroupId;
 
 use crate::any::Seeded;
-use crate::{noise, split};
+use crate::{assert_golden, noise, put_line, split};
 
 fn write(letter: &NodeLetter) -> Letter {
     letter.write(&mut Writer::default())
@@ -201,16 +201,9 @@ fn golden() {
     for letter in any_letters(&mut Seeded::brief(1)) {
         let Letter { envelope: Envelope { kind, group, number, .. }, payload } = write(&letter);
         let _ = write!(found, "{} {} {number} ", kind.byte(), group.get());
-        payload.to_vec().iter().for_each(|byte| {
-            let _ = write!(found, "{byte:02x}");
-        });
-        found.push('\n');
+        put_line(&mut found, &payload);
     }
-    for (found, golden) in found.lines().zip(GOLDEN.lines()) {
-        assert_eq!(found, golden, "today's bytes are others");
-    }
-    let more = found.get(GOLDEN.len()..).unwrap_or_default();
-    assert_eq!(found.len(), GOLDEN.len(), "each letter has a line: {more}");
+    assert_golden(&found, GOLDEN);
     for line in golden_lines() {
         assert!(write(&NodeLetter::read(&line).unwrap()) == line);
     }

@@ -15,7 +15,7 @@ use leveret_link::payload::Writer;
 use leveret_topology::{BindingId, Change, EntityKey, ExchangeId, GroupId, QueueId, VhostId};
 
 use crate::any::Seeded;
-use crate::{noise, split};
+use crate::{assert_golden, noise, put_line, split};
 
 fn change(any: &mut Seeded, key: EntityKey) -> Change {
     let record = any.maybe(|any| (0..any.below(40)).map(|_| any.next() as u8).collect());
@@ -199,13 +199,7 @@ fn golden() {
     let mut found = String::new();
     for Letter { envelope: Envelope { kind, group, number, .. }, payload } in letters {
         let _ = write!(found, "{} {} {number} ", kind.byte(), group.get());
-        payload.to_vec().iter().for_each(|byte| {
-            let _ = write!(found, "{byte:02x}");
-        });
-        found.push('\n');
+        put_line(&mut found, &payload);
     }
-    for (found, golden) in found.lines().zip(GOLDEN.lines()) {
-        assert_eq!(found, golden, "today's bytes are others");
-    }
-    assert_eq!(found.len(), GOLDEN.len(), "each letter has a line");
+    assert_golden(&found, GOLDEN);
 }

@@ -17,7 +17,7 @@ use leveret_broker::stream::{Numbered, StreamClass, StreamId};
 use leveret_queue::{Offset, UnackedId};
 use leveret_topology::{Change, GroupId, Homes, QueueId};
 
-use super::{HeldTurns, node_of};
+use super::node_of;
 
 /// A part of a batch of names has so many changes at most, and about so many bytes: it is one letter.
 const PART_CHANGES: usize = 1024;
@@ -25,15 +25,6 @@ const PART_BYTES: usize = 128 << 10;
 
 /// The name of a message that its session has since an earlier leader: no queue calls one so. The shard finds it by its claim.
 const CLAIMED: UnackedId = UnackedId::new((1 << 31) - 1);
-
-/// What a letter of a node is, for whoever drives the node that leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeardOf {
-    /// Nothing is left to do.
-    Done,
-    /// The node has its first names: it may be told [`FromLeader::Begins`].
-    HasNames,
-}
 
 /// What came of a letter at a [`RemoteNode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -309,11 +300,6 @@ impl RemoteNode {
         self.line.pop_front()
     }
 
-    /// Whether [`send_next`](Self::send_next) has something.
-    pub fn has_next(&self) -> bool {
-        !self.line.is_empty()
-    }
-
     /// Takes all letters for the node; `into` is empty, and its room is used for later ones.
     pub fn take_line(&mut self, into: &mut VecDeque<FromLeader>) {
         std::mem::swap(&mut self.line, into);
@@ -352,160 +338,6 @@ impl RemoteNode {
         self.asked.into_values().for_each(|reply| out.reply(reply, Reply::Gone));
         let ends = self.open.into_iter();
         out.meta.extend(ends.map(|connection| ToMeta::Disconnected { connection, reply: None }));
-    }
-}
-
-/// All nodes of sessions that are connected, and what they know of the names. See the [module](self).
-#[derive(Debug)]
-pub struct RemoteSessions {
-    homes: Homes,
-    nodes: BTreeMap<NodeId, RemoteNode>,
-    turns: HeldTurns,
-}
-
-impl RemoteSessions {
-    /// Nobody is connected. `homes` are the cluster's.
-    pub fn new(homes: Homes) -> Self {
-        Self { homes, nodes: BTreeMap::new(), turns: HeldTurns::default() }
-    }
-
-    /// A node says who it is. If an earlier connection of it is there still, [`gone`](Self::gone) is to be said of that first.
-    /// `has_begun`: the shards are in their terms, and wait for nobody who was not here. What follows is [`names`](Self::names).
-    ///
-    /// # Errors
-    ///
-    /// A text for [`FromLeader::Over`], if it is refused.
-    pub fn hello(&mut self, hello: &SessionsHello, has_begun: bool) -> Result<NodeId, String> {
-        let new = RemoteNode::new(hello, self.homes)?;
-        let node = new.node();
-        match self.nodes.get(&node) {
-            Some(other) if other.raft_id != new.raft_id => {
-                return Err(format!(
-                    "members {:016x} and {:016x} of the cluster both have the number {node}: only one of them can have \
-                     sessions of its own",
-                    other.raft_id, new.raft_id
-                ));
-            }
-            Some(_) => return Err("the node is connected already".to_owned()),
-            None => {}
-        }
-        if hello.attaches && has_begun {
-            return Err(
-                "the node that leads did not wait for the sessions of this node, and has given what they held to others"
-                    .to_owned(),
-            );
-        }
-        self.nodes.insert(node, new);
-        self.turns.comes(node);
-        Ok(node)
-    }
-
-    /// Whether a node is connected.
-    pub fn has(&self, node: NodeId) -> bool {
-        self.nodes.contains_key(&node)
-    }
-
-    /// Those that are connected.
-    pub fn nodes(&self) -> impl Iterator<Item = &RemoteNode> {
-        self.nodes.values()
-    }
-
-    /// Those whose sessions are to attach: for [`Shard::succeed`](leveret_broker::Shard::succeed).
-    pub fn attaching(&self) -> Vec<NodeId> {
-        self.nodes().filter(|node| node.attaches).map(RemoteNode::node).collect()
-    }
-
-    /// Whether a stream is one of a node that is here: for [`Shard::keep_streams`](leveret_broker::Shard::keep_streams).
-    pub fn numbers(&self, stream: StreamId) -> bool {
-        self.nodes.get(&stream.node).is_some_and(|node| node.stream(stream.class) == stream)
-    }
-
-    /// The same of commands: for [`Meta::keep_commands`](leveret_broker::Meta::keep_commands).
-    pub fn commands(&self, stream: CommandStream) -> bool {
-        self.nodes.get(&stream.node).is_some_and(|node| node.commands() == stream)
-    }
-
-    /// All names, for a node that has said hello: a [snapshot](leveret_topology::Topology::snapshot) in which all changes are that
-    /// [`change`](Self::change) was told.
-    pub fn names(&mut self, node: NodeId, all: Vec<Change>) {
-        let number = self.turns.number();
-        if let Some(node) = self.nodes.get_mut(&node) {
-            node.tell_names(number, true, all);
-        }
-    }
-
-    /// A turn of the owner of the names has made these changes, in its batches.
-    pub fn change(&mut self, batches: impl IntoIterator<Item = Vec<Change>>) {
-        for batch in batches {
-            let number = self.turns.changed();
-            for node in self.nodes.values_mut() {
-                node.tell_names(number, false, batch.clone());
-            }
-        }
-    }
-
-    /// What the same turn wrote goes to `out` once all nodes have the names: see [`HeldTurns::hold`].
-    pub fn hold(&mut self, turn: Outbox, out: &mut Outbox) {
-        self.turns.hold(turn, out);
-    }
-
-    /// Turns whose letters wait for the names of nodes.
-    pub fn turns(&self) -> &HeldTurns {
-        &self.turns
-    }
-
-    /// A node writes. Letters to shards, to the owner of the names, and to sessions of other nodes are left in `out`.
-    ///
-    /// # Errors
-    ///
-    /// A text, if the letter is not this node's: its connection is to end, and [`gone`](Self::gone) is to be said of it.
-    pub fn hear(
-        &mut self,
-        node: NodeId,
-        letter: ToLeader,
-        out: &mut Outbox,
-    ) -> Result<HeardOf, String> {
-        let remote = self.nodes.get_mut(&node).ok_or("the node has not said hello")?;
-        match remote.hear(letter, out)? {
-            NodeHeard::Done => Ok(HeardOf::Done),
-            NodeHeard::NamesTaken(number) => match self.turns.taken(node, number, out)? {
-                true => Ok(HeardOf::HasNames),
-                false => Ok(HeardOf::Done),
-            },
-        }
-    }
-
-    /// Leaves a letter for a node. Of one that is not here it comes back.
-    ///
-    /// # Errors
-    ///
-    /// The letter, if the node is not here: what was on its way to a session is undelivered.
-    pub fn tell(&mut self, node: NodeId, letter: FromLeader) -> Result<(), Box<FromLeader>> {
-        match self.nodes.get_mut(&node) {
-            Some(node) => {
-                node.tell(letter);
-                Ok(())
-            }
-            None => Err(Box::new(letter)),
-        }
-    }
-
-    /// One of those that are connected.
-    pub fn node(&mut self, node: NodeId) -> Option<&mut RemoteNode> {
-        self.nodes.get_mut(&node)
-    }
-
-    /// The next letter for a node.
-    pub fn send_next(&mut self, node: NodeId) -> Option<FromLeader> {
-        self.nodes.get_mut(&node)?.send_next()
-    }
-
-    /// The connection of a node has ended: see [`RemoteNode::gone`].
-    pub fn gone(&mut self, node: NodeId, out: &mut Outbox) {
-        if let Some(remote) = self.nodes.remove(&node) {
-            remote.gone(out);
-            self.turns.goes(node, out);
-        }
     }
 }
 

@@ -532,11 +532,6 @@ impl RemoteShards {
         self.stage == Stage::Begun
     }
 
-    /// Bytes of letters that are kept, and are not agreed upon.
-    pub fn kept_bytes(&self) -> u64 {
-        self.groups.iter().map(|group| group.sender.kept_bytes()).sum()
-    }
-
     /// How far it is, for reading.
     pub fn describe(&self) -> String {
         let mut text =

@@ -52,6 +52,7 @@ use crate::proxy::Ends;
 use crate::tls::Tls;
 
 use connection::LinkLines;
+pub(super) use connection::{CLOSED, ended};
 use encryption::Encryption;
 use peer::Answered;
 

@@ -1,5 +1,4 @@
 use leveret_broker::message::{ConsumerSlot, Publish};
-use leveret_broker::stream::{StreamEvent, StreamNews};
 
 use super::*;
 
@@ -99,24 +98,6 @@ fn letters_that_are_not_its_own_are_refused() {
     }
 }
 
-#[test]
-fn who_comes_too_late_or_twice_is_refused() {
-    let mut sessions = RemoteSessions::new(HOMES);
-    let node = sessions.hello(&hello(5, 2, true), false).expect("it is in time");
-    assert_eq!(sessions.attaching(), [node]);
-    assert!(sessions.hello(&hello(5, 3, false), false).is_err(), "it is here");
-    assert!(sessions.hello(&hello(5 + (1 << 24) - 2, 0, false), false).is_err(), "its number is");
-    assert!(sessions.hello(&hello(6, 0, true), true).is_err(), "nobody waited");
-    assert!(sessions.hello(&hello(6, 0, false), true).is_ok(), "nothing was to be waited for");
-    let of_another = SessionsHello { raft_id: 8, ..hello(5, 2, false) };
-    assert!(sessions.hello(&of_another, false).is_err(), "it has sessions of another node");
-    let stream = |start| StreamId { node, start, class: StreamClass::Acks };
-    assert!(sessions.numbers(stream(2)) && !sessions.numbers(stream(1)));
-    let mut out = Outbox::default();
-    sessions.gone(node, &mut out);
-    assert!(sessions.attaching().is_empty() && !sessions.numbers(stream(2)));
-}
-
 /// What its sessions have not settled goes back, behind the ends of all their consumers.
 #[test]
 fn what_a_node_leaves_goes_back() {
@@ -159,29 +140,4 @@ fn what_a_node_leaves_goes_back() {
         answer,
         Some((id, ToSession::Reply { channel: 3, reply: Reply::Gone })) if id == reply.connection
     ));
-}
-
-#[test]
-fn names_are_told_to_all_in_parts() {
-    let mut sessions = RemoteSessions::new(HOMES);
-    let node = sessions.hello(&hello(5, 2, false), false).expect("a node");
-    let key = leveret_topology::EntityKey::Ids;
-    let change = Change { key, is_stored: true, record: Some(vec![0; 1 << 10].into()) };
-    sessions.names(node, vec![change.clone(); 300]);
-    sessions.change([vec![change]]);
-    let told: Vec<_> = std::iter::from_fn(|| sessions.send_next(node)).collect();
-    let parts = told.iter().map(|letter| match letter {
-        FromLeader::Names(it) => (it.number, it.is_whole, it.goes_on, it.changes.len()),
-        other => panic!("{other:?}"),
-    });
-    let parts: Vec<_> = parts.collect();
-    let want = [(1, true, true, 128), (1, true, true, 128), (1, true, false, 44)];
-    assert_eq!((&parts[..3], &parts[3..]), (&want[..], &[(2, false, false, 1)][..]));
-    let news = StreamNews {
-        stream: StreamId { node, start: 2, class: StreamClass::Acks },
-        term: 1,
-        what: StreamEvent::Agreed(1),
-    };
-    assert!(sessions.tell(node, FromLeader::News(GROUP, news)).is_ok());
-    assert!(sessions.tell(NodeId::ALONE, FromLeader::Beat).is_err());
 }

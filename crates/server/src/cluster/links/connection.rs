@@ -42,7 +42,7 @@ const BEAT_AFTER: Duration = Duration::from_secs(2);
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// The usual end.
-pub(super) const CLOSED: &str = "the other side closed it";
+pub(in crate::cluster) const CLOSED: &str = "the other side closed it";
 
 /// Slices of a vectored write.
 const SLICES: usize = 64;
@@ -237,7 +237,7 @@ pub(super) async fn read(
 }
 
 /// What a socket's error means.
-fn ended(error: &io::Error) -> String {
+pub(in crate::cluster) fn ended(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionReset
         | io::ErrorKind::BrokenPipe

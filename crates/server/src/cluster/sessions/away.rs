@@ -14,7 +14,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::vec::Drain;
 
-use leveret_amqp::reply::ReplyCode;
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
     ConnectionId, NamesBatch, NodeId, Outbox, ToMeta, ToSession, ToShard,
@@ -33,7 +32,6 @@ use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::{Arrival, Bringers, RelayedListener};
 use crate::cluster::links::LinkSocket;
 use crate::cluster::standby::Relay;
-use crate::connection::Letter as ToConnection;
 use crate::locks::{Rank, Ranked};
 use crate::node::Node;
 use crate::proxy::Ends;
@@ -295,10 +293,7 @@ impl Caller<'_> {
                 _ => None,
             });
             if let Some(text) = text {
-                let close = ToSession::Close { code: ReplyCode::ConnectionForced, text };
-                with_runner(self.node, |runner| {
-                    runner.run_connection(&connection, ToConnection::Session(close));
-                });
+                with_runner(self.node, |runner| runner.close_connection(&connection, text));
             }
         }
     }
@@ -329,12 +324,7 @@ fn apply(batch: NamesBatch, names: &mut Topology) -> Result<Vec<Gone>, StoredErr
         _ => None,
     });
     let gone = gone.collect();
-    for mut change in names.apply(&changes)?.policies {
-        // The pattern was tried where the policy was set.
-        let advanced = change.advance(names, u64::MAX);
-        debug_assert!(advanced.is_ok(), "{advanced:?}");
-        change.end(names);
-    }
+    names.follow(&changes)?;
     Ok(gone)
 }
 

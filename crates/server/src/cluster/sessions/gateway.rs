@@ -210,7 +210,7 @@ impl Gateway {
         for end in &here {
             let sessions = end.sessions.lock();
             let Some(remote) = &sessions.remote else { continue };
-            streams.extend(CLASSES.map(|class| remote.stream(class)));
+            streams.extend(StreamClass::BOTH.map(|class| remote.stream(class)));
             commands.push(remote.commands());
             if remote.attaches() {
                 attaching.push(remote.node());
@@ -394,7 +394,10 @@ impl Gateway {
     /// The shards hear a node from now on.
     fn tell_begins(&self, node: &Node, end: &RemoteEnd) {
         let streams = |sessions: &Sessions| {
-            sessions.remote.as_ref().map(|remote| CLASSES.map(|class| remote.stream(class)))
+            sessions
+                .remote
+                .as_ref()
+                .map(|remote| StreamClass::BOTH.map(|class| remote.stream(class)))
         };
         let Some(streams) = streams(&end.sessions.lock()) else { return };
         let place = |(index, shard): (usize, &crate::node::ShardActor)| {
@@ -516,9 +519,6 @@ impl Gateway {
         with_runner(node, |runner| runner.run_outbox(out));
     }
 }
-
-/// The streams of a node to a group, as [`LeaderTerms`] has them.
-const CLASSES: [StreamClass; 2] = [StreamClass::Bodies, StreamClass::Acks];
 
 impl RemoteEnd {
     fn new(from: SocketAddr) -> Self {

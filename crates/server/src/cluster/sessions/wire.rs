@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-use crate::cluster::links::LinkSocket;
+use crate::cluster::links::{CLOSED, LinkSocket, ended};
 
 /// What may come: a letter has messages of any length.
 const LIMITS: Limits = Limits { letter: 1 << 30, unfinished: 1 << 30 };
@@ -247,22 +247,8 @@ async fn read(socket: &LinkSocket, has_checksums: bool, end: &impl End) -> Strin
     }
 }
 
-/// The usual end.
-const CLOSED: &str = "the other side closed it";
-
 fn silent() -> String {
     format!("nothing came for {} s", SILENCE.as_secs())
-}
-
-/// What a socket's error means.
-fn ended(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionReset
-        | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::UnexpectedEof => CLOSED.to_owned(),
-        io::ErrorKind::TimedOut => "its machine does not answer".to_owned(),
-        _ => error.to_string(),
-    }
 }
 
 #[cfg(test)]
