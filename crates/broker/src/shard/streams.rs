@@ -89,7 +89,7 @@ struct Stream {
     had_no_room: bool,
     /// Notes in the log, the oldest first.
     notes: VecDeque<InLog>,
-    /// Items of the last whole note, and of those behind it.
+    /// Items of the last whole note, and of those behind it, of which each counts as one at least: it is a record.
     items: usize,
     /// Low numbers, and until when the log has to be agreed upon.
     marks: VecDeque<(Moment, u64)>,
@@ -138,7 +138,7 @@ impl Stream {
     fn is_next_whole(&self) -> bool {
         let all = self.facts.len();
         let much = 2 * all + ITEMS_BEYOND;
-        all <= NOTE_ITEMS || self.items == 0 || self.items + self.fresh.len() > much
+        all <= NOTE_ITEMS || self.items == 0 || self.items + self.fresh.len().max(1) > much
     }
 
     fn note(&self) -> Vec<NotePiece> {
@@ -354,7 +354,7 @@ impl Streams {
         let is_whole = stream.is_next_whole();
         stream.items = match is_whole {
             true => stream.facts.len(),
-            false => stream.items + stream.fresh.len(),
+            false => stream.items + stream.fresh.len().max(1),
         };
         let low = stream.facts.done.low;
         (stream.fresh, stream.is_changed) = (Facts::default(), false);
@@ -431,7 +431,10 @@ impl Streams {
                 stream.notes.push_back(InLog { first: at, records: 1, is_whole });
             }
         }
-        stream.items += items.len();
+        stream.items += match role {
+            PieceRole::Adds => items.len().max(1),
+            PieceRole::Whole | PieceRole::GoesOn => items.len(),
+        };
         stream.facts.done.is_to(low);
         items.into_iter().for_each(|item| stream.facts.add(item));
     }

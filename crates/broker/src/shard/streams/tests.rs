@@ -126,8 +126,8 @@ fn the_notes_together_count() {
             let it = &mut found.all[0];
             it.facts.refused.forget_below(kept_from);
             assert_eq!(it.facts, want.facts, "seed {seed}");
-            let same = (it.taken, &it.earlier, &it.notes);
-            assert_eq!(same, (want.facts.done.low, &it.facts.done, &want.notes));
+            let same = (it.taken, &it.earlier, &it.notes, it.items);
+            assert_eq!(same, (want.facts.done.low, &it.facts.done, &want.notes, want.items));
         }
     }
 }
@@ -163,6 +163,28 @@ fn a_note_says_what_is_new() {
     }
     // Each said once, and all anew whenever that has doubled about.
     assert!(written < 2 * 2_000, "{written} records");
+}
+
+/// Of a stream a few letters were refused in part, and its sender does not let go of them. All that follow are just done, one a turn.
+#[test]
+fn notes_that_say_only_a_number_are_let_go_of() {
+    let mut streams = Streams::default();
+    let mut at = 0;
+    for number in 1..=1_000 {
+        assert_eq!(streams.take(ID, number, 1), NumberFate::Next { done: 0 });
+        streams.begin(Tag { stream: ID, number }, 0, 2);
+        if number <= NOTE_ITEMS as u64 + 1 {
+            streams.refused(0);
+        }
+        streams.end();
+        for (id, pieces) in streams.next_notes() {
+            let count = pieces.len() as u64;
+            streams.noted(id, Offset::new(at), count, Moment::default(), at);
+            at += count;
+        }
+        let most = 2 * (2 * NOTE_ITEMS + ITEMS_BEYOND);
+        assert!(streams.records() <= most as u64, "{number}: {}", streams.records());
+    }
 }
 
 /// Whoever never lets go of letters of which something is to be said is not listened to for ever.
