@@ -79,6 +79,14 @@ pub enum StreamEvent {
     Agreed(u64),
     /// A letter came before this one, which is missing: all from here on are to come again, in order.
     Lacks(u64),
+    /// There is too much to say of the letters from `kept_from` on, which their sender keeps: none from `next` on is taken. They are
+    /// to come again, in order, when it has let go of one, or when the shard says that it lacks `next`.
+    Full {
+        /// The first letter that was not taken.
+        next: u64,
+        /// See [`Numbered::kept_from`]: what came with it.
+        kept_from: u64,
+    },
 }
 
 /// How far a shard has taken a stream.

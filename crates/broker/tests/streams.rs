@@ -286,6 +286,41 @@ fn a_new_term_says_what_is_agreed_upon() {
     assert_eq!(world.shard.stream_place(BODIES).agreed, 1);
 }
 
+/// Of more letters than there is room for something is to be said, as their sender does not let go of the first one. It is told so once
+/// for each time that it sends the next one, and by nothing else that happens.
+#[test]
+fn a_sender_is_told_once_that_there_is_no_room() {
+    let mut world = World::new();
+    let [_, few, _] = world.queues;
+    let from = NodeId::ALONE.connection(1);
+    let letter = |number: u64, kept_from| {
+        // Every other one has nothing that could be refused.
+        let has_one = number <= 4 || number % 2 == 1;
+        let messages = has_one.then(|| message(number, &[few])).into_iter().collect();
+        let letter = ToShard::Publish { from, messages };
+        ToShard::Numbered(Box::new(Numbered { stream: BODIES, number, kept_from, letter }))
+    };
+    for first in (1..10_000).step_by(500) {
+        world.turn((first..first + 500).map(|number| letter(number, 1)).collect::<Vec<_>>());
+        world.write();
+    }
+    world.news.retain(|news| !matches!(news, StreamEvent::Agreed(low) if low % 500 == 0));
+    let next = world.shard.stream_place(BODIES).next;
+    assert!((8_000..8_400).contains(&next), "{next}");
+    let full = |kept_from| StreamEvent::Full { next, kept_from };
+    assert_eq!(world.news.split_off(0), [full(1), StreamEvent::Agreed(next - 1)]);
+    for _ in 0..3 {
+        world.turn([letter(next, 2), letter(next + 1, 2)]);
+        world.turn([]);
+        assert_eq!(world.news.split_off(0), [full(2)]);
+    }
+    world.turn([letter(next + 1, 100)]);
+    assert_eq!(world.news.split_off(0), [StreamEvent::Lacks(next)]);
+    world.turn([letter(next, 100), letter(next + 1, 100)]);
+    world.write();
+    assert_eq!(world.news, [StreamEvent::Agreed(next + 1)]);
+}
+
 /// A batch may end where an earlier turn ended: it has the note of that turn, though there is a newer one.
 #[test]
 fn each_turn_has_its_note_in_its_batch() {
@@ -427,6 +462,7 @@ fn once(seed: u64) {
         for news in world.news.split_off(0) {
             match news {
                 StreamEvent::Lacks(number) => sent = number,
+                StreamEvent::Full { .. } => panic!("seed {seed}: few letters are kept"),
                 StreamEvent::Agreed(low) => kept.retain(|&(number, _, ref messages)| {
                     let is_told = messages.iter().all(|it| world.told.contains_key(&it.confirm));
                     number > low || !is_told

@@ -80,6 +80,8 @@ struct Window {
     bytes: u64,
     /// The number that is sent next.
     cursor: u64,
+    /// None from the first of these numbers on is sent while the second one is kept: the other side has no room.
+    stands: Option<(u64, u64)>,
     /// The other side had those below when the link was new.
     has_below: u64,
     /// All up to this one are agreed upon.
@@ -210,6 +212,7 @@ impl Window {
             not_agreed: 0,
             bytes: 0,
             cursor: 1,
+            stands: None,
             has_below: 0,
             agreed: 0,
             paused: Vec::new(),
@@ -264,11 +267,21 @@ impl Window {
     /// The next letter is this one, unless it is one before.
     fn go_back_to(&mut self, number: u64) {
         self.cursor = self.cursor.min(number).max(self.first);
+        self.stands = None;
+    }
+
+    /// The next letter waits until this side lets go of another one.
+    fn stands(&self) -> bool {
+        self.stands.is_some_and(|(from, kept)| self.cursor >= from && self.first <= kept)
+    }
+
+    fn has_next_up_to(&self, last: u64) -> bool {
+        self.cursor < self.end() && self.cursor <= last && !self.stands()
     }
 
     /// The next letter is the first one, and the other side has those below `next`.
     fn begins(&mut self, next: u64) {
-        (self.cursor, self.has_below) = (self.first, next);
+        (self.cursor, self.has_below, self.stands) = (self.first, next, None);
     }
 
     fn is_over(&self, max: KeptMax, shift: u32) -> bool {
@@ -365,7 +378,7 @@ impl StreamSender {
     fn next_up_to(&mut self, class: StreamClass, last: u64) -> Option<Numbered> {
         let stream = self.stream(class);
         let window = self.window(class);
-        while window.cursor < window.end() && window.cursor <= last {
+        while window.has_next_up_to(last) {
             let (number, kept_from) = (window.cursor, window.first);
             window.cursor += 1;
             let has_below = window.has_below;
@@ -385,12 +398,16 @@ impl StreamSender {
             StreamClass::Bodies => &self.bodies,
             StreamClass::Acks => &self.acks,
         };
-        window.cursor < window.end()
+        window.has_next_up_to(u64::MAX)
     }
 
-    /// All up to these numbers have been sent, as far as they have to be: of messages, and of settlements.
+    /// All up to these numbers have been sent, as far as they have to be: of messages, and of settlements. What the shard has no room for counts
+    /// as sent. It may wait for what is behind a letter without a number.
     pub fn sent(&self) -> [u64; 2] {
-        [&self.bodies, &self.acks].map(|window| window.cursor - 1)
+        [&self.bodies, &self.acks].map(|window| match window.stands() {
+            true => window.end() - 1,
+            false => window.cursor - 1,
+        })
     }
 
     /// The number of the last letter.
@@ -444,7 +461,12 @@ impl StreamSender {
             StreamEvent::Lacks(next) if term == self.term => {
                 self.window(stream.class).go_back_to(next);
             }
-            StreamEvent::Lacks(_) => {}
+            StreamEvent::Full { next, kept_from } if term == self.term => {
+                let window = self.window(stream.class);
+                window.go_back_to(next);
+                window.stands = Some((next, kept_from));
+            }
+            StreamEvent::Lacks(_) | StreamEvent::Full { .. } => {}
         }
     }
 

@@ -45,14 +45,19 @@ impl<L: Log> Shard<L> {
             NumberFate::Earlier => {
                 return self.answer(tag, &letter, usize::MAX, topology, now, out);
             }
-            NumberFate::Lacks(next) => {
-                let news = self.streams.news(stream, StreamEvent::Lacks(next));
-                out.news.push((self.group, news));
+            NumberFate::Lacks(next) => self.tell_news(stream, StreamEvent::Lacks(next), out),
+            NumberFate::Full => {
+                let what = StreamEvent::Full { next: number, kept_from };
+                self.tell_news(stream, what, out);
             }
             NumberFate::Again | NumberFate::StillLacks => {}
         }
         // What it cost is taken from the turn already.
         self.jobs.count();
+    }
+
+    fn tell_news(&self, stream: StreamId, what: StreamEvent, out: &mut Outbox) {
+        out.news.push((self.group, self.streams.news(stream, what)));
     }
 
     /// Does a letter of which so much is done.

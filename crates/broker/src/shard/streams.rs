@@ -11,9 +11,9 @@
 //! Old notes are let go of once a newer whole one is on the disk: a batch may end between the two, and a record that is released before its
 //! batch begins is never written.
 //!
-//! A stream of which there is too much to say takes no more letters: its sender keeps them, and is told which one is next with
-//! the next mark, as it lets go of letters with that. What fills a gap that an earlier term left is taken all the same: the less
-//! there is to say then.
+//! A stream of which there is too much to say takes no more letters: its sender keeps them, and is told which one is next. They come
+//! again when it lets go of others, of which nothing has to be said then, or when the shard says that there is room. What fills a gap
+//! that an earlier term left is taken all the same: the less there is to say then.
 
 mod facts;
 
@@ -44,7 +44,9 @@ pub(super) enum NumberFate {
     Again,
     /// This one is missing before it.
     Lacks(u64),
-    /// The same, which was said already, or will be.
+    /// It is the next one, and there is no room for what may have to be said of it.
+    Full,
+    /// Another one is to come before it, which was said already.
     StillLacks,
 }
 
@@ -85,7 +87,7 @@ struct Stream {
     earlier: Done,
     is_changed: bool,
     has_said_lacks: bool,
-    /// Letters were not taken: the next one is asked for with the next mark.
+    /// Letters were not taken: the next one is asked for when there is room.
     had_no_room: bool,
     /// Notes in the log, the oldest first.
     notes: VecDeque<InLog>,
@@ -160,9 +162,8 @@ impl Stream {
         pieces
     }
 
-    /// All that was done is agreed upon, and that was said: no mark is to come.
-    fn is_at_rest(&self) -> bool {
-        self.marks.is_empty() && !self.is_changed && self.facts.done.low == self.taken
+    fn is_full(&self) -> bool {
+        self.facts.len() >= ITEMS_MAX
     }
 
     /// Something is to be noted.
@@ -194,15 +195,9 @@ impl Streams {
         stream.facts.refused.forget_below(kept_from);
         stream.fresh.refused.forget_below(kept_from);
         let next = stream.taken + 1;
-        let is_full = stream.facts.len() >= ITEMS_MAX;
-        if number == next && is_full && number > stream.earlier.highest() {
-            stream.has_said_lacks = true;
-            stream.had_no_room = !stream.is_at_rest();
-            return match stream.had_no_room {
-                true => NumberFate::StillLacks,
-                // No mark is to come: it comes again with what was let go of since.
-                false => NumberFate::Lacks(next),
-            };
+        if number == next && stream.is_full() && number > stream.earlier.highest() {
+            (stream.has_said_lacks, stream.had_no_room) = (true, true);
+            return NumberFate::Full;
         }
         if number > next {
             return match std::mem::replace(&mut stream.has_said_lacks, true) {
@@ -212,7 +207,7 @@ impl Streams {
         }
         if number == next {
             stream.taken = number;
-            stream.has_said_lacks = false;
+            (stream.has_said_lacks, stream.had_no_room) = (false, false);
         }
         if stream.earlier.has(number) {
             NumberFate::Earlier
@@ -360,7 +355,7 @@ impl Streams {
         (stream.fresh, stream.is_changed) = (Facts::default(), false);
         stream.fresh.done.low = low;
         stream.notes.push_back(InLog { first, records, is_whole });
-        if stream.marks.back().is_none_or(|&(_, last)| last < low) {
+        if stream.marks.back().map_or(stream.agreed, |&(_, last)| last) < low {
             stream.marks.push_back((moment, low));
         }
         let is_needed = |it: &InLog| it.is_whole && it.end() <= durable;
@@ -371,7 +366,7 @@ impl Streams {
         old
     }
 
-    /// Says how far streams are agreed upon.
+    /// Says how far streams are agreed upon, and which have room again.
     pub(super) fn agreed(
         &mut self,
         is_agreed: impl Fn(&Moment) -> bool,
@@ -386,10 +381,11 @@ impl Streams {
             if let Some(low) = last {
                 stream.agreed = low;
                 each(StreamNews { stream: stream.id, term, what: StreamEvent::Agreed(low) });
-                if std::mem::take(&mut stream.had_no_room) {
-                    let what = StreamEvent::Lacks(stream.taken + 1);
-                    each(StreamNews { stream: stream.id, term, what });
-                }
+            }
+            if stream.had_no_room && !stream.is_full() {
+                stream.had_no_room = false;
+                let what = StreamEvent::Lacks(stream.taken + 1);
+                each(StreamNews { stream: stream.id, term, what });
             }
         }
     }

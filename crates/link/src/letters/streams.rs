@@ -3,7 +3,8 @@
 //! ```text
 //! numbered   varint node | varint start | varint kept from | u8 kind of the letter: 1 publish, 2 settle, 3 commit,
 //!            4 prepare | its fields
-//! news       varint node | varint start | u8 class: 0 bodies, 1 acks | u8: 0 agreed, 1 lacks | varint number
+//! news       varint node | varint start | u8 class: 0 bodies, 1 acks | u8: 0 agreed, 1 lacks, 2 full | varint number
+//!            | of full: varint kept from
 //! ```
 //!
 //! The number of a numbered letter is in its envelope, and so is the term of news. The class of its stream follows from the letter.
@@ -73,12 +74,14 @@ pub(super) fn put_news(news: &StreamNews, to: &mut Writer) {
         StreamClass::Bodies => 0,
         StreamClass::Acks => 1,
     };
-    let (what, number) = match what {
-        StreamEvent::Agreed(number) => (0, number),
-        StreamEvent::Lacks(number) => (1, number),
+    let (what, number, kept_from) = match what {
+        StreamEvent::Agreed(number) => (0, number, None),
+        StreamEvent::Lacks(number) => (1, number, None),
+        StreamEvent::Full { next, kept_from } => (2, next, Some(kept_from)),
     };
     to.put(&[class, what]);
     number.put(to);
+    kept_from.into_iter().for_each(|it| it.put(to));
 }
 
 /// Reads the news of a term.
@@ -94,6 +97,7 @@ pub(super) fn get_news(term: u64, from: &mut Reader<'_>) -> Result<StreamNews, L
     let what = match from.byte()? {
         0 => StreamEvent::Agreed(from.get()?),
         1 => StreamEvent::Lacks(from.get()?),
+        2 => StreamEvent::Full { next: from.get()?, kept_from: from.get()? },
         number => return Err(LetterError::Unknown { what: "news", number: number.into() }),
     };
     Ok(StreamNews { stream: StreamId { node, start, class }, term, what })

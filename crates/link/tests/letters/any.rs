@@ -716,13 +716,17 @@ impl Seeded {
     }
 
     pub(crate) fn news(&mut self) -> Vec<StreamNews> {
-        [StreamEvent::Agreed(self.word()), StreamEvent::Lacks(self.word())]
-            .into_iter()
-            .map(|what| {
-                let class = if self.is() { StreamClass::Bodies } else { StreamClass::Acks };
-                StreamNews { stream: self.stream(class), term: self.word(), what }
-            })
-            .collect()
+        let news = |any: &mut Self, what| {
+            let class = if any.is() { StreamClass::Bodies } else { StreamClass::Acks };
+            StreamNews { stream: any.stream(class), term: any.word(), what }
+        };
+        let all = [StreamEvent::Agreed(self.word()), StreamEvent::Lacks(self.word())];
+        let mut all = all.map(|what| news(self, what)).to_vec();
+        // What follows has the same numbers: the lines of before stay as they were.
+        let mut any = self.clone();
+        let full = StreamEvent::Full { next: any.word(), kept_from: any.word() };
+        all.push(news(&mut any, full));
+        all
     }
 
     /// A letter to a shard that gives back what channels had.

@@ -154,6 +154,42 @@ fn who_fills_the_window_pauses() {
     assert!(paused.iter().any(|it| it[..] == ["1: Paused(true)"]), "{paused:?}");
 }
 
+/// What a shard has no room for is sent again once for each time that this side lets go of a letter, and letters below are not held up.
+#[test]
+fn what_there_is_no_room_for_waits_until_letters_are_let_go_of() {
+    let mut sender = sender(100);
+    (1..=6).for_each(|it| _ = keep(&mut sender, publish(ME, [it])));
+    assert_eq!(sent(&mut sender, BODIES), [1, 2, 3, 4, 5, 6]);
+    let full = StreamEvent::Full { next: 4, kept_from: 1 };
+    hear(&mut sender, BODIES, full);
+    assert!(!sender.has_next(BODIES) && sender.next(BODIES).is_none());
+    hear(&mut sender, BODIES, StreamEvent::Agreed(3));
+    confirm(&mut sender, 2, 2, true);
+    assert!(!sender.has_next(BODIES), "the first one is kept still");
+    // A letter without a number is not held up: it may be what the first one waits for.
+    sender.send(get(ME));
+    assert!(sender.has_next_in_order());
+    assert_eq!(sender.next_in_order(BODIES).map(|it| it.kind()), Some("Get"));
+    assert!(!sender.has_next_in_order());
+    confirm(&mut sender, 1, 1, true);
+    assert_eq!(sent(&mut sender, BODIES), [4, 5, 6]);
+    // Said before the shard heard that: they are sent once more.
+    hear(&mut sender, BODIES, full);
+    assert_eq!(sent(&mut sender, BODIES), [4, 5, 6]);
+    hear(&mut sender, BODIES, StreamEvent::Full { next: 4, kept_from: 3 });
+    assert!(sent(&mut sender, BODIES).is_empty());
+    hear(&mut sender, BODIES, StreamEvent::Lacks(4));
+    assert_eq!(sent(&mut sender, BODIES), [4, 5, 6]);
+    // Over a new link the others are asked for again.
+    hear(&mut sender, BODIES, StreamEvent::Full { next: 5, kept_from: 3 });
+    begins(&mut sender, 0, 5, 3);
+    assert_eq!(sender.next(BODIES).map(|it| it.number), Some(3));
+    hear(&mut sender, BODIES, StreamEvent::Full { next: 5, kept_from: 3 });
+    assert_eq!(sent(&mut sender, BODIES), [4]);
+    begins(&mut sender, 1, 5, 3);
+    assert_eq!(sent(&mut sender, BODIES), [3, 4, 5, 6]);
+}
+
 /// The news that letters are agreed upon were lost, and who waits for them sends nothing that would bring others.
 #[test]
 fn a_new_link_tells_what_is_agreed_upon() {

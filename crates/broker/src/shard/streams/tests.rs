@@ -193,26 +193,65 @@ fn a_stream_with_much_to_say_takes_no_more() {
     let mut streams = Streams::default();
     let mut number = 1;
     let moment = |end| Moment { end: leveret_log::Offset::new(end), notes: 0 };
-    while streams.take(ID, number, 1) == (NumberFate::Next { done: 0 }) {
-        streams.begin(Tag { stream: ID, number }, 0, 2);
-        streams.refused(0);
-        streams.end();
+    let refused_in_part = |streams: &mut Streams, number, kept_from| {
+        let fate = streams.take(ID, number, kept_from);
+        if fate == (NumberFate::Next { done: 0 }) {
+            streams.begin(Tag { stream: ID, number }, 0, 2);
+            streams.refused(0);
+            streams.end();
+        }
+        fate
+    };
+    let said = |streams: &mut Streams| {
+        for (id, pieces) in streams.next_notes() {
+            streams.noted(id, Offset::new(0), pieces.len() as u64, moment(7), 0);
+        }
+        let mut said = Vec::new();
+        streams.agreed(|_| true, |news| said.push(news.what));
+        said
+    };
+    while refused_in_part(&mut streams, number, 1) == (NumberFate::Next { done: 0 }) {
         number += 1;
     }
     assert_eq!(number, ITEMS_MAX as u64 + 1);
-    assert_eq!(streams.take(ID, number, 1), NumberFate::StillLacks, "a mark will say it");
     assert_eq!(streams.take(ID, number + 1, 1), NumberFate::StillLacks);
-    for (id, pieces) in streams.next_notes() {
-        streams.noted(id, Offset::new(0), pieces.len() as u64, moment(7), 0);
-    }
-    let mut said = Vec::new();
-    streams.agreed(|_| true, |news| said.push(news.what));
-    assert_eq!(said, [StreamEvent::Agreed(number - 1), StreamEvent::Lacks(number)]);
-    // Its sender had not let go by then; no other mark is to come.
-    assert_eq!(streams.take(ID, number, 1), NumberFate::Lacks(number));
+    assert_eq!(said(&mut streams), [StreamEvent::Agreed(number - 1)], "there is no more room");
+    assert_eq!(said(&mut streams), []);
+    // Its sender had not let go by then.
+    assert_eq!(streams.take(ID, number, 1), NumberFate::Full);
     assert_eq!(streams.take(ID, number + 1, 1), NumberFate::StillLacks);
-    assert_eq!(streams.take(ID, number, 2), NumberFate::Next { done: 0 });
+    assert_eq!(said(&mut streams), []);
+    assert_eq!(refused_in_part(&mut streams, number, 2), NumberFate::Next { done: 0 });
     assert_eq!(streams.place(ID).next, number + 1);
+    // Here it lets go while letters are on their way that are not taken.
+    number += 1;
+    assert_eq!(streams.take(ID, number, 2), NumberFate::Full);
+    assert_eq!(streams.take(ID, number + 1, 3), NumberFate::StillLacks);
+    assert_eq!(said(&mut streams), [StreamEvent::Agreed(number - 1), StreamEvent::Lacks(number)]);
+    assert_eq!(said(&mut streams), [], "once");
+}
+
+/// While more and more is refused of letters above one that waits, nothing new is agreed upon, and nobody is told anything.
+#[test]
+fn a_note_that_moves_no_number_brings_no_news() {
+    let mut streams = Streams::default();
+    for number in 1..=20 {
+        assert_eq!(streams.take(ID, number, 1), NumberFate::Next { done: 0 });
+        streams.begin(Tag { stream: ID, number }, 0, 2);
+        if number == 2 {
+            streams.leaves(1);
+        } else {
+            streams.refused(0);
+        }
+        streams.end();
+        for (id, pieces) in streams.next_notes() {
+            streams.noted(id, Offset::new(0), pieces.len() as u64, Moment::default(), 0);
+        }
+        let mut said = Vec::new();
+        streams.agreed(|_| true, |news| said.push(news.what));
+        let want: &[StreamEvent] = if number == 1 { &[StreamEvent::Agreed(1)] } else { &[] };
+        assert_eq!(said, want, "{number}");
+    }
 }
 
 /// Letters that waited in lines when their leader fell lie between many that were done. They are taken, or the stream would stand
@@ -243,7 +282,7 @@ fn what_an_earlier_term_left_out_is_taken_though_there_is_much_to_say() {
         streams.end();
     }
     assert_eq!(streams.all[0].facts.done, Done { low: last, ..Done::default() });
-    assert_eq!(streams.take(ID, last + 1, 1), NumberFate::StillLacks, "here the bound counts");
+    assert_eq!(streams.take(ID, last + 1, 1), NumberFate::Full, "here the bound counts");
 }
 
 #[test]
