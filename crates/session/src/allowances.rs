@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A part is filled up when half of it has come. A shard that waits is served first; when nothing is free the one that has most and
-//! does not wait is called back.
+//! does not wait is called back, and the next one when that says nothing for a while.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -106,6 +106,8 @@ struct Part {
     /// It may give out any number: then the total is what came.
     is_unlimited: bool,
     is_called_back: bool,
+    /// It was called back a while ago.
+    is_silent: bool,
     is_waiting: bool,
     /// Something came since it was called back.
     is_active: bool,
@@ -124,6 +126,7 @@ impl Part {
             received: 0,
             is_unlimited: false,
             is_called_back: false,
+            is_silent: false,
             is_waiting: false,
             is_active: false,
             is_untold: false,
@@ -141,7 +144,7 @@ impl Part {
     }
 
     fn call_back(&mut self) {
-        self.is_called_back = true;
+        (self.is_called_back, self.is_silent) = (true, false);
         self.change();
     }
 
@@ -224,8 +227,9 @@ impl Parts {
         self.limit.put_back(back);
     }
 
-    /// Gives what is free to who needs it, and sees to it that something gets free.
-    fn share_out(&mut self) {
+    /// Gives what is free to who needs it, and sees to it that something gets free. True while a shard that was called back is waited for, though
+    /// others could be.
+    fn share_out(&mut self) -> bool {
         let Self { limit, parts, next, .. } = self;
         let Some(max) = limit.max() else {
             for part in parts.iter_mut().filter(|it| it.account.is_some() && !it.is_unlimited) {
@@ -234,7 +238,7 @@ impl Parts {
                 (part.is_unlimited, part.is_called_back, part.is_waiting) = (true, false, false);
                 part.change();
             }
-            return;
+            return false;
         };
         for part in parts.iter_mut().filter(|part| part.is_unlimited) {
             part.is_unlimited = false;
@@ -261,12 +265,22 @@ impl Parts {
         let may = |part: &&mut Part| part.unused() > 0 && !part.is_waiting && !part.is_called_back;
         if limit.taken() > max {
             parts.iter_mut().filter(may).for_each(Part::call_back);
-        } else if parts.iter().any(|part| part.is_waiting)
-            && !parts.iter().any(|part| part.is_called_back)
-        {
+            return false;
+        }
+        if !parts.iter().any(|part| part.is_waiting) {
+            return false;
+        }
+        if !parts.iter().any(|part| part.is_called_back && !part.is_silent) {
             let most = parts.iter_mut().filter(may).max_by_key(|part| part.unused());
             most.into_iter().for_each(Part::call_back);
         }
+        parts.iter_mut().any(|part| may(&part))
+    }
+
+    /// Who was called back had its time. False when there is nobody.
+    fn call_on(&mut self) -> bool {
+        let called = self.parts.iter_mut().filter(|part| part.is_called_back && !part.is_silent);
+        called.map(|part| part.is_silent = true).count() > 0
     }
 
     /// What shards are to be told.
@@ -362,15 +376,26 @@ impl Allowances {
         }
     }
 
-    /// Tells shards what they may give out, if that is something else now.
-    pub(crate) fn tell(&mut self, connection: ConnectionId, out: &mut Outbox) {
+    /// Those that were called back before are not waited for any more: others may be called back.
+    #[cold]
+    pub(crate) fn call_on(&mut self) {
+        self.output.call_on();
+        let silent =
+            self.channels.iter_mut().filter_map(|(&it, parts)| parts.call_on().then_some(it));
+        let silent: Vec<u16> = silent.collect();
+        silent.into_iter().for_each(|channel| self.change(channel));
+    }
+
+    /// Tells shards what they may give out, if that is something else now. True when others are to be [called back](Self::call_on)
+    /// in a while.
+    pub(crate) fn tell(&mut self, connection: ConnectionId, out: &mut Outbox) -> bool {
         let mut letters = Vec::new();
-        self.output.share_out();
+        let mut is_short = self.output.share_out();
         self.output.tell(None, &mut letters);
         for channel in self.changed.drain(..) {
             if let Some(parts) = self.channels.get_mut(&channel) {
                 parts.is_changed = false;
-                parts.share_out();
+                is_short |= parts.share_out();
                 parts.tell(Some(channel), &mut letters);
             }
         }
@@ -380,6 +405,7 @@ impl Allowances {
             let allowances = run.iter().map(|(_, allowance)| *allowance).collect();
             out.shard(group, ToShard::Allow { connection, allowances });
         }
+        is_short
     }
 }
 

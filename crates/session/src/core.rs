@@ -259,7 +259,9 @@ impl Core {
         self.give_room_back(cx);
         let resumes = std::mem::take(&mut self.resumes);
         if let Some(allowances) = &mut self.allowances {
-            allowances.tell(self.id, cx.outbox);
+            if allowances.tell(self.id, cx.outbox) {
+                self.timers.watch_calls(cx.now);
+            }
         } else if resumes {
             self.resume(cx);
         }

@@ -158,12 +158,29 @@ impl World {
         Self { allowances, output, limit, shards, held, unwritten, settled }
     }
 
-    fn tell(&mut self) {
+    /// Whether others are to be called back in a while.
+    fn tell(&mut self) -> bool {
         let mut out = Outbox::default();
-        self.allowances.tell(NodeId::ALONE.connection(1), &mut out);
+        let is_short = self.allowances.tell(NodeId::ALONE.connection(1), &mut out);
         for (group, letter) in out.shards {
             let ToShard::Allow { allowances, .. } = letter else { panic!("{letter:?}") };
             self.shards[group.get() as usize].allowing.extend(allowances);
+        }
+        is_short
+    }
+
+    /// All letters between the session and this shard arrive.
+    fn hear_all(&mut self, at: usize) {
+        let shard = &mut self.shards[at];
+        while let Some(allowance) = shard.allowing.pop_front() {
+            shard.hear(allowance);
+        }
+        shard.turn(20);
+        while !self.shards[at].given.is_empty() {
+            self.receive(at);
+        }
+        for (_, state) in std::mem::take(&mut self.shards[at].states) {
+            self.allowances.hear(GroupId::at(at), &[state]);
         }
     }
 
@@ -226,7 +243,11 @@ impl World {
             2 | 3 => self.receive(at),
             4 | 5 if !self.held.is_empty() => self.settle(below(self.held.len() as u64) as usize),
             6 => self.write(below(self.unwritten + 1)),
-            7 => self.tell(),
+            7 => {
+                if self.tell() && below(3) == 0 {
+                    self.allowances.call_on();
+                }
+            }
             8 | 9 => {
                 let lost = below(20) == 0;
                 let shard = &mut self.shards[at];
@@ -285,4 +306,39 @@ fn limits_are_kept_and_nobody_starves() {
             assert!(steps < 400_000, "seed {seed}: {} of {all} settled", world.settled);
         }
     }
+}
+
+/// Two places, which two shards have that need none. One of them says nothing when it is called back: the other one is called back in a
+/// while, and it alone is.
+#[test]
+fn who_waits_does_not_wait_for_one_that_is_silent() {
+    let mut world = World::new(4, 0, 2, 100 * COST);
+    for at in 0..2 {
+        world.hear_all(at);
+        assert!(!world.tell());
+        world.hear_all(at);
+    }
+    world.shards[2] = Shard::new(0, 0..1);
+    world.hear_all(2);
+    assert!(world.tell(), "one is called back, the other one may be");
+    let called = |world: &World| -> Vec<usize> {
+        let is_called = |at: &usize| world.shards[*at].allowing.iter().any(|it| it.is_called_back);
+        (0..4).filter(is_called).collect()
+    };
+    let [silent] = called(&world)[..] else { panic!("{:?}", called(&world)) };
+    let other = 1 - silent;
+    world.hear_all(2);
+    assert!(world.tell() && called(&world) == [silent], "not at once");
+    world.allowances.call_on();
+    assert!(!world.tell(), "nobody else may be");
+    assert_eq!(called(&world), [0, 1]);
+    world.hear_all(other);
+    assert!(!world.tell());
+    world.hear_all(2);
+    assert_eq!(world.held.len(), 1);
+    // It answers at last.
+    world.hear_all(silent);
+    assert!(!world.tell());
+    let taken = (world.limit.unacked(), called(&world));
+    assert_eq!(taken, (2, vec![]), "its place is for whoever got something");
 }

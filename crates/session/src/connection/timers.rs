@@ -22,6 +22,8 @@ const SILENCE_MS: u64 = 3000;
 const CLOSING_MS: u64 = 30_000;
 /// Ticks without a byte before the client is taken for dead.
 const MISSES_MAX: u8 = 4;
+/// How long a shard that is called back is waited for, if others could be, in ms.
+const CALL_MS: u64 = 100;
 /// How often unacked deliveries are looked at, in ms.
 const CHECK_MS: std::ops::RangeInclusive<u64> = 1000..=60_000;
 
@@ -53,6 +55,8 @@ pub(crate) struct Timers {
     pace: Time,
     /// When to look whether what is unfinished moves.
     unfinished: Time,
+    /// When other shards are called back.
+    calls: Time,
 }
 
 impl Timers {
@@ -72,6 +76,7 @@ impl Timers {
             expiry: NEVER,
             pace: NEVER,
             unfinished: NEVER,
+            calls: NEVER,
         }
     }
 
@@ -128,6 +133,7 @@ impl Timers {
         self.expiry = NEVER;
         self.pace = NEVER;
         self.unfinished = NEVER;
+        self.calls = NEVER;
     }
 
     /// Rates are looked at again after so many ms, if any.
@@ -145,6 +151,13 @@ impl Timers {
         }
     }
 
+    /// A shard was called back, or is waited for still.
+    pub(crate) fn watch_calls(&mut self, now: Time) {
+        if self.calls == NEVER {
+            self.calls = now.after_ms(CALL_MS);
+        }
+    }
+
     /// From now on something may stay unacked for `timeout_ms` and no longer.
     pub(crate) fn watch_unacked(&mut self, timeout_ms: u64, now: Time) {
         let at = now.after_ms((timeout_ms / 4).clamp(*CHECK_MS.start(), *CHECK_MS.end()));
@@ -157,7 +170,7 @@ impl Timers {
 
     pub(crate) fn next(&self) -> Option<Time> {
         let next = self.deadline.min(self.tick).min(self.check).min(self.expiry).min(self.pace);
-        let next = next.min(self.unfinished);
+        let next = next.min(self.unfinished).min(self.calls);
         (next != NEVER).then_some(next)
     }
 }
@@ -216,6 +229,12 @@ impl Session {
         if self.core.timers.unfinished <= cx.now {
             self.core.timers.unfinished = NEVER;
             self.check_unfinished(cx);
+        }
+        if self.core.timers.calls <= cx.now {
+            self.core.timers.calls = NEVER;
+            if let Some(allowances) = &mut self.core.allowances {
+                allowances.call_on();
+            }
         }
         if self.core.timers.expiry <= cx.now {
             self.core.timers.expiry = NEVER;
