@@ -1,5 +1,7 @@
 //! Three nodes that are one broker.
 
+mod sessions;
+
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;

@@ -1,0 +1,193 @@
+//! Sessions on the node of their client (`cluster.sessions = own`): clients of the nodes that follow while the one that leads is killed.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use leveret_client::amqp::method::Method;
+use leveret_client::{Consume, Error, Event};
+
+use super::*;
+use crate::broker::wait_until;
+
+fn own_sessions() -> Vec<Member> {
+    three_of(|_| {
+        let mut command = leveret(&[]);
+        command.env("LEVERET_CLUSTER_SESSIONS", "own");
+        command
+    })
+}
+
+fn durable() -> QueueDeclare {
+    QueueDeclare { durable: true, ..QueueDeclare::default() }
+}
+
+/// The next event, as soon as it comes.
+#[track_caller]
+fn next<T>(client: &mut Connection, mut pick: impl FnMut(&Event<'_>) -> T) -> Result<T, Error> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(event) = client.next_event()? {
+            return Ok(pick(&event));
+        }
+        assert!(Instant::now() < deadline, "nothing came");
+        client.flush()?;
+        client.wait(PATIENCE)?;
+    }
+}
+
+/// Delivery tag, redelivered, body.
+#[track_caller]
+fn delivered(client: &mut Connection) -> (u64, bool, Vec<u8>) {
+    next(client, |event| {
+        let Event::Content { method: Method::BasicDeliver(it), body, .. } = event else {
+            panic!("{event:?}")
+        };
+        (it.delivery_tag, it.redelivered, body.to_vec())
+    })
+    .unwrap()
+}
+
+/// Messages that are ready, as `basic.get` finds them.
+fn drain(client: &mut Connection, channel: u16, queue: &str) -> Vec<Vec<u8>> {
+    std::iter::from_fn(|| client.get(channel, queue, true).unwrap()).map(|it| it.body).collect()
+}
+
+/// Does something with a number again and again until it is told to stop: how often it did it. Others see how far it is.
+fn again_and_again(
+    done: &AtomicU32,
+    stops: &AtomicBool,
+    mut act: impl FnMut(u32) -> Result<(), Error>,
+) -> u32 {
+    let mut count = 0;
+    while !stops.load(Ordering::Relaxed) {
+        act(count).unwrap();
+        count += 1;
+        done.store(count, Ordering::Relaxed);
+    }
+    count
+}
+
+/// No client of the others has an error. Commits are answered once, and are in all of their queues or in none; each publish is
+/// confirmed once, in order; a consumer keeps what it has not acked, may ack it at the next leader, and goes on.
+#[test]
+fn clients_of_other_nodes_outlive_the_one_that_leads() {
+    let mut members = own_sessions();
+    let (old, _) = leader(&members, &[0, 1, 2]);
+    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
+    let at = others.iter().map(|at| members[*at].relays()).collect::<Vec<_>>();
+
+    let (mut holds, holding) = connect(at[0]);
+    holds.queue_declare(holding, "held", &durable()).unwrap();
+    holds.qos(holding, 2, false).unwrap();
+    holds.consume(holding, "held", &Consume::default()).unwrap();
+    let (mut feeds, feeding) = with_orders(at[1]);
+    for body in ["one", "two", "three"] {
+        feeds.publish(feeding, "", "held", &PERSISTENT, body.as_bytes());
+    }
+    feeds.tx_commit(feeding).unwrap();
+    let (first, ..) = delivered(&mut holds);
+    let (second, ..) = delivered(&mut holds);
+
+    let stops = AtomicBool::new(false);
+    let done: [AtomicU32; 4] = Default::default();
+    let killed = std::thread::scope(|scope| {
+        let stops = &stops;
+        let commits: Vec<_> = at
+            .iter()
+            .zip(&done[..2])
+            .enumerate()
+            .map(|(number, (at, done))| {
+                scope.spawn(move || {
+                    let (mut client, channel) = connect(*at);
+                    let queues = ["left", "right"].map(|side| format!("{side}-{number}"));
+                    for queue in &queues {
+                        client.queue_declare(channel, queue, &durable()).unwrap();
+                    }
+                    client.tx_select(channel).unwrap();
+                    let count = again_and_again(done, stops, |count| {
+                        for queue in &queues {
+                            client.publish(channel, "", queue, &PERSISTENT, &count.to_be_bytes());
+                        }
+                        client.tx_commit(channel)
+                    });
+                    let all: Vec<_> = (0..count).map(|it| it.to_be_bytes().to_vec()).collect();
+                    for queue in &queues {
+                        assert_eq!(drain(&mut client, channel, queue), all, "{queue}");
+                    }
+                    client.close().unwrap();
+                })
+            })
+            .collect();
+        let confirms: Vec<_> = at
+            .iter()
+            .zip(&done[2..])
+            .enumerate()
+            .map(|(number, (at, done))| {
+                scope.spawn(move || {
+                    let (mut client, channel) = connect(*at);
+                    let queue = format!("confirmed-{number}");
+                    client.queue_declare(channel, &queue, &durable()).unwrap();
+                    client.confirm_select(channel).unwrap();
+                    let mut acked = 0;
+                    let count = again_and_again(done, stops, |count| {
+                        client.publish(channel, "", &queue, &PERSISTENT, &count.to_be_bytes());
+                        while acked <= u64::from(count) {
+                            let (tag, multiple) = next(&mut client, |event| match event {
+                                Event::Method { method: Method::BasicAck(it), .. } => {
+                                    (it.delivery_tag, it.multiple)
+                                }
+                                event => panic!("{event:?}"),
+                            })?;
+                            assert!(
+                                tag == acked + 1 || multiple && tag > acked,
+                                "{tag} after {acked}"
+                            );
+                            acked = tag;
+                        }
+                        Ok(())
+                    });
+                    let all: Vec<_> = (0..count).map(|it| it.to_be_bytes().to_vec()).collect();
+                    assert_eq!(drain(&mut client, channel, &queue), all, "{queue}");
+                    client.close().unwrap();
+                })
+            })
+            .collect();
+        // Each of them goes on by so much, or has ended with a panic.
+        let go_on = || {
+            let before = done.each_ref().map(|it| it.load(Ordering::Relaxed));
+            wait_until(PATIENCE, "all clients go on", || {
+                let stands = || {
+                    done.iter()
+                        .zip(before)
+                        .any(|(it, before)| it.load(Ordering::Relaxed) < before + 20)
+                };
+                !stands() || commits.iter().chain(&confirms).any(|it| it.is_finished())
+            });
+        };
+        go_on();
+        members[old].child.kill().unwrap();
+        leader(&members, &others);
+        go_on();
+        stops.store(true, Ordering::Relaxed);
+        commits.into_iter().chain(confirms).all(|it| it.join().is_ok())
+    });
+    assert!(killed);
+
+    // What it holds is its own still: the prefetch is full, and what it gives back comes before what came later.
+    feeds.publish(feeding, "", "held", &PERSISTENT, b"four");
+    feeds.tx_commit(feeding).unwrap();
+    holds.ack(holding, first, false);
+    let (third, redelivered, body) = delivered(&mut holds);
+    // The leader that is gone may have delivered it.
+    assert_eq!((redelivered, &body[..]), (true, &b"three"[..]));
+    holds.nack(holding, second, false, true);
+    let (again, redelivered, body) = delivered(&mut holds);
+    assert_eq!((redelivered, &body[..]), (true, &b"two"[..]));
+    holds.ack(holding, third, false);
+    let (last, redelivered, body) = delivered(&mut holds);
+    assert_eq!((redelivered, &body[..]), (false, &b"four"[..]));
+    for tag in [again, last] {
+        holds.ack(holding, tag, false);
+    }
+    holds.close().unwrap();
+    assert_eq!(drain(&mut feeds, feeding, "held"), Vec::<Vec<u8>>::new());
+}
