@@ -14,7 +14,7 @@ use leveret_broker::message::*;
 use leveret_broker::record::join_names;
 use leveret_broker::shard::Users;
 use leveret_broker::stream::{Numbered, StreamClass, StreamEvent, StreamId};
-use leveret_broker::transaction::Decided;
+use leveret_broker::transaction::{Decided, TxId};
 use leveret_broker::work::Limits;
 use leveret_log::{Holder, Log as _, Moment, Offset};
 use leveret_queue::{Time, UnackedId};
@@ -34,6 +34,7 @@ struct World {
     now: Time,
     /// What publishers were told of each message.
     told: BTreeMap<u64, Vec<bool>>,
+    replies: Vec<Reply>,
     news: Vec<StreamEvent>,
 }
 
@@ -87,8 +88,8 @@ impl World {
         log.hand().agrees = true;
         log.hand().agreed = Some(Moment::default());
         let shard = Shard::new(GroupId::new(0), log.clone());
-        let (told, news, now) = (BTreeMap::new(), Vec::new(), Time::from_ms(1000));
-        Self { log, shard, topology, queues, now, told, news }
+        let (told, replies, news) = Default::default();
+        Self { log, shard, topology, queues, now: Time::from_ms(1000), told, replies, news }
     }
 
     fn turn(&mut self, letters: impl IntoIterator<Item = ToShard>) {
@@ -101,8 +102,12 @@ impl World {
 
     fn hear(&mut self, out: Outbox) {
         for (_, letter) in out.sessions {
-            if let ToSession::Confirm { first, last, ok, .. } = letter {
-                (first..=last).for_each(|it| self.told.entry(it).or_default().push(ok));
+            match letter {
+                ToSession::Confirm { first, last, ok, .. } => {
+                    (first..=last).for_each(|it| self.told.entry(it).or_default().push(ok));
+                }
+                ToSession::Reply { reply, .. } => self.replies.push(reply),
+                _ => {}
             }
         }
         self.news.extend(out.news.into_iter().map(|(_, news)| news.what));
@@ -319,6 +324,47 @@ fn a_sender_is_told_once_that_there_is_no_room() {
     world.turn([letter(next, 100), letter(next + 1, 100)]);
     world.write();
     assert_eq!(world.news, [StreamEvent::Agreed(next + 1)]);
+}
+
+/// The log has a part of a transaction that nobody has decided on: it was not to be. But with names that are lost the decision may be, too:
+/// then its session is told neither that it is done nor that it is not.
+#[test]
+fn a_part_is_answered_by_what_is_known_of_it() {
+    for names_are_lost in [false, true] {
+        let mut world = World::new();
+        let [all, ..] = world.queues;
+        let me = ReplyTo { connection: NodeId::ALONE.connection(1), channel: 1 };
+        let prepare = || {
+            let messages = vec![message(1, &[all])];
+            let (tx, parts, settlements) = (TxId::new(9), 2, Vec::new());
+            let letter = ToShard::Prepare { reply: me, tx, parts, messages, settlements };
+            numbered(BODIES, 1, letter)
+        };
+        world.turn([prepare()]);
+        world.write();
+        // Each start finds the part again, if it is kept.
+        for _ in 0..2 {
+            world.log = world.log.crash();
+            world.log.hand().agrees = true;
+            world.log.hand().agreed = Some(world.log.moment());
+            world.shard = Shard::new(GroupId::new(0), world.log.clone());
+            if names_are_lost {
+                world.shard.keep_orphans();
+            }
+            let decided = Decided::default();
+            world.shard.recover(&world.topology, &decided, Offset::MAX, world.now);
+            assert_eq!(world.shard.stream_place(BODIES).next, 2);
+            world.turn([prepare()]);
+            world.write();
+            let replies = world.replies.split_off(0);
+            let [Reply::Refused { text, .. }] = &replies[..] else { panic!("{replies:?}") };
+            let want = match names_are_lost {
+                true => "it is not known whether the transaction was committed",
+                false => "the transaction could not be stored: it was refused before",
+            };
+            assert!(text.starts_with(want), "{text}");
+        }
+    }
 }
 
 /// A batch may end where an earlier turn ended: it has the note of that turn, though there is a newer one.

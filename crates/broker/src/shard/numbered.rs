@@ -5,6 +5,7 @@
 //! confirmed again, and one that was refused is refused again. A message that still waits for its consumer (rules `ack`
 //! and `ack-lean`) cannot be told from one that was acked: its publisher is told no, as after a time-out.
 
+use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Moment};
 use leveret_queue::Time;
 use leveret_topology::Topology;
@@ -12,7 +13,7 @@ use leveret_topology::Topology;
 use super::Shard;
 use super::jobs::{Job, JobOrigin, cost, price_of, price_of_rest};
 use super::store::Noted;
-use super::streams::NumberFate;
+use super::streams::{NumberFate, Outcome};
 use super::transactions::refuse;
 use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, ToShard};
 use crate::stream::{Numbered, StreamEvent, StreamId, StreamPlace, Tag};
@@ -102,14 +103,12 @@ impl<L: Log> Shard<L> {
         let (from, messages) = match letter {
             ToShard::Publish { from, messages } => (from, messages),
             ToShard::Commit { reply, .. } => {
-                let is_done = !self.streams.was_refused(tag, 0);
-                return self.answer_commit(*reply, is_done, out);
+                return self.answer_commit(*reply, tag, out);
             }
             ToShard::Prepare { reply, tx, .. } => {
                 // One that is held back is answered once it is decided.
                 if !self.transactions.is_held_back(*tx) {
-                    let is_done = !self.streams.was_refused(tag, 0);
-                    self.answer_commit(*reply, is_done, out);
+                    self.answer_commit(*reply, tag, out);
                 }
                 return;
             }
@@ -124,10 +123,16 @@ impl<L: Log> Shard<L> {
         self.jobs.pay(cost::APPEND * messages.len().min(count) as u64);
     }
 
-    fn answer_commit(&self, reply: ReplyTo, is_done: bool, out: &mut Outbox) {
-        match is_done {
-            true => out.reply(reply, Reply::Committed),
-            false => refuse(reply, "it was refused before", out),
+    fn answer_commit(&self, reply: ReplyTo, tag: Tag, out: &mut Outbox) {
+        match self.streams.outcome(tag) {
+            Outcome::Done => out.reply(reply, Reply::Committed),
+            Outcome::Refused => refuse(reply, "it was refused before", out),
+            Outcome::Unknown => {
+                let text = "it is not known whether the transaction was committed: what was \
+                            decided is among names that were lost";
+                let (code, text) = (ReplyCode::InternalError, text.to_owned());
+                out.reply(reply, Reply::Refused { code, text });
+            }
         }
     }
 

@@ -125,8 +125,9 @@ impl<L: Log> Shard<L> {
         // The messages of parts that are in no queue, in order: those of transactions that never were, and those of
         // transactions that are not decided.
         let mut parts: Vec<(Range<u64>, PartFate)> = Vec::new();
-        // Letters that brought a part which was not to be.
+        // Letters that brought a part which was not to be, or of which that is not known.
         let mut given_up: Vec<Tag> = Vec::new();
+        let mut unknown: Vec<Tag> = Vec::new();
         store.own(&mut |at, head| {
             let messages_of = |count: u32| at.get() + 1..at.get() + 1 + u64::from(count);
             match Note::decode(head) {
@@ -140,6 +141,7 @@ impl<L: Log> Shard<L> {
                         parts.push((messages_of(messages), PartFate::Undone));
                         // With names that are lost what was decided may be.
                         if keeps_orphans {
+                            unknown.extend(tag);
                             return;
                         }
                         given_up.extend(tag);
@@ -162,6 +164,7 @@ impl<L: Log> Shard<L> {
         streams.all_found(store.moment());
         // The part is let go of: it is not to be taken for one that was applied, should the log lose its end again.
         given_up.into_iter().for_each(|tag| streams.was_given_up(tag));
+        unknown.into_iter().for_each(|tag| streams.is_unknown(tag));
         let mut parts = parts.into_iter().peekable();
         store.recover(seen_below, &mut |record| {
             read += 1;

@@ -17,7 +17,7 @@
 
 mod facts;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use leveret_log::Moment;
 use leveret_queue::Offset;
@@ -48,6 +48,15 @@ pub(super) enum NumberFate {
     Full,
     /// Another one is to come before it, which was said already.
     StillLacks,
+}
+
+/// What became of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Done,
+    Refused,
+    /// What was decided is lost.
+    Unknown,
 }
 
 /// See the [module](self).
@@ -85,6 +94,8 @@ struct Stream {
     fresh: Facts,
     /// What was done when the term began.
     earlier: Done,
+    /// Letters with parts of transactions of which nobody knows what was decided. The parts are in the log, so no note says it.
+    unknown: BTreeSet<u64>,
     is_changed: bool,
     has_said_lacks: bool,
     /// Letters were not taken: the next one is asked for when there is room.
@@ -126,6 +137,7 @@ impl Stream {
             facts: Facts::default(),
             fresh: Facts::default(),
             earlier: Done::default(),
+            unknown: BTreeSet::new(),
             is_changed: false,
             has_said_lacks: false,
             had_no_room: false,
@@ -194,6 +206,9 @@ impl Streams {
         let stream = self.stream_or_new(id);
         stream.facts.refused.forget_below(kept_from);
         stream.fresh.refused.forget_below(kept_from);
+        while stream.unknown.first().is_some_and(|number| *number < kept_from) {
+            stream.unknown.pop_first();
+        }
         let next = stream.taken + 1;
         if number == next && stream.is_full() && number > stream.earlier.highest() {
             (stream.has_said_lacks, stream.had_no_room) = (true, true);
@@ -309,6 +324,24 @@ impl Streams {
         let Some(stream) = self.stream(tag.stream) else { return };
         stream.changed(|it| it.refused.add_whole(tag.number, tag.number));
         self.is_changed = true;
+    }
+
+    /// What was decided on a transaction's part is lost.
+    #[cold]
+    pub(super) fn is_unknown(&mut self, tag: Tag) {
+        if let Some(stream) = self.stream(tag.stream) {
+            stream.unknown.insert(tag.number);
+        }
+    }
+
+    /// What became of a transaction, or of a part, that a letter of an earlier term brought.
+    pub(super) fn outcome(&self, tag: Tag) -> Outcome {
+        let stream = self.all.iter().find(|stream| stream.id == tag.stream);
+        match self.was_refused(tag, 0) {
+            true => Outcome::Refused,
+            false if stream.is_some_and(|it| it.unknown.contains(&tag.number)) => Outcome::Unknown,
+            false => Outcome::Done,
+        }
     }
 
     /// Whether a message of a letter was refused.
