@@ -39,7 +39,7 @@ use crate::message::{
 
 use crate::held::{Bookmark, Held, Span, take_out};
 use crate::work::Work;
-use commands::Commands;
+use commands::{Commands, Stored};
 pub use copy::{NamesCopy, NamesFollower};
 use decisions::{Decisions, ShardVote};
 use long::{Job, Lines, Long, Then, What};
@@ -180,7 +180,7 @@ impl<L: Log> Meta<L> {
     fn take(&mut self, letter: ToMeta, topology: &mut Topology, out: &mut Outbox) {
         let start = Bookmark::end_of(out);
         if self.failure().is_some() && self.refuse_change(&letter, out) {
-            self.note_answers(start, out);
+            self.note_answers(start, Stored::Lost, out);
             return;
         }
         if let Some(reply) = asker(&letter) {
@@ -188,24 +188,45 @@ impl<L: Log> Meta<L> {
             let needed = if self.is_numbered(reply) { needed.with_a_note() } else { needed };
             if !needed.is_in(self.saved.log()) {
                 out.reply(reply, no_room());
-                self.note_answers(start, out);
+                self.note_answers(start, Stored::Nothing, out);
                 return;
             }
         }
         let by = by_whom(&letter);
         topology.act_as(&by.user);
         let rests = self.letter(letter, topology, out);
-        let is_noted = self.note_answers(start, out);
         self.work.spend(topology.take_matching());
         self.tell_events(&by, topology, out);
-        let written = match rests {
-            Rests::Written => Ok(()),
-            Rests::OnItself if !topology.has_changes() && !is_noted => return,
-            Rests::OnItself | Rests::OnTheLog => self.saved.write(topology),
+        let (stored, written) = match rests {
+            Rests::OnItself if !topology.has_changes() => (Stored::Nothing, Ok(())),
+            Rests::Written => (Stored::Nothing, Ok(())),
+            Rests::OnItself | Rests::OnTheLog => self.write(topology),
         };
+        let is_noted = self.note_answers(start, stored, out);
+        if rests == Rests::OnItself && stored == Stored::Nothing && !is_noted {
+            return;
+        }
+        self.hold(start, written, out);
+    }
+
+    /// What changed is handed to the log.
+    fn write(&mut self, topology: &mut Topology) -> (Stored, Result<(), SaveError>) {
+        let is_stored = topology.has_changes();
+        let written = self.saved.write(topology);
+        let stored = match &written {
+            Err(_) => Stored::Lost,
+            Ok(()) if is_stored => Stored::Written,
+            Ok(()) => Stored::Nothing,
+        };
+        (stored, written)
+    }
+
+    /// What was written into the outbox since `start` waits for the log that has it, or is refused.
+    fn hold(&mut self, start: Bookmark, written: Result<(), SaveError>, out: &mut Outbox) {
+        let span = start.to(Bookmark::end_of(out));
         match written {
-            Ok(()) => self.held.push(start.to(Bookmark::end_of(out))),
-            Err(error) => waiting::refuse(&[start.to(Bookmark::end_of(out))], out, &error),
+            Ok(()) => self.held.push(span),
+            Err(error) => waiting::refuse(&[span], out, &error),
         }
     }
 

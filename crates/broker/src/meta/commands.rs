@@ -3,7 +3,8 @@
 //! The owner takes the next number of a stream only. One that came before is answered again if it has an answer, and nothing else:
 //! what is under way is answered when it is done. What was done is noted in the log, in the batch that has the change, so whoever
 //! owns the names next knows it. A refusal changed nothing: it is kept in memory, so that its number has one outcome in this term. In
-//! another one it may have another one, of which its session has not heard.
+//! another one it may have another one, of which its session has not heard. What could not be written is not answered at all: the log
+//! has failed, or is another one's, and a number that came again may be noted in it. The next owner says what came of it.
 //!
 //! Notes are let go of with the numbers: each letter says from where on its sender keeps them.
 
@@ -12,7 +13,6 @@ use std::collections::{BTreeMap, VecDeque};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Offset};
 
 use super::Meta;
@@ -69,6 +69,25 @@ impl Fate {
             Self::Refused(_) => None,
         }
     }
+
+    fn answer(&self) -> Option<CommandAnswer> {
+        Some(match self {
+            Self::Doing(_) => return None,
+            Self::Done(_, noted) => noted.answer(),
+            Self::Refused(Refusal { code, text }) => {
+                CommandAnswer::Reply(Reply::Refused { code: *code, text: text.clone() })
+            }
+        })
+    }
+}
+
+/// What a letter did to what is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stored {
+    Nothing,
+    Written,
+    /// It could not be written, or not all of it: the log takes nothing any more.
+    Lost,
 }
 
 /// What a number that came is.
@@ -98,15 +117,9 @@ impl Stream {
             self.has_gap = false;
         }
         match (self.fates.get(&number), command) {
-            (Some(Fate::Done(_, noted)), _) => Came::Answer(noted.answer()),
-            (Some(Fate::Refused(Refusal { code, text })), _) => {
-                Came::Answer(CommandAnswer::Reply(Reply::Refused {
-                    code: *code,
-                    text: text.clone(),
-                }))
-            }
+            (Some(fate), _) => fate.answer().map_or(Came::Nothing, Came::Answer),
             (None, Some(command)) if is_next => Came::Next(command),
-            (Some(Fate::Doing(..)) | None, _) => Came::Nothing,
+            (None, _) => Came::Nothing,
         }
     }
 
@@ -248,12 +261,17 @@ impl<L: Log> Meta<L> {
     /// Answers since `start` to commands with numbers become those of their numbers, and what was done is noted. Returns whether
     /// something was.
     #[inline]
-    pub(super) fn note_answers(&mut self, start: Bookmark, out: &mut Outbox) -> bool {
-        !self.commands.doing.is_empty() && self.note_some(start, out)
+    pub(super) fn note_answers(
+        &mut self,
+        start: Bookmark,
+        stored: Stored,
+        out: &mut Outbox,
+    ) -> bool {
+        !self.commands.doing.is_empty() && self.note_some(start, stored, out)
     }
 
     #[cold]
-    fn note_some(&mut self, start: Bookmark, out: &mut Outbox) -> bool {
+    fn note_some(&mut self, start: Bookmark, stored: Stored, out: &mut Outbox) -> bool {
         let commands = &self.commands;
         let mut answers: Vec<(ReplyTo, Result<Noted, Refusal>)> = Vec::new();
         let told = out.sessions.extract_if(start.sessions().., |(to, letter)| {
@@ -283,13 +301,19 @@ impl<L: Log> Meta<L> {
         }
         let mut has_noted = false;
         for (to, answer) in answers {
-            has_noted |= self.answer(to, answer, out);
+            has_noted |= self.answer(to, answer, stored, out);
         }
         has_noted
     }
 
-    /// Whether it is noted.
-    fn answer(&mut self, to: ReplyTo, answer: Result<Noted, Refusal>, out: &mut Outbox) -> bool {
+    /// Whether it is noted. What could not be written has no answer, and is under way until another one owns the names.
+    fn answer(
+        &mut self,
+        to: ReplyTo,
+        answer: Result<Noted, Refusal>,
+        stored: Stored,
+        out: &mut Outbox,
+    ) -> bool {
         let Entry::Occupied(mut doing) = self.commands.doing.entry((to.connection, to.channel))
         else {
             return false;
@@ -300,32 +324,27 @@ impl<L: Log> Meta<L> {
         }
         let Some(key @ (stream, number)) = first else { return false };
         let Some(Fate::Doing(early)) = self.commands.fate(key) else { return false };
-        let noted = match (answer, *early) {
-            (Ok(noted), Some(at)) => Ok((at, noted)),
-            (Ok(noted), None) => self
-                .saved
-                .append_note(&CommandNote { stream, number, noted })
-                .map(|at| (at, noted))
-                .map_err(|error| {
-                    let text = error.to_string();
-                    Refusal { code: ReplyCode::InternalError, text }
-                }),
-            (Err(refusal), _) => Err(refusal),
-        };
-        let (fate, answer) = match noted {
-            Ok((at, noted)) => (Fate::Done(at, noted), noted.answer()),
-            Err(refusal) => {
-                let Refusal { code, text } = refusal.clone();
-                let reply = Reply::Refused { code, text };
-                (Fate::Refused(refusal), CommandAnswer::Reply(reply))
+        let fate = match (answer, *early) {
+            _ if stored == Stored::Lost => return false,
+            // What is noted is done, whatever became of the rest.
+            (answer, Some(at)) => Fate::Done(at, answer.unwrap_or(Noted::Done)),
+            (Err(refusal), None) => Fate::Refused(refusal),
+            (Ok(noted), None) => {
+                match self.saved.append_note(&CommandNote { stream, number, noted }) {
+                    Ok(at) => Fate::Done(at, noted),
+                    Err(error) => {
+                        tracing::error!(number, %error, "a command could not be noted");
+                        return false;
+                    }
+                }
             }
         };
-        let is_noted = fate.note().is_some();
+        let (answer, is_noted) = (fate.answer(), fate.note().is_some());
         if let Some(place) = self.commands.fate(key) {
             *place = fate;
         }
         let term = self.commands.term;
-        out.answers.push(Answered { stream, term, number, answer });
+        out.answers.extend(answer.map(|answer| Answered { stream, term, number, answer }));
         is_noted
     }
 }

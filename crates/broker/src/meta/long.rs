@@ -16,9 +16,9 @@ use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
 use leveret_topology::{By, GroupId, Import, PolicyChange, QueueId, Sweep, Topology, VhostId};
 
+use super::commands::Stored;
 use super::room::{Needed, no_room};
 use super::saved::SaveError;
-use super::waiting;
 use super::{Leaving, Meta, cancel, delete, forget, refuse};
 use crate::held::Bookmark;
 use crate::message::{ConnectionId, ConsumerSlot, Outbox, Reply, ReplyTo, ToMeta, ToShard};
@@ -160,11 +160,11 @@ impl<L: Log> Meta<L> {
                     self.work.done(origin, cost);
                 }
                 Job::Long(long) => {
-                    let start = Bookmark::end_of(out);
                     let (used, rest) = self.advance(long, allowed, topology, out);
                     match rest {
-                        Some(long) => {
-                            let (long, units) = self.keep(long, start, topology, out);
+                        Some(mut long) => {
+                            long.tell();
+                            let units = long.what.units();
                             self.work.go_on(origin, Job::Long(long), used, units);
                         }
                         None => self.work.done(origin, used),
@@ -214,42 +214,21 @@ impl<L: Log> Meta<L> {
             if let Some(reply) = long.reply {
                 let start = Bookmark::end_of(out);
                 refuse(out, reply, ReplyCode::InternalError, text);
-                self.note_answers(start, out);
+                self.note_answers(start, Stored::Lost, out);
             }
             return (1, None);
         }
         let (start, by) = (Bookmark::end_of(out), long.by.clone());
         topology.act_as(&by.user);
-        let (used, rest) = self.advance_some(long, allowed, topology, out);
-        self.note_answers(start, out);
+        let (used, mut rest) = self.advance_some(long, allowed, topology, out);
         self.tell_events(&by, topology, out);
-        if rest.is_none() {
-            match self.saved.write(topology) {
-                Ok(()) => self.held.push(start.to(Bookmark::end_of(out))),
-                Err(error) => waiting::refuse(&[start.to(Bookmark::end_of(out))], out, &error),
-            }
+        let (stored, written) = self.write(topology);
+        if let (Some(long), Err(error)) = (&mut rest, &written) {
+            long.failed = Some(error.clone());
         }
+        self.note_answers(start, stored, out);
+        self.hold(start, written, out);
         (used, rest)
-    }
-
-    /// A piece that was not the last one is written.
-    fn keep(
-        &mut self,
-        mut long: Box<Long>,
-        start: Bookmark,
-        topology: &mut Topology,
-        out: &mut Outbox,
-    ) -> (Box<Long>, u64) {
-        match self.saved.write(topology) {
-            Ok(()) => self.held.push(start.to(Bookmark::end_of(out))),
-            Err(error) => {
-                waiting::refuse(&[start.to(Bookmark::end_of(out))], out, &error);
-                long.failed = Some(error);
-            }
-        }
-        long.tell();
-        let units = long.what.units();
-        (long, units)
     }
 
     /// Does about `allowed` of it; gives how much it was, and what is left.

@@ -3,7 +3,6 @@
 use leveret_amqp::reply::ReplyCode;
 
 use super::saved::SaveError;
-use crate::command::CommandAnswer;
 use crate::held::{Span, take_out};
 use crate::message::{Outbox, Reply, ToSession, ToShard};
 
@@ -13,7 +12,7 @@ pub(super) fn refuse(spans: &[Span], out: &mut Outbox, error: &SaveError) {
     refuse_all(held, out, error);
 }
 
-/// Tells everybody who would have been answered that it did not happen.
+/// Tells everybody who would have been answered that it did not happen, but for commands with numbers.
 pub(super) fn refuse_all(held: Outbox, out: &mut Outbox, error: &SaveError) {
     let refused = || Reply::Refused { code: ReplyCode::InternalError, text: error.to_string() };
     for (shard, letter) in held.shards {
@@ -35,12 +34,8 @@ pub(super) fn refuse_all(held: Outbox, out: &mut Outbox, error: &SaveError) {
     if matches!(error, SaveError::Append(_)) {
         out.events.extend(held.events);
     }
-    for mut answered in held.answers {
-        if !matches!(answered.answer, CommandAnswer::Reply(Reply::Refused { .. })) {
-            answered.answer = CommandAnswer::Reply(refused());
-        }
-        out.answers.push(answered);
-    }
+    // A number hears nothing: it may have been done, and noted in what the disk or a majority has. So the next owner says it.
+    drop(held.answers);
     for (connection, letter) in held.sessions {
         let letter = match letter {
             ToSession::Reply { reply: reply @ Reply::Refused { .. }, channel } => {

@@ -211,6 +211,75 @@ fn the_end_of_a_connection_has_an_answer_when_its_queues_are_gone() {
     }
 }
 
+/// What a log has that failed its next owner knows, and nobody else: it may be there, or with a majority. So nothing is said to a
+/// number: not to one that waited, not to what is under way, not to what comes or comes again.
+#[test]
+fn a_failed_log_says_nothing_to_numbers() {
+    let (mut world, vhost) = with_exchange();
+    world.turn([declare_queue(vhost, 9, "q", true, false)]);
+    all_written(&mut world);
+    world.answers();
+    let delete = |world: &World| numbered(world, 1, 1, Some(delete_exchange(vhost, 1, "x")));
+    let declare = |world: &World, number| {
+        numbered(world, number, 1, Some(declare_exchange(vhost, number, "y", true)))
+    };
+    let first = delete(&world);
+    assert_eq!(answers(&mut world, [first]), [""; 0]);
+    world.log.hand().fails = true;
+    let second = declare(&world, 2);
+    assert_eq!(answers(&mut world, [second]), [""; 0]);
+    assert!(world.meta.failure().is_some());
+    let bind = |key: u64| {
+        let mut binding = binding(vhost, 3, "nix", "q");
+        binding.key = key.to_string().into();
+        ToMeta::Bind(binding)
+    };
+    let mut come = vec![delete(&world), declare(&world, 2)];
+    come.extend((3..=300).map(|number| numbered(&world, number, 1, Some(bind(number)))));
+    let mut told = answers(&mut world, come);
+    while world.meta.has_work() {
+        told.extend(answers(&mut world, [ToMeta::Continue]));
+    }
+    assert_eq!(told, [""; 0]);
+    assert_eq!(world.answers(), [""; 0], "nobody else is answered for them");
+}
+
+/// The same for what was being done when the log failed.
+#[test]
+fn a_log_that_fails_in_the_middle_says_nothing_to_numbers() {
+    let (mut world, vhost) = with_long_deletion();
+    world.answers();
+    let delete = numbered(&world, 1, 1, Some(delete_exchange(vhost, 1, "x")));
+    let mut told = answers(&mut world, [delete]);
+    world.log.hand().fails = true;
+    assert!(world.log.hand().finish() && world.meta.has_work());
+    while world.meta.has_work() {
+        told.extend(answers(&mut world, [ToMeta::Continue]));
+    }
+    assert!(world.meta.failure().is_some());
+    assert_eq!(told, [""; 0]);
+}
+
+/// Who leads no more cannot write the rest of what it did. What comes of it the next owner says, and nobody before.
+#[test]
+fn what_is_written_in_part_is_not_answered() {
+    for takes in 0..3 {
+        let (mut world, vhost) = with_exchange();
+        world.log.hand().takes = Some(takes);
+        let declare =
+            |world: &World| numbered(world, 1, 1, Some(declare_exchange(vhost, 1, "y", true)));
+        for _ in 0..2 {
+            let command = declare(&world);
+            assert_eq!(answers(&mut world, [command]), [""; 0], "{takes} records more");
+        }
+        let mut world = next_owner(&world);
+        let command = declare(&world);
+        world.turn([command]);
+        assert_eq!(all_written(&mut world), ["1 done"]);
+        assert!(exchange(&world, "y"));
+    }
+}
+
 /// Only the next number of this term is taken, and no more are under way than are kept.
 #[test]
 fn what_is_not_the_next_number_is_not_taken() {

@@ -49,6 +49,8 @@ pub(crate) struct State {
     pub(crate) fails: bool,
     /// It has no room for what is to be durable.
     pub(crate) is_full: bool,
+    /// So many records more are taken, and then none: another one leads.
+    pub(crate) takes: Option<u64>,
     /// Nothing should be appended but what gives room.
     pub(crate) is_short: bool,
     /// There is room for no record that is longer.
@@ -212,6 +214,9 @@ impl Log for HandLog {
         let mut state = self.hand();
         if state.failure.is_some() {
             return Err(AppendError::Failed);
+        }
+        if let Some(takes) = &mut state.takes {
+            *takes = takes.checked_sub(1).ok_or(AppendError::NoTerm)?;
         }
         let len = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
         let is_too_long = state.len_max.is_some_and(|max| len > max);
