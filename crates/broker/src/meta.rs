@@ -185,7 +185,10 @@ impl<L: Log> Meta<L> {
         }
         if let Some(reply) = asker(&letter) {
             let needed = room::needed(&letter, topology);
-            let needed = if self.is_numbered(reply) { needed.with_a_note() } else { needed };
+            let needed = match self.is_noted_anyway(&letter, reply) {
+                true => needed.with_a_note(),
+                false => needed,
+            };
             if !needed.is_in(self.saved.log()) {
                 out.reply(reply, no_room());
                 self.note_answers(start, Stored::Nothing, out);
@@ -203,6 +206,7 @@ impl<L: Log> Meta<L> {
             Rests::OnItself | Rests::OnTheLog => self.write(topology),
         };
         let is_noted = self.note_answers(start, stored, out);
+        self.work.spend(u64::from(is_noted));
         if rests == Rests::OnItself && stored == Stored::Nothing && !is_noted {
             return;
         }

@@ -1,9 +1,10 @@
 //! Numbered commands are done once: see [`command`](crate::command).
 //!
 //! The owner takes the next number of a stream only. One that came before is answered again if it has an answer, and nothing else:
-//! what is under way is answered when it is done. What was done is noted in the log, in the batch that has the change, so whoever
-//! owns the names next knows it. A refusal changed nothing: it is kept in memory, so that its number has one outcome in this term. In
-//! another one it may have another one, of which its session has not heard. What could not be written is not answered at all: the log
+//! what is under way is answered when it is done. What was stored is noted in the log, in the batch that has the change, so whoever
+//! owns the names next knows it; and so is each deletion, lest it be done to another thing of that name. What was refused, found as
+//! asked for, or is not stored changed nothing that the next owner has: its answer is kept in memory, so that its number has one
+//! outcome in this term. In another one it is done, and may have another outcome, of which its session has not heard. What could not be written is not answered at all: the log
 //! has failed, or is another one's, and a number that came again may be noted in it. The next owner says what came of it.
 //!
 //! Notes are let go of with the numbers: each letter says from where on its sender keeps them.
@@ -55,24 +56,45 @@ impl Default for Stream {
 #[derive(Debug)]
 enum Fate {
     /// Under way. With its note if nobody is to do it again, though it is not answered yet.
-    Doing(Option<Offset>),
-    /// Done, and noted.
-    Done(Offset, Noted),
+    Doing(WhenNoted, Option<Offset>),
+    /// Done. Without a note another owner does it again.
+    Done(Option<Offset>, Noted),
     Refused(Refusal),
+}
+
+/// When what was done is noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WhenNoted {
+    /// Never. The end of a connection does what is left to do: an owner that has done what the connection wanted before its end has
+    /// more to do than the one before, who had refused it, or lost it.
+    Never,
+    /// When a change was stored with it. Else another owner has nothing of it, and does it, or finds it done.
+    Stored,
+    /// Always: what has that name at another owner may be another one's.
+    Always,
+}
+
+impl WhenNoted {
+    fn of(command: &ToMeta) -> Self {
+        match command {
+            ToMeta::DeleteExchange { .. } | ToMeta::Unbind(_) => Self::Always,
+            ToMeta::Disconnected { .. } => Self::Never,
+            _ => Self::Stored,
+        }
+    }
 }
 
 impl Fate {
     fn note(&self) -> Option<Offset> {
         match self {
-            Self::Doing(note) => *note,
-            Self::Done(note, _) => Some(*note),
+            Self::Doing(_, note) | Self::Done(note, _) => *note,
             Self::Refused(_) => None,
         }
     }
 
     fn answer(&self) -> Option<CommandAnswer> {
         Some(match self {
-            Self::Doing(_) => return None,
+            Self::Doing(..) => return None,
             Self::Done(_, noted) => noted.answer(),
             Self::Refused(Refusal { code, text }) => {
                 CommandAnswer::Reply(Reply::Refused { code: *code, text: text.clone() })
@@ -150,7 +172,7 @@ impl Commands {
     pub(super) fn found(&mut self, at: Offset, note: &CommandNote) {
         let CommandNote { stream, number, noted } = *note;
         let fates = &mut self.streams.entry(stream).or_default().fates;
-        fates.insert(number, Fate::Done(at, noted));
+        fates.insert(number, Fate::Done(Some(at), noted));
     }
 }
 
@@ -226,7 +248,7 @@ impl<L: Log> Meta<L> {
         match (came, to) {
             (Came::Next(command), Some(to)) => {
                 let stream = self.commands.streams.entry(id).or_default();
-                stream.fates.insert(number, Fate::Doing(None));
+                stream.fates.insert(number, Fate::Doing(WhenNoted::of(&command), None));
                 let doing = self.commands.doing.entry((to.connection, to.channel)).or_default();
                 doing.push_back((id, number));
                 Some(command)
@@ -246,16 +268,16 @@ impl<L: Log> Meta<L> {
     pub(super) fn is_done_but_for_its_rest(&mut self, to: ReplyTo) -> Result<(), SaveError> {
         let doing = self.commands.doing.get(&(to.connection, to.channel));
         let Some(&(stream, number)) = doing.and_then(VecDeque::front) else { return Ok(()) };
-        if let Some(Fate::Doing(note)) = self.commands.fate((stream, number)) {
+        if let Some(Fate::Doing(_, note)) = self.commands.fate((stream, number)) {
             let noted = CommandNote { stream, number, noted: Noted::Done };
             *note = Some(self.saved.append_note(&noted)?);
         }
         Ok(())
     }
 
-    /// Whether a command that has a number waits for this answer: it needs room for its note.
-    pub(super) fn is_numbered(&self, to: ReplyTo) -> bool {
-        self.commands.is_doing(to)
+    /// Whether a command has a number, for whom this is the answer, and is noted even where it changes nothing: it needs room.
+    pub(super) fn is_noted_anyway(&self, command: &ToMeta, to: ReplyTo) -> bool {
+        WhenNoted::of(command) == WhenNoted::Always && self.commands.is_doing(to)
     }
 
     /// Answers since `start` to commands with numbers become those of their numbers, and what was done is noted. Returns whether
@@ -323,15 +345,21 @@ impl<L: Log> Meta<L> {
             doing.remove();
         }
         let Some(key @ (stream, number)) = first else { return false };
-        let Some(Fate::Doing(early)) = self.commands.fate(key) else { return false };
+        let Some(Fate::Doing(when, early)) = self.commands.fate(key) else { return false };
+        let is_noted = match when {
+            WhenNoted::Never => false,
+            WhenNoted::Stored => stored == Stored::Written,
+            WhenNoted::Always => true,
+        };
         let fate = match (answer, *early) {
             _ if stored == Stored::Lost => return false,
             // What is noted is done, whatever became of the rest.
-            (answer, Some(at)) => Fate::Done(at, answer.unwrap_or(Noted::Done)),
+            (answer, Some(at)) => Fate::Done(Some(at), answer.unwrap_or(Noted::Done)),
             (Err(refusal), None) => Fate::Refused(refusal),
+            (Ok(noted), None) if !is_noted => Fate::Done(None, noted),
             (Ok(noted), None) => {
                 match self.saved.append_note(&CommandNote { stream, number, noted }) {
-                    Ok(at) => Fate::Done(at, noted),
+                    Ok(at) => Fate::Done(Some(at), noted),
                     Err(error) => {
                         tracing::error!(number, %error, "a command could not be noted");
                         return false;

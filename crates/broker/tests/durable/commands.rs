@@ -193,7 +193,7 @@ fn a_shard_is_asked_for_its_counts_by_the_node() {
     let mut world = next_owner(&world);
     let (first, second) = (declare(&world, 1, 1), declare(&world, 2, 2));
     assert_eq!(answers(&mut world, [first, second]), ["1 ask", "2 ask"]);
-    assert_eq!(world.answers(), [""; 0]);
+    assert_eq!(world.answers(), ["0 created"], "the second one changed nothing, and is done again");
 }
 
 #[test]
@@ -278,6 +278,117 @@ fn what_is_written_in_part_is_not_answered() {
         assert_eq!(all_written(&mut world), ["1 done"]);
         assert!(exchange(&world, "y"));
     }
+}
+
+fn end(me: u64) -> ToMeta {
+    ToMeta::Disconnected { connection: NodeId::ALONE.connection(me), reply: None }
+}
+
+/// An owner refused a queue of a connection, as there was another one of its name, so nothing was left to do when that ended. The
+/// next owner does not have the other one. It makes the queue, and is to delete it.
+#[test]
+fn the_end_of_a_connection_is_done_by_each_owner() {
+    let (mut world, vhost) = with_exchange();
+    let commands = |world: &World| {
+        let declare = declare_queue(vhost, 1, "e", false, true);
+        [numbered(world, 1, 1, Some(declare)), numbered(world, 2, 1, Some(end(1)))]
+    };
+    world.turn([declare_queue(vhost, 9, "e", false, true)]);
+    for _ in 0..2 {
+        let both = commands(&world);
+        let mut told = answers(&mut world, both);
+        told.extend(all_written(&mut world));
+        assert_eq!(told, ["1 refused 405", "2 done"]);
+    }
+    let mut world = next_owner(&world);
+    assert_eq!(world.meta.command_notes(), 0);
+    let [first, second] = commands(&world);
+    let mut told = answers(&mut world, [first]);
+    let gone = world.gone(0, "e");
+    told.extend(answers(&mut world, [second]));
+    assert_eq!(told, ["1 ask"], "the queue is not gone yet");
+    assert_eq!(answers(&mut world, [gone]), ["2 done"]);
+    assert!(world.queue("e").is_none());
+}
+
+/// What is in no log the next owner does not have: it does it.
+#[test]
+fn what_is_not_stored_is_done_by_each_owner() {
+    let (mut world, vhost) = with_exchange();
+    let commands = |world: &World| {
+        [
+            declare_queue(vhost, 1, "t", false, false),
+            declare_queue(vhost, 2, "e", true, true),
+            declare_exchange(vhost, 3, "y", false),
+            ToMeta::Bind(binding(vhost, 4, "x", "t")),
+            delete_exchange(vhost, 5, "nix"),
+        ]
+        .into_iter()
+        .zip(1..)
+        .map(|(command, number)| numbered(world, number, 1, Some(command)))
+        .collect::<Vec<_>>()
+    };
+    // The deletion waits for its note, the first time.
+    for at_once_of_each in [4, 5] {
+        let all = commands(&world);
+        let mut told = answers(&mut world, all);
+        let at_once = told.len();
+        let again = commands(&world);
+        told.extend(answers(&mut world, again));
+        told.extend(all_written(&mut world));
+        told.sort();
+        // They came twice, in one term: they were done once.
+        let each = ["1 ask", "2 ask", "3 done", "4 done", "5 done"];
+        assert_eq!(told, each.map(|it| [it; 2]).concat());
+        assert_eq!(at_once, at_once_of_each);
+        assert!(world.queue("t").is_some() && world.queue("e").is_some() && exchange(&world, "y"));
+        assert_eq!(world.meta.counters().queues_created, 2);
+        world = next_owner(&world);
+        assert_eq!(notes(&world), 1, "the deletion alone");
+    }
+}
+
+/// What was found as asked for has no note, and is answered by each owner as it is there. A deletion of nothing has one: else it
+/// would delete what another client made since.
+#[test]
+fn what_changes_nothing_is_noted_if_it_deletes() {
+    let (mut world, vhost) = with_exchange();
+    world.turn([declare_queue(vhost, 9, "q", true, false)]);
+    world.turn([ToMeta::Bind(binding(vhost, 9, "x", "q"))]);
+    all_written(&mut world);
+    let commands = |world: &World| {
+        let mut other = binding(vhost, 5, "x", "q");
+        other.key = "other".into();
+        [
+            declare_queue(vhost, 1, "q", true, false),
+            declare_exchange(vhost, 2, "x", true),
+            ToMeta::Bind(binding(vhost, 3, "x", "q")),
+            delete_exchange(vhost, 4, "nix"),
+            ToMeta::Unbind(other),
+        ]
+        .into_iter()
+        .zip(1..)
+        .map(|(command, number)| numbered(world, number, 1, Some(command)))
+        .collect::<Vec<_>>()
+    };
+    let all = commands(&world);
+    let mut told = answers(&mut world, all);
+    told.extend(all_written(&mut world));
+    told.sort();
+    assert_eq!(told, ["1 ask", "2 done", "3 done", "4 done", "5 done"]);
+    assert_eq!((notes(&world), world.meta.command_notes()), (2, 2));
+    let mut others = binding(vhost, 9, "x", "q");
+    others.key = "other".into();
+    world.turn([declare_exchange(vhost, 9, "nix", true), ToMeta::Bind(others)]);
+    all_written(&mut world);
+    let before = world.topology.describe_durable();
+    let mut world = next_owner(&world);
+    let all = commands(&world);
+    let mut told = answers(&mut world, all);
+    told.extend(all_written(&mut world));
+    told.sort();
+    assert_eq!(told, ["1 ask", "2 done", "3 done", "4 done", "5 done"]);
+    assert_eq!(world.topology.describe_durable(), before);
 }
 
 /// Only the next number of this term is taken, and no more are under way than are kept.
