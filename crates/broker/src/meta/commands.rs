@@ -4,8 +4,9 @@
 //! what is under way is answered when it is done. What was stored is noted in the log, in the batch that has the change, so whoever
 //! owns the names next knows it; and so is each deletion, lest it be done to another thing of that name. What was refused, found as
 //! asked for, or is not stored changed nothing that the next owner has: its answer is kept in memory, so that its number has one
-//! outcome in this term. In another one it is done, and may have another outcome, of which its session has not heard. What could not be written is not answered at all: the log
-//! has failed, or is another one's, and a number that came again may be noted in it. The next owner says what came of it.
+//! outcome in this term. In another one it is done, and may have another outcome, of which its session has not heard. What could not
+//! be written is not answered at all: the log has failed, or is another one's, and a number that came again may be noted in it. The
+//! next owner says what came of it.
 //!
 //! Notes are let go of with the numbers: each letter says from where on its sender keeps them.
 
@@ -23,13 +24,15 @@ use crate::command::{
 };
 use crate::held::Bookmark;
 use crate::message::{
-    ChannelId, ConnectionId, Outbox, Refusal, Reply, ReplyTo, ToMeta, ToSession, ToShard,
+    ChannelId, ConnectionId, NodeId, Outbox, Refusal, Reply, ReplyTo, ToMeta, ToSession, ToShard,
 };
 
 #[derive(Debug, Default)]
 pub(super) struct Commands {
     term: u64,
     streams: BTreeMap<CommandStream, Stream>,
+    /// The latest start of each node that is known: those before are over, and nothing that comes of them counts.
+    starts: BTreeMap<NodeId, u32>,
     /// Commands under way in their order, by who is to be answered: one each, as a session waits for the answer before it sends the
     /// next one, and its end is channel 0's. If its sender had let go of one, its answer is not that of the next one.
     doing: HashMap<(ConnectionId, ChannelId), VecDeque<(CommandStream, u64)>, FixedState>,
@@ -164,6 +167,13 @@ impl Commands {
         !self.doing.is_empty() && self.doing.contains_key(&(to.connection, to.channel))
     }
 
+    /// Whether no later start of its node is known.
+    fn is_latest(&mut self, CommandStream { node, start }: CommandStream) -> bool {
+        let latest = self.starts.entry(node).or_insert(start);
+        *latest = start.max(*latest);
+        *latest == start
+    }
+
     fn fate(&mut self, (stream, number): (CommandStream, u64)) -> Option<&mut Fate> {
         self.streams.get_mut(&stream)?.fates.get_mut(&number)
     }
@@ -171,6 +181,7 @@ impl Commands {
     /// A note is in the log that this owner takes over.
     pub(super) fn found(&mut self, at: Offset, note: &CommandNote) {
         let CommandNote { stream, number, noted } = *note;
+        self.is_latest(stream);
         let fates = &mut self.streams.entry(stream).or_default().fates;
         fates.insert(number, Fate::Done(Some(at), noted));
     }
@@ -225,8 +236,12 @@ impl<L: Log> Meta<L> {
         if term != self.commands.term || number < kept_from || kept_from == 0 || is_let_go {
             return None;
         }
-        if number == 1 {
-            // All commands of its earlier starts came before.
+        let is_first = stream.is_none_or(|stream| stream.taken == 0);
+        if !self.commands.is_latest(id) {
+            return None;
+        }
+        if is_first {
+            // All commands of its earlier starts came before, or in an earlier term.
             self.keep_commands(|it| it.node != id.node || it.start >= id.start);
         }
         let to = match &mut command {

@@ -478,6 +478,62 @@ fn the_next_start_of_a_node_lets_go_of_the_one_before() {
     assert!(exchange(&world, "y"));
 }
 
+fn of_start(start: u32, mut letter: ToMeta) -> ToMeta {
+    if let ToMeta::Numbered(numbered) = &mut letter {
+        numbered.stream.start = start;
+    }
+    letter
+}
+
+/// What is on its way of a start that is over begins nothing anew, and its notes go with the first letter of the next one, whatever
+/// number that has.
+#[test]
+fn a_start_that_is_over_does_not_begin_again() {
+    let (mut world, vhost) = with_exchange();
+    let declare = |world: &World, start, number, name: &str| {
+        let declare = declare_exchange(vhost, 1, name, true);
+        of_start(start, numbered(world, number, number, Some(declare)))
+    };
+    let first = declare(&world, 4, 1, "first");
+    world.turn([first]);
+    all_written(&mut world);
+    let mut world = next_owner(&world);
+    assert_eq!(notes(&world), 1);
+    let seventh = declare(&world, 5, 7, "seventh");
+    world.turn([seventh]);
+    while world.log.hand().finish() {
+        world.turn([ToMeta::LogWoke]);
+    }
+    assert_eq!((notes(&world), world.meta.command_notes()), (1, 1), "that of the seventh");
+    let mut next = next_owner(&world);
+    // Whether the later start was heard of by a letter, or by its note, or is forgotten since.
+    world.meta.keep_commands(|_| false);
+    world.out.answers.clear();
+    for world in [&mut world, &mut next] {
+        let late = [declare(world, 4, 1, "late"), declare(world, 3, 2, "late")];
+        assert_eq!(answers(world, late), [""; 0]);
+        assert_eq!(all_written(world), [""; 0]);
+        assert!(!exchange(world, "late"));
+    }
+}
+
+/// A note is a record more, and costs as much as a command: others wait less for who has many.
+#[test]
+fn notes_are_paid_for() {
+    let done_at_once = |is_numbered: bool| {
+        let (mut world, vhost) = with_exchange();
+        let declare = |number: u64| {
+            let declare = declare_exchange(vhost, number, &format!("x{number}"), true);
+            if is_numbered { numbered(&world, number, 1, Some(declare)) } else { declare }
+        };
+        let all: Vec<_> = (1..=500).map(declare).collect();
+        world.turn(all);
+        (1..=500).filter(|number| exchange(&world, &format!("x{number}"))).count()
+    };
+    let (without, with) = (done_at_once(false), done_at_once(true));
+    assert!(with * 2 <= without + 2 && with > 0, "{with} with notes, {without} without");
+}
+
 #[test]
 fn who_takes_over_a_copy_knows_what_was_done() {
     for seed in 0..20 {
