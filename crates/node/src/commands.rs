@@ -18,6 +18,9 @@
 
 use std::collections::VecDeque;
 
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use leveret_broker::command::{
     Answered, COMMANDS_MAX, CommandAnswer, CommandStream, NumberedCommand,
 };
@@ -39,12 +42,23 @@ pub struct CommandSender {
     cursor: u64,
     /// Those without a number, in their order.
     waiting: VecDeque<KeptCommand>,
+    /// Connections with commands that are kept.
+    connections: HashMap<ConnectionId, Kept, FixedState>,
+}
+
+/// What is kept of a connection.
+#[derive(Debug, Default)]
+struct Kept {
+    commands: usize,
+    /// Its end is among them: nobody waits for the others.
+    has_ended: bool,
 }
 
 #[derive(Debug)]
 struct KeptCommand {
     command: ToMeta,
-    /// Who waits for the answer.
+    connection: ConnectionId,
+    /// Who waits for the answer, if the connection has not ended meanwhile.
     to: Option<ReplyTo>,
 }
 
@@ -60,6 +74,7 @@ impl CommandSender {
             kept: VecDeque::new(),
             cursor: 1,
             waiting: VecDeque::new(),
+            connections: HashMap::default(),
         }
     }
 
@@ -82,17 +97,22 @@ impl CommandSender {
     pub fn keep(&mut self, command: ToMeta) {
         let asker = command.numbered_asker();
         let Some((connection, to)) = asker else { panic!("{} gets no number", command.kind()) };
-        if let ToMeta::Disconnected { .. } = command {
-            self.ended(connection);
-        }
-        self.waiting.push_back(KeptCommand { command, to });
+        let kept = self.connections.entry(connection).or_default();
+        kept.commands += 1;
+        kept.has_ended |= is_end(&command);
+        self.waiting.push_back(KeptCommand { command, connection, to });
         self.number_some();
     }
 
-    fn ended(&mut self, connection: ConnectionId) {
-        for kept in self.kept.iter_mut().flatten().chain(&mut self.waiting) {
-            kept.to = kept.to.filter(|to| to.connection != connection);
+    /// A command is kept no more. Returned is who waits for its answer.
+    fn let_go(&mut self, KeptCommand { command, connection, to }: KeptCommand) -> Option<ReplyTo> {
+        let Entry::Occupied(mut kept) = self.connections.entry(connection) else { return to };
+        let is_awaited = is_end(&command) || !kept.get().has_ended;
+        kept.get_mut().commands -= 1;
+        if kept.get().commands == 0 {
+            kept.remove();
         }
+        to.filter(|_| is_awaited)
     }
 
     fn number_some(&mut self) {
@@ -137,8 +157,8 @@ impl CommandSender {
         let is_mine = stream == self.stream && term == self.term;
         let Some(place) = number.checked_sub(self.first).filter(|_| is_mine) else { return };
         let place = usize::try_from(place).ok().and_then(|place| self.kept.get_mut(place));
-        let Some(KeptCommand { to, .. }) = place.and_then(Option::take) else { return };
-        match (to, answer) {
+        let Some(kept) = place.and_then(Option::take) else { return };
+        match (self.let_go(kept), answer) {
             (None, _) => {}
             (Some(to), CommandAnswer::Reply(reply)) => out.reply(to, reply),
             (Some(reply), CommandAnswer::AskShard(queue, home)) => {
@@ -175,6 +195,11 @@ impl CommandSender {
         let (end, waiting) = (self.end(), waiting.len());
         format!("commands {first}..{end} cursor {cursor} term {term}, {waiting} wait, {kept:?}")
     }
+}
+
+/// Whether a command is the end of its connection.
+fn is_end(command: &ToMeta) -> bool {
+    matches!(command, ToMeta::Disconnected { .. })
 }
 
 #[cfg(test)]

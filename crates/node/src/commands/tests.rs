@@ -150,6 +150,40 @@ fn who_has_left_is_told_nothing() {
     assert_eq!(told(&mut sender, answered), [2]);
 }
 
+/// The end may be answered before what came before it. Nobody hears of that then either, and nothing is kept of who has left.
+#[test]
+fn who_has_left_is_told_nothing_after_its_end() {
+    let mut sender = CommandSender::new(NodeId::ALONE, 0, COMMANDS_MAX);
+    let connection = NodeId::ALONE.connection(1);
+    sender.keep(delete(1, "x"));
+    sender.keep(ToMeta::Disconnected { connection, reply: None });
+    sender.keep(delete(2, "x"));
+    let of_others = [(2, vec![]), (1, vec![]), (3, vec![2])];
+    for (number, who) in of_others {
+        let answered = done(&sender, number);
+        assert_eq!(told(&mut sender, answered), who);
+    }
+    assert!(sender.connections.is_empty());
+}
+
+/// Many connections are lost at once: each is known by itself, and nothing is left of them.
+#[test]
+fn of_who_has_left_nothing_is_kept() {
+    let mut sender = CommandSender::new(NodeId::ALONE, 0, COMMANDS_MAX);
+    (1..=3_000).for_each(|me| sender.keep(delete(me, "x")));
+    assert_eq!(sender.connections.len(), 3_000);
+    (1..=3_000).for_each(|me| {
+        let connection = NodeId::ALONE.connection(me);
+        sender.keep(ToMeta::Disconnected { connection, reply: None });
+    });
+    assert_eq!(sender.connections.len(), 3_000);
+    for number in 1..=6_000 {
+        let answered = done(&sender, number);
+        assert_eq!(told(&mut sender, answered), [0; 0]);
+    }
+    assert!(sender.connections.is_empty());
+}
+
 /// Letters of which some get lost, to an owner of the names whose answers get lost, until the link is new.
 #[test]
 fn each_command_is_answered_once_whatever_a_link_loses() {
