@@ -43,12 +43,12 @@ pub struct CommandSender {
     /// Those without a number, in their order.
     waiting: VecDeque<KeptCommand>,
     /// Connections with commands that are kept.
-    connections: HashMap<ConnectionId, Kept, FixedState>,
+    connections: HashMap<ConnectionId, ConnectionCommands, FixedState>,
 }
 
 /// What is kept of a connection.
 #[derive(Debug, Default)]
-struct Kept {
+struct ConnectionCommands {
     commands: usize,
     /// Its end is among them: nobody waits for the others.
     has_ended: bool,
