@@ -211,6 +211,7 @@ fn what_is_claimed_stays_and_the_rest_is_given_again() {
     let (one, two) = (given[0].offset, given[2].offset);
     world.lose();
     assert!(world.shard.is_attaching());
+    assert_eq!(world.shard.awaited().collect::<Vec<_>>(), [ONE.node()]);
     assert_eq!(world.counts(), (4, 0));
     let get = ToShard::Get {
         reply: ReplyTo { connection: TWO, channel: 1 },
@@ -249,11 +250,13 @@ fn settlements_of_an_earlier_term_are_done_once() {
     let attached = world.attached();
     let out = world.turn([attach, attached]);
     assert!(out.sessions.is_empty() && world.shard.is_attaching(), "the ack is awaited: {out:?}");
+    assert_eq!(world.shard.awaited().collect::<Vec<_>>(), [ONE.node()], "it said that it is all");
     world.last[1] -= 1;
     let again = world.settle(ONE, &given[0], Settle::Ack);
     let later = world.settle(ONE, &given[2], Settle::Ack);
     let out = world.turn([again, later]);
     assert!(deliveries(&out).is_empty() && !world.shard.is_attaching());
+    assert_eq!(world.shard.awaited().count(), 0);
     assert_eq!(world.counts(), (0, 1));
     let last = world.settle(ONE, &given[1], Settle::Ack);
     world.turn([last]);

@@ -63,6 +63,9 @@ struct WaitingTurns {
     holders: BTreeSet<ConnectionId>,
 }
 
+/// Of sessions while this process leads nothing: they hold what they have until their leader says otherwise, and need none.
+pub(crate) const ALWAYS: Lease = Lease { from_ms: 0, until_ms: u64::MAX };
+
 impl Leading {
     /// There is no lease.
     pub(crate) fn new() -> Self {

@@ -86,7 +86,7 @@ pub struct Node {
     suspended: watch::Sender<bool>,
     /// Part of the memory watermark that transient messages may take before they are written to disk.
     paging_ratio: f64,
-    /// Of a node that leads its cluster; none of one that is alone.
+    /// Of a node that leads its cluster, or may come to; none of one that is alone.
     pub(crate) leading: Option<Arc<Leading>>,
     /// Of a node of sessions: what it has in the place of shards.
     pub(crate) away: Option<Arc<Away>>,
@@ -164,9 +164,11 @@ impl Node {
         logins: Logins,
         away: Arc<Away>,
         start: u32,
+        leading: Arc<Leading>,
     ) -> Self {
         let mut node = Self::with(settings, None, Topology::new(), Vec::new(), 1.0, logins);
         node.away = Some(away);
+        node.leading = Some(leading);
         let before = u64::from(start & STARTS) << START_BITS;
         node.next_connection = AtomicU64::new(before + 1);
         node.filled.store(true, Ordering::SeqCst);

@@ -349,7 +349,7 @@ fn end_sessions_of_others(node: &Arc<Node>) {
 }
 
 /// Goes on with what waits for a lease, whenever there is one.
-async fn go_on_with_leases(node: Arc<Node>) {
+pub(crate) async fn go_on_with_leases(node: Arc<Node>) {
     let Some(leading) = node.leading.clone() else { return };
     loop {
         leading.is_back().await;
@@ -701,16 +701,16 @@ async fn close_connections(node: &Arc<Node>, why: Farewell) {
         Farewell::HandOver => ("shutdown", DEPOSED_PATIENCE),
         Farewell::Deposed => ("another node leads the cluster", DEPOSED_PATIENCE),
     };
-    if let Some(leading) = &node.leading {
-        leading.ends();
-        // Those whose turn waits are told, too.
-        with_runner(node, Runner::go_on);
-    }
     tell_to_go(node, reason, patience).await;
 }
 
 /// Tells every client to go, and waits a little for their answers. On a thread with the node's runner.
 pub(crate) async fn tell_to_go(node: &Arc<Node>, reason: &str, patience: Duration) {
+    if let Some(leading) = &node.leading {
+        leading.ends();
+        // Those whose turn waits are told, too.
+        with_runner(node, Runner::go_on);
+    }
     for connection in node.connections() {
         let text = format!("broker forced connection closure with reason '{reason}'");
         with_runner(node, |runner| runner.close_connection(&connection, text));

@@ -346,6 +346,23 @@ fn a_newer_life_takes_the_place_of_one_that_is_there() {
     first.is_closed();
 }
 
+/// Nobody has heard of its sessions yet.
+#[test]
+fn who_was_not_told_that_the_shards_hear_may_call_again() {
+    let leader = leader();
+    let mut first = Far::come(&leader.bringers, hello(7, 4));
+    first.names();
+    first.ends();
+    let second = Far::come(&leader.bringers, hello(7, 4));
+    second.names();
+    // The first one is there still, for all that is known.
+    let third = Far::come(&leader.bringers, hello(7, 4));
+    third.begins();
+    second.is_closed();
+    let why = Far::come(&leader.bringers, hello(7, 4)).is_refused();
+    assert!(why.contains("are over there"), "{why}");
+}
+
 #[test]
 fn a_leader_waits_for_the_sessions_that_are_to_attach() {
     let mut far = None;

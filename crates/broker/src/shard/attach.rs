@@ -242,6 +242,13 @@ impl<L: Log> Shard<L> {
         self.attaching.is_on()
     }
 
+    /// Who has still to say what they have, or to send what they sent before that.
+    pub fn awaited(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let Attaching { awaited, until, .. } = &self.attaching;
+        let behind = until.iter().filter(|(stream, last)| !self.streams.is_done_to(*stream, *last));
+        awaited.iter().copied().chain(behind.map(|(stream, _)| stream.node))
+    }
+
     /// A node is declared gone: nobody waits for it, and it has nothing any more. To be called between two turns, the next of
     /// which is to follow. Its connections are to end as others do. Letters of it that are here are done all the same, so its streams
     /// stay: until its next start sends something, or the next term.

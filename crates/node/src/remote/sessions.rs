@@ -93,6 +93,11 @@ impl RemoteNode {
         self.raft_id
     }
 
+    /// How often its process was started before.
+    pub fn start(&self) -> u32 {
+        self.start
+    }
+
     /// Whether it said that it has sessions of an earlier leader.
     pub fn attaches(&self) -> bool {
         self.attaches

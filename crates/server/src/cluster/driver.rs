@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use crate::alarms::disk_limit_at_work;
 use crate::clock::{boot_ms, now};
 use crate::disk::RealDisk;
-use crate::lease::Leading;
+use crate::lease::{ALWAYS, Leading};
 use crate::proxy::Ends;
 use crate::startup::{Basis, choose_defaults, import_files, node_name, resolve};
 use crate::storage::{
@@ -197,6 +197,8 @@ pub(super) fn start(
         watch::channel(Arc::new(ClusterView::of(&cluster.status(), Lapses::default())));
     let relayed = Arc::<Totals>::default();
     let leading = Arc::new(Leading::new());
+    let sessions_leading = Arc::new(Leading::new());
+    sessions_leading.set(ALWAYS);
     numbers::take_told();
     let numbers = Numbers {
         started,
@@ -234,6 +236,7 @@ pub(super) fn start(
         bringers,
         numbers,
         leading: Arc::clone(&leading),
+        sessions_leading: Arc::clone(&sessions_leading),
         names: Arc::clone(&names),
         own: status,
         leads: false,
@@ -262,6 +265,7 @@ pub(super) fn start(
         views: views_out,
         relayed,
         leading,
+        sessions_leading,
         names,
     };
     Ok((handle, ClusterThread(thread), links))
@@ -340,6 +344,8 @@ struct Driver {
     bringers: Bringers,
     numbers: Numbers,
     leading: Arc<Leading>,
+    /// The same for the sessions that are here before this node leads.
+    sessions_leading: Arc<Leading>,
     names: Arc<CopiedNames>,
     /// What it says of itself, but for numbers.
     own: NodeStatus,
@@ -412,7 +418,9 @@ impl Driver {
             self.cluster.tick(now_ms);
             let actions = self.cluster.take_actions();
             // Before it is said that another one may lead.
-            if let Some(lapsed_ms) = self.leading.set(self.cluster.lease()) {
+            let lease = self.cluster.lease();
+            self.sessions_leading.set(if self.leads { lease } else { ALWAYS });
+            if let Some(lapsed_ms) = self.leading.set(lease) {
                 self.tell_of_lapse(lapsed_ms, now_ms);
             }
             self.act(actions);

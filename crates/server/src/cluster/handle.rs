@@ -93,6 +93,8 @@ pub(crate) struct Handle {
     pub(super) relayed: Arc<Totals>,
     /// How long it may give out what it has, while it leads.
     pub(super) leading: Arc<Leading>,
+    /// The same for the sessions that are here before it leads: until then they need no lease.
+    pub(super) sessions_leading: Arc<Leading>,
     /// A copy of the names, while this node does not lead.
     pub(super) names: Arc<CopiedNames>,
 }

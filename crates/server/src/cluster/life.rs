@@ -76,6 +76,7 @@ pub(crate) fn serve(
                 own: bringers.clone(),
                 leader: standby::leader_of(views.clone(), signals.runtime.handle()),
             },
+            leading: Arc::clone(&handle.sessions_leading),
             views: views.clone(),
             totals: Arc::clone(&handle.relayed),
             give_back,

@@ -13,7 +13,7 @@
 //!
 //! See `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -50,10 +50,16 @@ use crate::threads::Threads;
 const HELLO: Duration = Duration::from_secs(2);
 
 /// How long a node has to take a batch of names: so long answers wait for it.
+///
+/// It counts from when the last of the batch is written, and again whenever bytes of a letter come that was begun before: what the
+/// node says stands behind that.
 const NAMES: Duration = Duration::from_secs(2);
 
 /// The same for all names, however many there are.
 const ALL_NAMES: Duration = Duration::from_secs(10);
+
+/// The longest that a batch may take to be written, and the answer to come, if bytes move all the time.
+const SLOW_NAMES: Duration = Duration::from_secs(30);
 
 /// How long a leader waits for members that are linked and have not called, from its beginning.
 const COMING: Duration = Duration::from_secs(1);
@@ -88,7 +94,8 @@ struct State {
     stage: Stage,
     /// Nodes that went while the terms of shards began.
     gone: Vec<NodeId>,
-    /// The last start of each member that was here, by Raft id. Its connection is the only one of that start.
+    /// The last start of each member that was told [that the shards hear](FromLeader::Begins), by Raft id: that connection is the only
+    /// one of that start.
     starts: BTreeMap<u64, u32>,
 }
 
@@ -129,10 +136,33 @@ struct Sessions {
     has_said_hello: bool,
     /// Why it was refused.
     refused: Option<Box<str>>,
-    /// Batches of names that it has not taken, and until when it is to.
-    untaken: VecDeque<(u64, Instant)>,
+    /// Batches of names that it has not taken.
+    untaken: VecDeque<Untaken>,
     /// It was told that the shards hear.
     has_begun: bool,
+}
+
+/// A batch of names that a node was told and has not taken.
+#[derive(Clone, Copy, Debug)]
+struct Untaken {
+    number: u64,
+    /// How long it may take.
+    time: Duration,
+    /// When it was told.
+    told: Instant,
+    /// When the last of it was written, or bytes of what its answer stands behind have come.
+    moved: Option<Instant>,
+}
+
+impl Untaken {
+    fn new(number: u64, time: Duration) -> Self {
+        Self { number, time, told: Instant::now(), moved: None }
+    }
+
+    fn until(&self) -> Instant {
+        let latest = self.told + SLOW_NAMES;
+        self.moved.map_or(latest, |moved| latest.min(moved + self.time))
+    }
 }
 
 /// Why a node is not taken in.
@@ -259,9 +289,11 @@ impl Gateway {
                 if Instant::now() < until {
                     continue;
                 }
+                let mut awaited = BTreeSet::new();
+                node.shards.iter().for_each(|it| awaited.extend(it.actor.state().awaited()));
                 for end in &ends {
-                    let attaches = |it: &RemoteNode| it.attaches();
-                    if end.sessions.lock().remote.as_ref().is_some_and(attaches) {
+                    let id = end.sessions.lock().remote.as_ref().map(RemoteNode::node);
+                    if id.is_some_and(|id| awaited.contains(&id)) {
                         end.cut(format!(
                             "sessions did not all attach within {} s",
                             ATTACHING.as_secs()
@@ -311,13 +343,11 @@ impl Gateway {
                     let number = state.turns.number();
                     {
                         let mut sessions = end.sessions.lock();
-                        let until = Instant::now() + ALL_NAMES;
                         sessions.has_said_hello = true;
-                        sessions.untaken.push_back((number, until));
+                        sessions.untaken.push_back(Untaken::new(number, ALL_NAMES));
                         sessions.remote.insert(remote).tell_names(number, true, names);
                     }
                     state.turns.comes(id);
-                    state.starts.insert(hello.raft_id, hello.start);
                     self.nodes.write().insert(id, Arc::clone(end));
                 }
                 earlier
@@ -381,7 +411,7 @@ impl Gateway {
             let mut state = self.state.lock();
             let mut sessions = end.sessions.lock();
             let Some(id) = sessions.remote.as_ref().map(RemoteNode::node) else { return Ok(()) };
-            sessions.untaken.retain(|(untaken, _)| *untaken > number);
+            sessions.untaken.retain(|untaken| untaken.number > number);
             let State { turns, free, stage, .. } = &mut *state;
             turns.taken(id, number, free)? && *stage == Stage::Leads
         };
@@ -406,15 +436,18 @@ impl Gateway {
         };
         let shards = node.shards.iter().enumerate().map(place).collect();
         let names = self.terms.first().copied().unwrap_or_default();
-        let mut sessions = end.sessions.lock();
-        if std::mem::replace(&mut sessions.has_begun, true) {
-            return;
-        }
-        if let Some(remote) = &mut sessions.remote {
+        {
+            let mut state = self.state.lock();
+            let mut sessions = end.sessions.lock();
+            let Sessions { remote, has_begun, .. } = &mut *sessions;
+            let Some(remote) = remote else { return };
+            if std::mem::replace(has_begun, true) {
+                return;
+            }
+            state.starts.insert(remote.raft_id(), remote.start());
             remote.tell(FromLeader::Begins(LeaderTerms { names, shards }));
             remote.tell(FromLeader::Alarm(node.alarms.alarm()));
         }
-        drop(sessions);
         end.woken.notify_one();
     }
 
@@ -428,10 +461,8 @@ impl Gateway {
         let nodes = self.nodes.read();
         if !nodes.is_empty() {
             for batch in changes {
-                let (number, until) = (turns.changed(), Instant::now() + NAMES);
-                for end in nodes.values() {
-                    end.tell_names(number, until, batch.clone());
-                }
+                let number = turns.changed();
+                nodes.values().for_each(|end| end.tell_names(number, batch.clone()));
             }
         }
         turns.hold(turn, out);
@@ -491,11 +522,16 @@ impl Gateway {
         }
     }
 
-    /// The connection of a node has ended, and with it its sessions: as if each of their clients had gone.
+    /// The connection of a node has ended, and with it its sessions: as if each of their clients had gone. One that was not told that
+    /// the shards hear may call again, and nobody has heard of its sessions.
     fn gone(&self, node: &Arc<Node>, end: &Arc<RemoteEnd>) {
-        let (remote, leads) = {
+        let (remote, has_begun, leads) = {
             let mut state = self.state.lock();
-            let Some(remote) = end.sessions.lock().remote.take() else { return };
+            let (remote, has_begun) = {
+                let mut sessions = end.sessions.lock();
+                let Some(remote) = sessions.remote.take() else { return };
+                (remote, sessions.has_begun)
+            };
             let id = remote.node();
             self.nodes.write().remove(&id);
             let State { turns, free, stage, gone, .. } = &mut *state;
@@ -503,14 +539,16 @@ impl Gateway {
             if *stage == Stage::Begins {
                 gone.push(id);
             }
-            (remote, *stage == Stage::Leads)
+            (remote, has_begun, *stage == Stage::Leads)
         };
         let id = remote.node();
         let mut out = Outbox::default();
         if leads {
             node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(id));
         }
-        remote.gone(&mut out);
+        if has_begun {
+            remote.gone(&mut out);
+        }
         for index in 0..node.shards.len() {
             out.shard(self.homes.group_at(index), ToShard::Continue);
         }
@@ -540,12 +578,12 @@ impl RemoteEnd {
         self.woken.notify_one();
     }
 
-    fn tell_names(&self, number: u64, until: Instant, changes: Vec<Change>) {
+    fn tell_names(&self, number: u64, changes: Vec<Change>) {
         {
             let mut sessions = self.sessions.lock();
             let Some(remote) = &mut sessions.remote else { return };
             remote.tell_names(number, false, changes);
-            sessions.untaken.push_back((number, until));
+            sessions.untaken.push_back(Untaken::new(number, NAMES));
         }
         self.names_told.notify_one();
         self.woken.notify_one();
@@ -556,6 +594,14 @@ impl RemoteEnd {
         // The first reason is told.
         let _ = self.cut.set(why);
         self.is_cut.notify_one();
+    }
+
+    /// The last of a batch of names is written.
+    fn names_written(&self, number: u64) {
+        let mut sessions = self.sessions.lock();
+        if let Some(untaken) = sessions.untaken.iter_mut().find(|it| it.number == number) {
+            untaken.moved = Some(Instant::now());
+        }
     }
 
     async fn is_cut(&self) -> String {
@@ -579,7 +625,7 @@ impl RemoteEnd {
     /// Waits until it has not taken names in time.
     async fn takes_no_names(&self) -> String {
         loop {
-            let until = self.sessions.lock().untaken.front().map(|(_, until)| *until);
+            let until = self.sessions.lock().untaken.front().map(Untaken::until);
             match until {
                 None => self.names_told.notified().await,
                 Some(until) if until <= Instant::now() => {
@@ -652,10 +698,22 @@ impl End for Caller<'_> {
                 }
             }
             let Some(letter) = line.pop_front() else { break };
+            let names = match &letter {
+                FromLeader::Names(batch) if !batch.goes_on => Some(batch.number),
+                _ => None,
+            };
             let letter = write_from_leader(&letter, to.writer()).map_err(|it| it.to_string())?;
             to.put(letter);
+            names.inspect(|number| self.end.names_written(*number));
         }
         Ok(())
+    }
+
+    fn more_of_a_letter(&self) {
+        let mut sessions = self.end.sessions.lock();
+        for untaken in sessions.untaken.iter_mut().filter(|it| it.moved.is_some()) {
+            untaken.moved = Some(Instant::now());
+        }
     }
 
     fn hear(&self, letters: &mut Vec<Letter>) -> Result<(), String> {
@@ -740,5 +798,22 @@ impl Caller<'_> {
         drop(sessions);
         self.end.woken.notify_one();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_to_be_taken_soon_after_they_are_written() {
+        let mut untaken = Untaken::new(3, NAMES);
+        let told = untaken.told;
+        assert_eq!(untaken.until(), told + SLOW_NAMES, "it waits behind what is written before");
+        let after = |seconds| told + Duration::from_secs(seconds);
+        untaken.moved = Some(after(5));
+        assert_eq!(untaken.until(), after(7));
+        untaken.moved = Some(after(29));
+        assert_eq!(untaken.until(), told + SLOW_NAMES, "others do not wait for ever");
     }
 }

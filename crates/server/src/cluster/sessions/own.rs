@@ -14,12 +14,13 @@ use crate::alarms::{Resource, watch_memory};
 use crate::cluster::arrivals::Arrival;
 use crate::cluster::standby::{OwnClients, Totals};
 use crate::cluster::view::Views;
+use crate::lease::Leading;
 use crate::listener::{Entrance, take_arrivals};
 use crate::login::{LoginThreads, Logins};
 use crate::node::Node;
 use crate::places::ConnectionPlaces;
 use crate::runner::with_runner;
-use crate::serve::{AmqpListener, tell_to_go};
+use crate::serve::{AmqpListener, go_on_with_leases, tell_to_go};
 use crate::startup::{amqp_listeners, login_options, settings, socket_options};
 use crate::threads::Threads;
 
@@ -39,6 +40,8 @@ pub(crate) struct Beginning {
     /// The number of this start of the process.
     pub(crate) start: u32,
     pub(crate) called: Called,
+    /// What they may write to their clients, once this node leads.
+    pub(crate) leading: Arc<Leading>,
     pub(crate) views: Views,
     /// Where the sessions are counted.
     pub(crate) totals: Arc<Totals>,
@@ -101,8 +104,17 @@ impl OwnSessions {
         plain: mpsc::Receiver<Arrival>,
         encrypted: mpsc::Receiver<Arrival>,
     ) -> anyhow::Result<()> {
-        let Beginning { config, threads, memory_limit, start, called, totals, give_back, .. } =
-            beginning;
+        let Beginning {
+            config,
+            threads,
+            memory_limit,
+            start,
+            called,
+            leading,
+            totals,
+            give_back,
+            ..
+        } = beginning;
         let homes = Homes::among(u32::try_from(shards)?);
         let away = Arc::new(Away::new(called.own_id, start, homes, is_heard));
         let settings = Settings {
@@ -112,7 +124,7 @@ impl OwnSessions {
             ..settings(&config)
         };
         let logins = Logins::new(login_options(&config)?, rand::random());
-        let node = Node::of_sessions(Arc::new(settings), logins, Arc::clone(&away), start);
+        let node = Node::of_sessions(Arc::new(settings), logins, Arc::clone(&away), start, leading);
         let node = Arc::new(node);
         totals.count_sessions_of(Arc::clone(&node));
         let change = node.set_memory_limit(memory_limit);
@@ -126,6 +138,7 @@ impl OwnSessions {
             });
         }
         thread.spawn(watch_memory(Arc::clone(&node)));
+        thread.spawn(go_on_with_leases(Arc::clone(&node)));
         let places = ConnectionPlaces::default();
         let mut arrivals = [Some(plain), Some(encrypted)];
         for AmqpListener { preface, .. } in amqp_listeners(&config, threads)? {

@@ -65,6 +65,9 @@ pub trait End {
     /// Why the connection is over, in words.
     fn say(&self, to: &mut Outgoing) -> Result<(), String>;
 
+    /// Bytes have come, and no whole letter: more of one that was begun.
+    fn more_of_a_letter(&self) {}
+
     /// Hears all that came with one read, in order, and leaves nothing.
     ///
     /// # Errors
@@ -216,7 +219,7 @@ async fn write(socket: &LinkSocket, has_checksums: bool, end: &impl End, woken: 
 
 async fn read(socket: &LinkSocket, has_checksums: bool, end: &impl End) -> String {
     let mut receiver = Receiver::new(has_checksums, LIMITS);
-    let mut letters = Vec::new();
+    let (mut letters, mut has_come) = (Vec::new(), false);
     loop {
         loop {
             match receiver.next() {
@@ -231,7 +234,10 @@ async fn read(socket: &LinkSocket, has_checksums: bool, end: &impl End) -> Strin
                 return why;
             }
             debug_assert!(letters.is_empty(), "letters were left");
+        } else if has_come && receiver.unfinished_len() > 0 {
+            end.more_of_a_letter();
         }
+        has_come = false;
         match timeout(SILENCE, socket.readable()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return ended(&error),
@@ -239,8 +245,12 @@ async fn read(socket: &LinkSocket, has_checksums: bool, end: &impl End) -> Strin
         }
         match socket.try_read_buf(receiver.buffer()) {
             Ok(0) => return CLOSED.to_owned(),
-            Ok(count) if count >= TURN => yield_now().await,
-            Ok(_) => {}
+            Ok(count) => {
+                has_come = true;
+                if count >= TURN {
+                    yield_now().await;
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return ended(&error),
         }

@@ -15,6 +15,8 @@ struct Counting {
     heard: RefCell<Vec<(u64, usize)>>,
     reads: Cell<usize>,
     most_encoded: Cell<usize>,
+    /// Reads that brought more of a letter, and no whole one.
+    parts: Cell<usize>,
     says_goodbye: Cell<bool>,
     /// The number that is one too many.
     refuses: Cell<Option<u64>>,
@@ -56,6 +58,10 @@ impl End for Counting {
             self.most_encoded.set(self.most_encoded.get().max(to.sender.output_len()));
         }
         Ok(())
+    }
+
+    fn more_of_a_letter(&self) {
+        self.parts.set(self.parts.get() + 1);
     }
 
     fn hear(&self, letters: &mut Vec<Letter>) -> Result<(), String> {
@@ -101,6 +107,7 @@ async fn all_letters_come_in_order_both_ways_at_once() {
     }
     for end in [&one, &other] {
         assert_eq!(*end.heard.borrow(), letters(200));
+        assert!(end.parts.get() > 0, "long ones come in parts");
         assert!(end.most_encoded.get() <= OUTPUT_MAX, "{}", end.most_encoded.get());
     }
 }
@@ -116,6 +123,7 @@ async fn letters_that_are_there_together_are_heard_together() {
         () = other.has_heard(1_000) => {}
     }
     assert!(other.reads.get() < 100, "{} reads", other.reads.get());
+    assert_eq!(other.parts.get(), 0, "each is short");
     // One that comes later is said when somebody rings, from any thread.
     one.to_say.borrow_mut().push_back((1_000, 5));
     let ringing = std::thread::spawn({
