@@ -1,7 +1,11 @@
 //! The time of day, as everything above this crate is told it.
 
+use serde::{Deserialize, Serialize};
+
 /// A moment, in milliseconds since the Unix epoch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Time(u64);
 
 impl Time {

@@ -22,6 +22,7 @@ use leveret_session::{
     Brought, ConnectionFacts, ConnectionNumbers, Context, End, Passed, Session, SessionTotals,
 };
 use leveret_topology::{Topology, VhostId};
+use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
@@ -138,7 +139,7 @@ pub struct ConnectionState {
 }
 
 /// What went through a socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Io {
     /// Bytes read.
     pub recv_oct: u64,
@@ -153,7 +154,7 @@ pub struct Io {
 }
 
 /// What statistics are told of a connection.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sampled {
     /// [`Connection::turns`]: while it stays, so does the rest.
     pub turns: u64,

@@ -17,12 +17,13 @@ use hashbrown::HashMap;
 use leveret_broker::message::ConnectionId;
 use leveret_session::{Passed, SessionTotals};
 use leveret_topology::{ExchangeId, QueueId, Topology, VhostId};
+use serde::{Deserialize, Serialize};
 
 use crate::connection::{Connection, ConnectionState, Io};
 use crate::locks::{Guard, Rank, Ranked};
 
 /// Sums over connections.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Sums {
     /// What sessions counted.
     pub session: SessionTotals,

@@ -18,6 +18,7 @@ use crate::alarms::Alarms;
 use crate::clock::now;
 use crate::cluster::sessions::away::Away;
 use crate::cluster::sessions::gateway::Gateway;
+use crate::cluster::sessions::seen::{AnyConnection, SampledElsewhere};
 use crate::connection::Connection;
 use crate::ended::Ended;
 use crate::events::Events;
@@ -282,6 +283,22 @@ impl Node {
     #[inline]
     pub(crate) fn has_lease(&self) -> bool {
         self.leading.as_ref().is_none_or(|it| it.holds())
+    }
+
+    /// Connections of nodes of sessions whose shards are here, by id. Those of a node that does not answer in time are left out.
+    pub async fn connections_elsewhere(&self) -> Vec<AnyConnection> {
+        match &self.gateway {
+            Some(gateway) => gateway.connections().await,
+            None => Vec::new(),
+        }
+    }
+
+    /// What statistics are made of that nodes of sessions count.
+    pub async fn sample_elsewhere(&self) -> SampledElsewhere {
+        match &self.gateway {
+            Some(gateway) => gateway.sample().await,
+            None => SampledElsewhere::default(),
+        }
     }
 
     /// Waits until this node may answer for what it has: one that leads a cluster needs to know that it still does. One that does not

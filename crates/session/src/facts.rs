@@ -1,11 +1,13 @@
 //! What listings and statistics show of a connection.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use leveret_amqp::table::{RawTable, Table};
 use leveret_broker::message::ConnectionId;
 use leveret_queue::Time;
 use leveret_topology::{ExchangeId, QueueId, VhostId};
+use serde::{Deserialize, Serialize};
 
 use crate::channel::{Channel, Mode};
 use crate::connection::Stage;
@@ -14,7 +16,7 @@ use crate::settings::TlsFacts;
 use crate::totals::{ChannelTotals, ExchangeTotals, SessionTotals, TakenTotals};
 
 /// A connection, for `list_connections`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConnectionFacts {
     /// Its name inside the broker.
     pub id: ConnectionId,
@@ -27,9 +29,9 @@ pub struct ConnectionFacts {
     /// Empty until it is open.
     pub vhost: String,
     /// RabbitMQ's word: `running`, `blocked`, `closing`, ...
-    pub state: &'static str,
+    pub state: Cow<'static, str>,
     /// `PLAIN`, ...; empty until it has logged in.
-    pub mechanism: &'static str,
+    pub mechanism: Cow<'static, str>,
     /// Negotiated, in bytes.
     pub frame_max: u32,
     /// Negotiated.
@@ -39,22 +41,23 @@ pub struct ConnectionFacts {
     /// When it was accepted.
     pub connected: Time,
     /// As the client gave them.
+    #[serde(with = "as_bytes")]
     pub client_properties: Table,
     /// Its channels, by number.
     pub channels: Vec<ChannelFacts>,
 }
 
 /// What changes of a connection while it lives.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConnectionNumbers {
     /// As in [`ConnectionFacts::state`].
-    pub state: &'static str,
+    pub state: Cow<'static, str>,
     /// Whether it has a vhost, and was not told to close.
     pub is_open: bool,
     /// Where it is, once it is open.
     pub vhost: VhostId,
     /// What its client waits for, if it is not read now: `alarm`, `disk`, `answer` or `output`.
-    pub waits_for: Option<&'static str>,
+    pub waits_for: Option<Cow<'static, str>>,
     /// Its channels, by number.
     pub channels: Vec<ChannelFacts>,
     /// Messages it published, by exchange and by queue they were routed to, in that order.
@@ -67,7 +70,7 @@ pub struct ConnectionNumbers {
 pub type Passed = ((ExchangeId, QueueId), u64);
 
 /// A channel, for `list_channels`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChannelFacts {
     /// Its number.
     pub number: u16,
@@ -101,6 +104,21 @@ pub struct ChannelFacts {
     pub taken: Vec<(QueueId, TakenTotals)>,
 }
 
+/// A table as its bytes.
+mod as_bytes {
+    use leveret_amqp::table::{RawTable, Table};
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(table: &Table, to: S) -> Result<S::Ok, S::Error> {
+        table.to_bytes().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Table, D::Error> {
+        let bytes = Vec::deserialize(from)?;
+        RawTable::new(&bytes).and_then(RawTable::to_table).map_err(de::Error::custom)
+    }
+}
+
 impl Session {
     /// What listings show. Not for hot paths: it copies.
     pub fn facts(&self) -> ConnectionFacts {
@@ -112,8 +130,8 @@ impl Session {
             tls: core.peer.tls.clone(),
             user: identity.user.to_string(),
             vhost: identity.vhost_name.to_string(),
-            state: core.state_name(),
-            mechanism: identity.mechanism,
+            state: core.state_name().into(),
+            mechanism: identity.mechanism.into(),
             frame_max: core.frame_max,
             channel_max: core.channel_max,
             heartbeat_s: core.timers.heartbeat_s(),
@@ -142,10 +160,10 @@ impl Session {
             }
         }
         ConnectionNumbers {
-            state: core.state_name(),
+            state: core.state_name().into(),
             is_open: core.stage == Stage::Running,
             vhost: core.identity.vhost,
-            waits_for: self.waits_for(),
+            waits_for: self.waits_for().map(Cow::Borrowed),
             channels,
             passed: core.cache.as_ref().map_or_else(Vec::new, |cache| cache.passed()),
             totals,

@@ -1,10 +1,12 @@
 //! What a session is told by the configuration and by the server that accepted its socket.
 
 use core::net::SocketAddr;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use leveret_broker::bodies::BodyRoom;
 use leveret_topology::{COMPATIBLE_VERSION, Password};
+use serde::{Deserialize, Serialize};
 
 /// How a client may prove who it is, in `connection.start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,22 +136,22 @@ pub struct Peer {
 }
 
 /// How a connection is encrypted, in RabbitMQ's words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsFacts {
     /// `tlsv1.3`, ...
-    pub protocol: &'static str,
+    pub protocol: Cow<'static, str>,
     /// `ecdhe_rsa`, ...; `any` for TLS 1.3, which agrees on it apart from the rest.
-    pub key_exchange: &'static str,
+    pub key_exchange: Cow<'static, str>,
     /// `aes_256_gcm`, ...
-    pub cipher: &'static str,
+    pub cipher: Cow<'static, str>,
     /// `aead`.
-    pub hash: &'static str,
+    pub hash: Cow<'static, str>,
     /// What the client showed, if it showed one. It was found good.
     pub certificate: Option<CertificateFacts>,
 }
 
 /// What a client's certificate says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateFacts {
     /// Whose it is, as RFC 4514 writes it.
     pub subject: String,

@@ -13,9 +13,10 @@ use std::ops::AddAssign;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_topology::{ExchangeId, QueueId};
+use serde::{Deserialize, Serialize};
 
 /// What was published to one exchange.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExchangeTotals {
     /// Messages published.
     pub publish: u64,
@@ -43,7 +44,7 @@ impl AddAssign for ExchangeTotals {
 pub type ByExchange = HashMap<ExchangeId, ExchangeTotals, FixedState>;
 
 /// Totals of one channel, under the names of RabbitMQ's `message_stats`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChannelTotals {
     /// What was published, to all exchanges.
     pub published: ExchangeTotals,
@@ -72,7 +73,7 @@ pub const SIZE_BOUNDS: [u64; 8] =
     [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000];
 
 /// Sizes of published messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sizes {
     /// By [`SIZE_BOUNDS`].
     pub counts: [u64; SIZE_BOUNDS.len() + 1],
@@ -103,7 +104,7 @@ impl AddAssign for Sizes {
 }
 
 /// How long something took, by powers of two: place `n` is below `2^n` ms, the last one is longer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
     /// How often.
     pub counts: [u64; Times::PLACES],
@@ -155,7 +156,7 @@ pub const CONFIRM_BOUNDS_US: [u64; 20] = [
 ];
 
 /// How long confirms took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfirmTimes {
     /// By [`CONFIRM_BOUNDS_US`].
     pub counts: [u64; ConfirmTimes::PLACES],
@@ -181,7 +182,7 @@ impl AddAssign for ConfirmTimes {
 }
 
 /// Totals of one connection, those of its ended channels too.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionTotals {
     /// Of all channels.
     pub channels: ChannelTotals,
@@ -314,7 +315,7 @@ impl Published {
 }
 
 /// What a channel was given, and acked, from one queue or from all, under the names of RabbitMQ's `message_stats`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakenTotals {
     /// Delivered, to be acked.
     pub deliver: u64,

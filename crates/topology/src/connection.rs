@@ -12,6 +12,8 @@ use core::fmt;
 use core::ops::RangeInclusive;
 use core::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 const NUMBER_BITS: u32 = 40;
 const NUMBER_MAX: u64 = (1 << NUMBER_BITS) - 1;
 
@@ -54,7 +56,9 @@ impl fmt::Display for NodeId {
 
 /// Names a connection (or another client of the broker, such as the control socket) while its node lives. Never used
 /// twice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 pub struct ConnectionId(u64);
 
 impl ConnectionId {

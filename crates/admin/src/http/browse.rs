@@ -7,7 +7,6 @@ use leveret_broker::message::{Looked, Reply, ToShard};
 use leveret_broker::record::View;
 use leveret_queue::{LookAt, Offset};
 use leveret_server::clock::{now, wall};
-use leveret_server::node::Recipient;
 use leveret_topology::{Permission, QueueId};
 use serde_json::{Value, json};
 
@@ -159,10 +158,7 @@ fn row(call: &Call, looked: &Looked, place: LookAt, payload: Payload) -> Value {
 /// Who has an unacked message.
 fn holder(call: &Call, looked: &Looked) -> Value {
     let Some(holder) = &looked.holder else { return Value::Null };
-    let connection = match call.node().recipient(holder.connection) {
-        Some(Recipient::Connection(connection)) => Some(connection),
-        _ => None,
-    };
+    let connection = call.connection(holder.connection);
     json!({
         "consumer_tag": holder.tag,
         "channel": holder.channel,

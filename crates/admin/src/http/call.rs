@@ -9,10 +9,12 @@ use axum::extract::{FromRequest, FromRequestParts as _, RawPathParams};
 use axum::http::{HeaderMap, Request, StatusCode};
 use bytes::Bytes;
 use leveret_amqp::table::{MAX_DEPTH, SHORT_STR_MAX, Table};
+use leveret_broker::message::ConnectionId;
 use leveret_server::clock::{now, wall};
+use leveret_server::cluster::sessions::seen::AnyConnection;
 use leveret_server::cluster::view::ClusterView;
 use leveret_server::locks::Guard;
-use leveret_server::node::Node;
+use leveret_server::node::{Node, Recipient};
 use leveret_topology::{By, Origin, TableError, checked_table_from_json};
 use serde_json::{Map, Value};
 
@@ -157,6 +159,15 @@ impl Call {
 
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.app.ops.node
+    }
+
+    /// The connection of this id; of one of another node what statistics know.
+    pub(crate) fn connection(&self, id: ConnectionId) -> Option<AnyConnection> {
+        match self.node().recipient(id) {
+            Some(Recipient::Connection(connection)) => Some(AnyConnection::Here(connection)),
+            Some(Recipient::Request(_)) => None,
+            None => Some(self.stats().connections.get(&id)?.connection.clone()),
+        }
     }
 
     /// Takes room for so many bytes of the answer, in its turn. Whoever is on the control socket needs none.

@@ -72,11 +72,11 @@ pub(super) async fn listed(call: Call, seen: Vec<Seen>) -> Result<Answer, Fault>
 pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
     let name = call.param("channel").to_owned();
     // Names of channels begin with their connection's.
-    let all = call.node().connections().into_iter();
+    let all = connections::all(&call).await;
     let of_name = all.filter(|connection| name.starts_with(&connection.name()));
-    let mut of_name = of_name.map(|connection| {
-        let facts = connection.facts();
-        (connection, facts)
+    let mut of_name = of_name.filter_map(|connection| {
+        let facts = connection.facts()?;
+        Some((connection, facts))
     });
     let found = of_name.find_map(|seen| {
         let connection = seen.0.name();
@@ -156,7 +156,7 @@ fn row(call: &Call, (connection, facts): &Seen, channel: &ChannelFacts) -> Value
         "number": channel.number,
         "pid": connection.id().channel_pid(channel.number),
         "connection_pid": connection.id().pid(),
-        "node": call.node_name(),
+        "node": connections::node_name(call, connection),
         "user": facts.user,
         "user_who_performed_action": facts.user,
         "vhost": facts.vhost,

@@ -1,9 +1,8 @@
 //! Connections.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use leveret_server::connection::Connection;
+use leveret_server::cluster::sessions::seen::AnyConnection;
 use leveret_session::{ChannelFacts, ConnectionFacts};
 use leveret_topology::{table_to_json, weight};
 use serde_json::{Value, json};
@@ -17,10 +16,16 @@ use crate::ops::pages::Slice;
 use crate::stats::snapshot::ConnectionEntry;
 
 /// A connection and what it tells of itself.
-pub(super) type Seen = (Arc<Connection>, ConnectionFacts);
+pub(super) type Seen = (AnyConnection, ConnectionFacts);
 
 /// Bytes of what was seen for which room is taken at once.
 const STEP: usize = 1 << 20;
+
+/// The connections of all nodes.
+pub(super) async fn all(call: &Call) -> impl Iterator<Item = AnyConnection> + use<> {
+    let here = call.node().connections().into_iter().map(AnyConnection::Here);
+    here.chain(call.node().connections_elsewhere().await)
+}
 
 /// The connections whose user or vhost lets this user see them, and that are wanted, oldest first. They take room until the
 /// answer is sent.
@@ -31,8 +36,8 @@ pub(super) async fn seen(
     let mut seen = Vec::new();
     let mut bytes = 0;
     let mut slice = Slice::begin();
-    for connection in call.node().connections() {
-        let facts = connection.facts();
+    for connection in all(call).await {
+        let Some(facts) = connection.facts() else { continue };
         let may_see = call.login.is_monitor() || facts.user == call.login.name;
         if may_see && is_wanted(&facts) {
             bytes += weight_of(&facts);
@@ -63,8 +68,8 @@ pub(super) async fn counts(
 ) -> (usize, usize) {
     let (mut connections, mut channels) = (0, 0);
     let mut slice = Slice::begin();
-    for connection in call.node().connections() {
-        let facts = connection.facts();
+    for connection in all(call).await {
+        let Some(facts) = connection.facts() else { continue };
         if is_wanted(&facts) {
             connections += 1;
             channels += facts.channels.len();
@@ -124,27 +129,27 @@ pub(super) async fn close_of_user(call: Call) -> Result<Answer, Fault> {
 
 /// `GET /api/connections/{connection}`.
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
-    let seen = find(&call, false)?;
+    let seen = find(&call, false).await?;
     let row = row(&call, &seen);
     Ok(listing::one(&call, row))
 }
 
 /// `GET /api/connections/{connection}/channels`.
 pub(super) async fn list_channels(call: Call) -> Result<Answer, Fault> {
-    let seen = find(&call, false)?;
+    let seen = find(&call, false).await?;
     channels::listed(call, vec![seen]).await
 }
 
 /// `GET /api/connections/{connection}/sessions`: AMQP 1.0 has them.
 pub(super) async fn list_sessions(call: Call) -> Result<Answer, Fault> {
-    find(&call, false)?;
+    find(&call, false).await?;
     Err(Fault::bad("connection does not use AMQP 1.0"))
 }
 
 /// `DELETE /api/connections/{connection}`, with the reason in the header `X-Reason`.
 pub(super) async fn close(call: Call) -> Result<Answer, Fault> {
-    let (connection, _) = find(&call, true)?;
-    close::close(call.node(), &connection, &reason(&call));
+    let (connection, _) = find(&call, true).await?;
+    connection.close(call.node(), reason(&call));
     Ok(Answer::Done)
 }
 
@@ -153,23 +158,27 @@ fn reason(call: &Call) -> String {
     given.filter(|it| !it.is_empty()).unwrap_or("Closed via management plugin").to_owned()
 }
 
-fn find(call: &Call, closes: bool) -> Result<Seen, Fault> {
+async fn find(call: &Call, closes: bool) -> Result<Seen, Fault> {
     let name = call.param("connection");
-    let all = call.node().connections().into_iter();
-    let found = all.into_iter().find(|connection| connection.name() == name);
+    let found = all(call).await.find(|connection| connection.name() == name);
     let connection = found.ok_or_else(Fault::not_found)?;
-    let facts = connection.facts();
+    let facts = connection.facts().ok_or_else(Fault::not_found)?;
     call.login.must_be(&facts.user, closes)?;
     Ok((connection, facts))
 }
 
 /// What lists of other things say of a connection.
-pub(super) fn details(connection: &Connection) -> Value {
+pub(super) fn details(connection: &AnyConnection) -> Value {
     json!({
         "name": connection.name(),
         "peer_host": connection.peer().ip().to_canonical().to_string(),
         "peer_port": connection.peer().port(),
     })
+}
+
+/// The node that the client is connected to.
+pub(super) fn node_name<'a>(call: &'a Call, connection: &'a AnyConnection) -> &'a str {
+    connection.node().unwrap_or_else(|| call.node_name())
 }
 
 fn row(call: &Call, (connection, facts): &Seen) -> Value {
@@ -179,7 +188,7 @@ fn row(call: &Call, (connection, facts): &Seen) -> Value {
     let certificate = tls.and_then(|tls| tls.certificate.as_ref());
     let mut row = json!({
         "name": connection.name(),
-        "node": call.node_name(),
+        "node": node_name(call, connection),
         "pid": connection.id().pid(),
         "type": "network",
         "state": facts.state,
@@ -193,10 +202,10 @@ fn row(call: &Call, (connection, facts): &Seen) -> Value {
         "peer_host": peer.ip().to_canonical().to_string(),
         "peer_port": peer.port(),
         "ssl": tls.is_some(),
-        "ssl_protocol": tls.map(|tls| tls.protocol),
-        "ssl_key_exchange": tls.map(|tls| tls.key_exchange),
-        "ssl_cipher": tls.map(|tls| tls.cipher),
-        "ssl_hash": tls.map(|tls| tls.hash),
+        "ssl_protocol": tls.map(|tls| &tls.protocol),
+        "ssl_key_exchange": tls.map(|tls| &tls.key_exchange),
+        "ssl_cipher": tls.map(|tls| &tls.cipher),
+        "ssl_hash": tls.map(|tls| &tls.hash),
         "peer_cert_subject": certificate.map(|it| &it.subject),
         "peer_cert_issuer": certificate.map(|it| &it.issuer),
         "peer_cert_serial_number": certificate.map(|it| &it.serial_number),

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use leveret_broker::message::{ConsumerFacts, Named};
 use leveret_server::clock::now;
-use leveret_server::node::Recipient;
 use leveret_topology::{table_to_json, weight};
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
 use super::listing::{self, Listed, Why};
-use super::queues;
+use super::{connections, queues};
 use crate::ops::facts;
 use crate::ops::pages::{self, Slice};
 
@@ -74,21 +73,21 @@ pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
 }
 
 fn row(call: &Call, vhost: &str, queue: &str, consumer: &ConsumerFacts) -> Value {
-    let channel = match call.node().recipient(consumer.connection) {
-        Some(Recipient::Connection(connection)) => {
+    let channel = match call.connection(consumer.connection) {
+        Some(connection) => {
             let name = connection.name();
             json!({
                 "name": format!("{name} ({})", consumer.channel),
                 "pid": consumer.connection.channel_pid(consumer.channel),
                 "number": consumer.channel,
                 "connection_name": name,
-                "node": call.node_name(),
+                "node": connections::node_name(call, &connection),
                 "peer_host": connection.peer().ip().to_canonical().to_string(),
                 "peer_port": connection.peer().port(),
                 "user": connection.user(),
             })
         }
-        _ => json!({}),
+        None => json!({}),
     };
     let mut row = json!({
         "consumer_tag": consumer.tag,

@@ -324,7 +324,11 @@ fn connection(id: ConnectionId, entry: &ConnectionEntry) -> Row {
         done: entry.io.recv_oct + entry.io.send_oct,
         per_second,
         letters: entry.letters,
-        status: entry.numbers.waits_for.map_or_else(|| status(per_second), |_| "suspended"),
+        status: entry
+            .numbers
+            .waits_for
+            .as_ref()
+            .map_or_else(|| status(per_second), |_| "suspended"),
     }
 }
 

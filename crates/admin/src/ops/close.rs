@@ -2,28 +2,23 @@
 
 use std::sync::Arc;
 
-use leveret_server::connection::Connection;
+use leveret_server::cluster::sessions::seen::AnyConnection;
 use leveret_server::node::Node;
-use leveret_server::runner::with_runner;
 use leveret_session::ConnectionFacts;
 
 use super::pages::Slice;
 
-/// Closes a connection; its client is told the reason.
-pub(crate) fn close(node: &Arc<Node>, connection: &Arc<Connection>, reason: &str) {
-    with_runner(node, |runner| runner.close_connection(connection, reason.to_owned()));
-}
-
-/// Closes the connections that `is_meant` says; their clients are told the reason.
+/// Closes the connections, of all nodes, that `is_meant` says; their clients are told the reason.
 pub(crate) async fn close_all(
     node: &Arc<Node>,
     reason: &str,
     is_meant: impl Fn(&ConnectionFacts) -> bool + Send + Sync,
 ) {
     let mut slice = Slice::begin();
-    for connection in node.connections() {
-        if is_meant(&connection.facts()) {
-            close(node, &connection, reason);
+    let here = node.connections().into_iter().map(AnyConnection::Here);
+    for connection in here.chain(node.connections_elsewhere().await) {
+        if connection.facts().is_some_and(|facts| is_meant(&facts)) {
+            connection.close(node, reason.to_owned());
         }
         slice.share().await;
     }

@@ -12,6 +12,7 @@ use leveret_broker::message::{ConnectionId, Reply, ToShard};
 use leveret_broker::numbers::{QueueNumbers, ShardRest};
 use leveret_queue::{Time, Totals};
 use leveret_server::clock::now;
+use leveret_server::cluster::sessions::seen::{AnyConnection, SampledElsewhere};
 use leveret_server::connection::{Connection, Sampled};
 use leveret_server::ended::{self, Passages, Sums};
 use leveret_server::front::About;
@@ -55,15 +56,16 @@ pub struct Collector {
 struct Fresh {
     /// By id.
     connections: Vec<FreshConnection>,
-    ended: ended::Totals,
+    /// Of each node.
+    ended: Vec<ended::Totals>,
 }
 
 /// A connection as it is now.
 #[derive(Debug)]
 struct FreshConnection {
-    connection: Arc<Connection>,
+    id: ConnectionId,
     /// None when it had no turn since the last sample.
-    news: Option<Box<Sampled>>,
+    news: Option<(AnyConnection, Box<Sampled>)>,
 }
 
 impl Collector {
@@ -150,8 +152,13 @@ impl Collector {
         self.node.ended.begin();
         self.ask_connections(&mut fresh).await;
         let (ended, late) = self.node.ended.finish();
-        fresh.ended = ended;
-        fresh.connections.retain(|it| !late.contains(&it.connection.id()));
+        fresh.ended.push(ended);
+        fresh.connections.retain(|it| !late.contains(&it.id));
+        let SampledElsewhere { news, rests, ended } = self.node.sample_elsewhere().await;
+        let news = news.into_iter().map(|it| FreshConnection { id: it.0.id(), news: Some(it) });
+        let rests = rests.into_iter().map(|id| FreshConnection { id, news: None });
+        fresh.connections.extend(news.chain(rests));
+        fresh.ended.extend(ended);
         self.take_in(fresh).await
     }
 
@@ -168,12 +175,14 @@ impl Collector {
                 let news = match rests {
                     true => None,
                     false => match connection.sample() {
-                        Some(sampled) => Some(Box::new(sampled)),
+                        Some(sampled) => {
+                            let connection = AnyConnection::Here(Arc::clone(connection));
+                            Some((connection, Box::new(sampled)))
+                        }
                         None => continue,
                     },
                 };
-                let connection = Arc::clone(connection);
-                fresh.connections.push(FreshConnection { connection, news });
+                fresh.connections.push(FreshConnection { id: connection.id(), news });
             }
             yield_now().await;
         }
@@ -187,15 +196,24 @@ impl Collector {
         let mut sums = SumsSoFar::default();
         let passed_ms = before.map_or(0, |before| at.ms().saturating_sub(before.ms()));
         self.take_connections(connections, at, passed_ms, &mut sums).await;
-        for (vhost, of_vhost) in ended.by_vhost {
-            sums.vhosts.entry(vhost).or_default().1.add(&of_vhost.session, of_vhost.io);
+        let mut passages = Arc::<Passages>::default();
+        for of_node in ended {
+            for (vhost, of_vhost) in of_node.by_vhost {
+                sums.vhosts.entry(vhost).or_default().1.add(&of_vhost.session, of_vhost.io);
+            }
+            if passages.is_empty() {
+                passages = of_node.passages;
+            } else if !of_node.passages.is_empty() {
+                let all = Arc::make_mut(&mut passages);
+                of_node.passages.iter().for_each(|(pair, n)| *all.entry(*pair).or_default() += n);
+            }
         }
         let shards = self.take_queues((before, at), &mut sums).await?;
         for gone in shards.iter().flat_map(|shard| &shard.gone) {
             let kind = (gone.kind, gone.at_least_once);
             *sums.queues.entry(kind).or_default() += gone.totals;
         }
-        self.sum_up(sums, shards, ended.passages, at);
+        self.sum_up(sums, shards, passages, at);
         Ok(())
     }
 
@@ -208,7 +226,7 @@ impl Collector {
         sums: &mut SumsSoFar,
     ) {
         let kept = Retention::of(fresh.len());
-        sums.connections = fresh.iter().map(|it| it.connection.id()).collect();
+        sums.connections = fresh.iter().map(|it| it.id).collect();
         let mut fresh = fresh.into_iter().peekable();
         while fresh.peek().is_some() {
             {
@@ -394,24 +412,25 @@ fn take_queue(
 /// A connection as it is now.
 fn take_connection(
     snapshot: &mut Snapshot,
-    FreshConnection { connection, news }: FreshConnection,
+    FreshConnection { id, news }: FreshConnection,
     (at, passed_ms): (Time, u64),
     kept: Retention,
     sums: &mut SumsSoFar,
 ) {
-    let id = connection.id();
     // There may be very many: those that stay keep their place in memory.
     let known = snapshot.connections.entry(id);
-    let entry = match (known, news.map(|news| *news)) {
+    let entry = match (known, news.map(|(connection, news)| (connection, *news))) {
         (Entry::Occupied(known), None) => known.into_mut(),
-        (Entry::Occupied(known), Some(Sampled { turns, session, io, held_bytes, letters })) => {
+        (Entry::Occupied(known), Some((_, news))) => {
+            let Sampled { turns, session, io, held_bytes, letters } = news;
             let known = known.into_mut();
             (known.turns, known.numbers, known.io) = (turns, session, io);
             (known.held_bytes, known.letters) = (held_bytes, letters);
             known
         }
-        (Entry::Vacant(place), Some(Sampled { turns, session, io, held_bytes, letters })) => place
-            .insert(Box::new(ConnectionEntry {
+        (Entry::Vacant(place), Some((connection, news))) => {
+            let Sampled { turns, session, io, held_bytes, letters } = news;
+            place.insert(Box::new(ConnectionEntry {
                 connection,
                 turns,
                 numbers: session,
@@ -422,7 +441,8 @@ fn take_connection(
                 channels: Vec::new(),
                 pairs: Vec::new(),
                 passages: Vec::new(),
-            })),
+            }))
+        }
         // Who is not known was asked.
         (Entry::Vacant(_), None) => return,
     };
@@ -440,7 +460,7 @@ fn take_connection(
         now.channels += open().count() as u64;
         let published = open().filter(|channel| channel.totals.published.publish > 0);
         now.publishers += published.count() as u64;
-        now.waits.count(numbers.waits_for);
+        now.waits.count(numbers.waits_for.as_deref());
     }
 }
 

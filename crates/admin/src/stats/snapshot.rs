@@ -9,7 +9,8 @@ use leveret_broker::message::ConnectionId;
 use leveret_broker::meta::MetaCounters;
 use leveret_broker::numbers::{QueueNumbers, ShardRest};
 use leveret_queue::{Time, Totals};
-use leveret_server::connection::{Connection, Io};
+use leveret_server::cluster::sessions::seen::AnyConnection;
+use leveret_server::connection::Io;
 use leveret_server::ended::{Passages, Sums};
 use leveret_session::{ConfirmTimes, ConnectionNumbers, ExchangeTotals, Passed};
 use leveret_topology::{ExchangeId, QueueId, QueueKind, VhostId};
@@ -171,7 +172,7 @@ impl QueueEntry {
 #[derive(Clone, Debug)]
 pub struct ConnectionEntry {
     /// The connection itself.
-    pub connection: Arc<Connection>,
+    pub connection: AnyConnection,
     /// The turns it had when it was last asked.
     pub turns: u64,
     /// As last told.

@@ -3,6 +3,7 @@
 //! Over one connection, in order, from its beginning to its end: what is lost, is lost with all that follows. See
 //! `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
 
+use bytes::Bytes;
 use leveret_topology::{Change, GroupId};
 
 use super::{ConnectionId, ToMeta, ToSession, ToShard};
@@ -27,6 +28,8 @@ pub enum ToLeader {
     Session(ConnectionId, ToSession),
     /// The names are those of all batches up to this one.
     NamesTaken(u64),
+    /// An answer to a [look](FromLeader::Look), and its number.
+    Seen(u64, Bytes),
     /// Nothing is to be said: the node is there.
     Beat,
 }
@@ -62,6 +65,8 @@ pub enum FromLeader {
     Alarm(Alarm),
     /// The sessions of this node are over, and why: the leader does not know them, or not any more.
     Over(Box<str>),
+    /// A question of management, with a number: what the node shows of its connections. What is in it is of those who ask and answer.
+    Look(u64, Bytes),
     /// Nothing is to be said: the leader is there.
     Beat,
 }

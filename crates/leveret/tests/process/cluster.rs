@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use leveret_client::{Connection, ExchangeDeclare, Options, QueueDeclare, Uri};
+use leveret_client::{Connection, Consume, ExchangeDeclare, Options, QueueDeclare, Uri};
 use rustix::process::{Pid, Signal};
 
 use crate::broker::{Lines, PATIENCE, by_shell, leveret};
@@ -242,4 +242,60 @@ fn a_node_whose_disk_hangs_leads_no_more() {
     let got = std::iter::from_fn(|| client.get(channel, "orders", true).unwrap());
     let bodies: Vec<_> = got.map(|it| it.body).collect();
     assert_eq!((&bodies[0][..], &bodies[bodies.len() - 1][..]), (&b"one"[..], &b"three"[..]));
+}
+
+/// Three nodes, each of which runs the sessions of its own clients.
+fn three_with_sessions() -> Vec<Member> {
+    three_of(|_| {
+        let mut command = leveret(&[]);
+        command.env("LEVERET_CLUSTER_SESSIONS", "own");
+        command
+    })
+}
+
+/// What a command says on a node, as JSON.
+#[track_caller]
+fn told(member: &Member, words: &[&str]) -> serde_json::Value {
+    let mut ctl = leveret(&["ctl", "-q", "--formatter", "json"]);
+    let ctl = ctl.args(words).env("LEVERET_DATA_DIR", member.dir.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&ctl.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&ctl.stderr).into_owned();
+    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{words:?}: {text}{errors}"))
+}
+
+/// Clients of nodes that follow are listed, counted and closed wherever somebody asks.
+#[test]
+fn sessions_of_other_nodes_are_shown_and_closed() {
+    let members = three_with_sessions();
+    let (leads, address) = leader(&members, &[0, 1, 2]);
+    let follows = (leads + 1) % 3;
+    let (_at_leader, _) = connect(address);
+    let relays = members[follows].relays();
+    let (mut client, channel) = connect(relays);
+    client.queue_declare(channel, "orders", &QueueDeclare::default()).unwrap();
+    client.consume(channel, "orders", &Consume::default()).unwrap();
+    for member in &members {
+        let list = told(member, &["list_connections", "port", "user", "vhost", "channels"]);
+        let mut ports: Vec<_> = list.as_array().unwrap().iter().map(|it| &it["port"]).collect();
+        ports.sort_by_key(|it| it.as_u64());
+        let mut wanted = [address.port(), relays.port()].map(serde_json::Value::from);
+        wanted.sort_by_key(serde_json::Value::as_u64);
+        assert_eq!(ports, wanted.iter().collect::<Vec<_>>(), "{list}");
+        let channels = told(member, &["list_channels", "number", "consumer_count"]);
+        let rows = channels.as_array().unwrap().iter();
+        let mut consume: Vec<_> = rows.map(|it| it["consumer_count"].as_u64()).collect();
+        consume.sort();
+        assert_eq!(consume, [Some(0), Some(1)], "{channels}");
+        let consumers = told(member, &["list_consumers"]);
+        assert_eq!(consumers.as_array().unwrap().len(), 1, "{consumers}");
+    }
+    let list = told(&members[leads], &["list_connections", "pid", "port"]);
+    let mut rows = list.as_array().unwrap().iter();
+    let row = rows.find(|it| it["port"] == relays.port()).unwrap();
+    let mut ctl =
+        leveret(&["ctl", "-q", "close_connection", row["pid"].as_str().unwrap(), "enough"]);
+    let closed = ctl.env("LEVERET_DATA_DIR", members[leads].dir.path()).status().unwrap();
+    assert!(closed.success());
+    let error = client.open_channel().unwrap_err().to_string();
+    assert!(error.contains("320") && error.contains("enough"), "{error}");
 }

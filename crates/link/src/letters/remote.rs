@@ -13,6 +13,8 @@
 //! alarm        7 | 1 memory, 2 disk, 4 stops all
 //! over         8 | text
 //! ended        9 | connection
+//! look        10 | varint number | bytes
+//! seen        11 | varint number | bytes
 //!
 //! change       u8 kind of the key | its fields | stored | option of bytes: head and body
 //! ```
@@ -51,6 +53,8 @@ const ANSWERED: u8 = 6;
 const ALARM: u8 = 7;
 const OVER: u8 = 8;
 const ENDED: u8 = 9;
+const LOOK: u8 = 10;
+const SEEN: u8 = 11;
 
 const IS_WHOLE: u8 = 1;
 const GOES_ON: u8 = 2;
@@ -88,6 +92,11 @@ pub fn write_to_leader(letter: &ToLeader, to: &mut Writer) -> Result<Letter, Not
         ToLeader::NamesTaken(number) => {
             to.put(&[NAMES_TAKEN]);
             number.put(to);
+        }
+        ToLeader::Seen(number, seen) => {
+            to.put(&[SEEN]);
+            number.put(to);
+            seen.put(to);
         }
     }
     Ok(enveloped(table::REMOTE, NAMES, 0, to))
@@ -134,6 +143,11 @@ pub fn write_from_leader(letter: &FromLeader, to: &mut Writer) -> Result<Letter,
         FromLeader::Over(why) => {
             to.put(&[OVER]);
             why.put(to);
+        }
+        FromLeader::Look(number, question) => {
+            to.put(&[LOOK]);
+            number.put(to);
+            question.put(to);
         }
     }
     Ok(enveloped(table::REMOTE, NAMES, 0, to))
@@ -205,6 +219,7 @@ fn get_to_leader(from: &mut Reader<'_>) -> Result<ToLeader, LetterError> {
         OPENED => ToLeader::Opened(from.get()?),
         ENDED => ToLeader::Ended(from.get()?),
         NAMES_TAKEN => ToLeader::NamesTaken(from.get()?),
+        SEEN => ToLeader::Seen(from.get()?, from.get()?),
         number => return Err(unknown("letter to a leader", number)),
     })
 }
@@ -235,6 +250,7 @@ fn get_from_leader(from: &mut Reader<'_>) -> Result<FromLeader, LetterError> {
             })
         }
         OVER => FromLeader::Over(from.get()?),
+        LOOK => FromLeader::Look(from.get()?, from.get()?),
         number => return Err(unknown("letter of a leader", number)),
     })
 }

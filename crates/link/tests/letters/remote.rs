@@ -64,6 +64,7 @@ fn to_leader(any: &mut Seeded) -> Vec<ToLeader> {
         ToLeader::Beat,
     ];
     all.extend(commands.into_iter().map(ToLeader::Meta));
+    all.push(ToLeader::Seen(300, Bytes::from_static(b"seen")));
     all
 }
 
@@ -106,6 +107,7 @@ fn from_leader(any: &mut Seeded) -> Vec<FromLeader> {
         news.term = 5;
         FromLeader::News(any.group(), news)
     }));
+    all.push(FromLeader::Look(300, Bytes::from_static(b"look")));
     all
 }
 

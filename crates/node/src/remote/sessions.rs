@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::command::{CommandStream, NumberedCommand};
@@ -27,12 +28,14 @@ const PART_BYTES: usize = 128 << 10;
 const CLAIMED: UnackedId = UnackedId::new((1 << 31) - 1);
 
 /// What came of a letter at a [`RemoteNode`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeHeard {
     /// Nothing is left to do.
     Done,
     /// It has the names of this batch.
     NamesTaken(u64),
+    /// It answers the [look](FromLeader::Look) with this number.
+    Seen(u64, Bytes),
 }
 
 /// The sessions of one node, over one connection.
@@ -159,6 +162,7 @@ impl RemoteNode {
                 out.session(id, letter);
             }
             ToLeader::NamesTaken(number) => return Ok(NodeHeard::NamesTaken(number)),
+            ToLeader::Seen(number, seen) => return Ok(NodeHeard::Seen(number, seen)),
             ToLeader::Beat => {}
         }
         Ok(NodeHeard::Done)

@@ -13,6 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use bytes::Bytes;
 use leveret_amqp::reply::ReplyCode;
 use leveret_broker::command::{COMMANDS_MAX, CommandAnswer};
 use leveret_broker::flow::Alarm;
@@ -35,6 +36,8 @@ pub enum Heard {
     Names(NamesBatch),
     /// For all sessions.
     Alarm(Alarm),
+    /// Management asks, with this number; [`RemoteShards::seen`] answers.
+    Look(u64, Bytes),
     /// The sessions of this node are over, and why.
     Over(Box<str>),
 }
@@ -300,6 +303,7 @@ impl RemoteShards {
                 return Ok(self.names.hear(part)?.map_or(Heard::Done, Heard::Names));
             }
             FromLeader::Over(why) => return Ok(Heard::Over(why)),
+            FromLeader::Look(number, question) => return Ok(Heard::Look(number, question)),
             FromLeader::Beat => return Ok(Heard::Done),
             FromLeader::Begins(terms) => {
                 self.begins(&terms, out)?;
@@ -438,6 +442,11 @@ impl RemoteShards {
             self.names.taken = number;
             self.say(ToLeader::NamesTaken(number));
         }
+    }
+
+    /// Answers a look. One that came over an earlier connection has nobody who waits for that.
+    pub fn seen(&mut self, number: u64, seen: Bytes) {
+        self.say(ToLeader::Seen(number, seen));
     }
 
     fn is_busy(&mut self, index: usize) {

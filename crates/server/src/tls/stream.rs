@@ -61,10 +61,11 @@ impl TlsStream {
                 Some(ProtocolVersion::TLSv1_3) => "tlsv1.3",
                 Some(ProtocolVersion::TLSv1_2) => "tlsv1.2",
                 _ => "",
-            },
-            key_exchange,
-            cipher,
-            hash,
+            }
+            .into(),
+            key_exchange: key_exchange.into(),
+            cipher: cipher.into(),
+            hash: hash.into(),
             certificate: shown.and_then(|der| certificate::facts(der, login)),
         }
     }

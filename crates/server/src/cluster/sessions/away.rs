@@ -28,6 +28,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
+use super::seen::{Looks, Question};
 use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::{Arrival, Bringers, RelayedListener};
 use crate::cluster::links::LinkSocket;
@@ -54,14 +55,17 @@ pub(crate) struct Away {
     is_heard: watch::Sender<bool>,
     /// No leader is called any more.
     hangs_up: watch::Sender<bool>,
+    /// The node's name, as lists show it.
+    name: String,
+    /// What management is told.
+    looks: tokio::sync::Mutex<Looks>,
 }
 
 impl Away {
     /// Of the member's process at its `start`, of a cluster with so many shards. No leader is there yet.
     /// `is_heard` is told when one hears.
     pub(crate) fn new(
-        raft_id: u64,
-        start: u32,
+        (name, raft_id, start): (String, u64, u32),
         homes: Homes,
         is_heard: watch::Sender<bool>,
     ) -> Self {
@@ -72,6 +76,8 @@ impl Away {
             woken: Notify::new(),
             is_heard,
             hangs_up: watch::Sender::new(false),
+            name,
+            looks: tokio::sync::Mutex::default(),
         }
     }
 
@@ -108,6 +114,15 @@ impl Away {
         let mut shards = self.shards.lock();
         letters.for_each(|letter| shards.to_meta(letter, out));
         drop(shards);
+        self.woken.notify_one();
+    }
+
+    /// Answers management. Waits for turns that run.
+    async fn answer_look(&self, node: &Node, number: u64, question: Question) {
+        let mut looks = self.looks.lock().await;
+        let seen = looks.answer(node, &self.name, number, question).await;
+        drop(looks);
+        self.shards.lock().seen(number, seen.into());
         self.woken.notify_one();
     }
 
@@ -213,7 +228,7 @@ impl Called {
 /// The end of a connection.
 struct Caller<'a> {
     node: &'a Arc<Node>,
-    away: &'a Away,
+    away: &'a Arc<Away>,
     /// Why the sessions are over, if they are.
     over: OnceLock<String>,
 }
@@ -255,6 +270,12 @@ impl Caller<'_> {
             }
             Heard::Names(batch) => self.apply(batch)?,
             Heard::Alarm(alarm) => self.raise(alarm),
+            Heard::Look(number, question) => {
+                let question = serde_json::from_slice(&question)
+                    .map_err(|error| format!("a question of management that is none: {error}"))?;
+                let (node, away) = (Arc::clone(self.node), Arc::clone(self.away));
+                tokio::spawn(async move { away.answer_look(&node, number, question).await });
+            }
             Heard::Over(why) => {
                 let _ = self.over.set(why.to_string());
                 return Err(why.into());

@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::Meta;
@@ -34,8 +35,11 @@ use leveret_topology::{Change, GroupId, Homes};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Receiver;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
+use super::seen::{AnyConnection, Part, Question, SampledElsewhere};
 use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::Arrival;
 use crate::cluster::links::LinkSocket;
@@ -66,6 +70,9 @@ const COMING: Duration = Duration::from_secs(1);
 
 /// How long sessions have to attach: nobody is given anything meanwhile.
 const ATTACHING: Duration = Duration::from_secs(30);
+
+/// How long management waits for a part of what a node shows.
+const LOOKING: Duration = Duration::from_secs(3);
 
 /// How often it is looked at whether they have.
 const LOOK: Duration = Duration::from_secs(1);
@@ -127,6 +134,7 @@ struct RemoteEnd {
     is_cut: Notify,
     /// It was told names, and had taken all before.
     names_told: Notify,
+    looking: tokio::sync::Mutex<Looking>,
 }
 
 #[derive(Debug, Default)]
@@ -140,6 +148,17 @@ struct Sessions {
     untaken: VecDeque<Untaken>,
     /// It was told that the shards hear.
     has_begun: bool,
+    /// Management waits for the answer with this number.
+    asked: Option<(u64, oneshot::Sender<Bytes>)>,
+}
+
+/// Looks at a node: one after the other.
+#[derive(Debug, Default)]
+struct Looking {
+    /// Of the last one.
+    number: u64,
+    /// Of the last one for statistics, if all of its answer was taken in.
+    sampled: Option<u64>,
 }
 
 /// A batch of names that a node was told and has not taken.
@@ -312,7 +331,10 @@ impl Gateway {
             let mut state = self.state.lock();
             state.stage = Stage::IsOver;
             for (id, end) in self.nodes.write().drain() {
-                end.sessions.lock().remote = None;
+                {
+                    let mut sessions = end.sessions.lock();
+                    (sessions.remote, sessions.asked) = (None, None);
+                }
                 end.cut("this node leads no more".to_owned());
                 let State { turns, free, .. } = &mut *state;
                 turns.goes(id, free);
@@ -508,6 +530,32 @@ impl Gateway {
         }
     }
 
+    fn here(&self) -> Vec<Arc<RemoteEnd>> {
+        self.nodes.read().values().cloned().collect()
+    }
+
+    /// Connections of nodes of sessions, by id. Those of a node that does not answer in time are left out.
+    pub(crate) async fn connections(&self) -> Vec<AnyConnection> {
+        let mut looks = JoinSet::new();
+        for end in self.here() {
+            looks.spawn(async move { end.list().await });
+        }
+        let mut all: Vec<AnyConnection> = looks.join_all().await.into_iter().flatten().collect();
+        all.sort_unstable_by_key(AnyConnection::id);
+        all
+    }
+
+    /// What statistics are made of. Nodes that do not answer in time are left out.
+    pub(crate) async fn sample(&self) -> SampledElsewhere {
+        let mut looks = JoinSet::new();
+        for end in self.here() {
+            looks.spawn(async move { end.sample().await });
+        }
+        let mut all = SampledElsewhere::default();
+        looks.join_all().await.into_iter().flatten().for_each(|it| all.append(it));
+        all
+    }
+
     /// What is short has changed.
     pub(crate) fn alarm(&self, node: &Node) {
         for end in self.nodes.read().values() {
@@ -530,6 +578,7 @@ impl Gateway {
             let (remote, has_begun) = {
                 let mut sessions = end.sessions.lock();
                 let Some(remote) = sessions.remote.take() else { return };
+                sessions.asked = None;
                 (remote, sessions.has_begun)
             };
             let id = remote.node();
@@ -568,7 +617,78 @@ impl RemoteEnd {
             cut: OnceLock::new(),
             is_cut: Notify::new(),
             names_told: Notify::new(),
+            looking: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Asks for a part of what the node shows. None: it is gone, or says nothing in time.
+    async fn ask(&self, number: u64, question: Question) -> Option<Part> {
+        let (answers, answer) = oneshot::channel();
+        {
+            let mut sessions = self.sessions.lock();
+            let Sessions { remote, has_begun, asked, .. } = &mut *sessions;
+            let remote = remote.as_mut().filter(|_| *has_begun)?;
+            let question = serde_json::to_vec(&question).unwrap_or_default();
+            remote.tell(FromLeader::Look(number, question.into()));
+            *asked = Some((number, answers));
+        }
+        self.woken.notify_one();
+        let seen = timeout(LOOKING, answer).await.ok()?.ok()?;
+        match serde_json::from_slice(&seen) {
+            Ok(part) => Some(part),
+            Err(error) => {
+                tracing::warn!(peer = %self.from, %error, "what a node shows of its connections is not understood");
+                None
+            }
+        }
+    }
+
+    /// All that the node shows, a part at a time. Returns whether that was all.
+    async fn look(
+        &self,
+        looking: &mut Looking,
+        first: Question,
+        mut with: impl FnMut(Part),
+    ) -> bool {
+        let mut question = first;
+        loop {
+            looking.number += 1;
+            let Some(part) = self.ask(looking.number, question).await else { return false };
+            let goes_on = part.goes_on;
+            with(part);
+            if !goes_on {
+                return true;
+            }
+            question = Question::More;
+        }
+    }
+
+    async fn list(&self) -> Vec<AnyConnection> {
+        let mut looking = self.looking.lock().await;
+        let mut all = Vec::new();
+        // What is there of a node that went meanwhile is gone soon.
+        let _ = self
+            .look(&mut looking, Question::List, |part| {
+                let node: Arc<str> = part.node.into();
+                all.extend(part.connections.into_iter().map(|mut it| {
+                    it.node = Arc::clone(&node);
+                    AnyConnection::Elsewhere(Arc::new(it))
+                }));
+            })
+            .await;
+        all
+    }
+
+    async fn sample(&self) -> Option<SampledElsewhere> {
+        let mut looking = self.looking.lock().await;
+        let mut sampled = SampledElsewhere::default();
+        let (first, since) = (looking.number + 1, looking.sampled.take());
+        let is_all = self.look(&mut looking, Question::Sample { since }, |part| sampled.add(part));
+        if !is_all.await {
+            return None;
+        }
+        looking.sampled = Some(first);
+        Some(sampled)
     }
 
     fn tell(&self, letter: FromLeader) {
@@ -736,11 +856,18 @@ impl End for Caller<'_> {
         {
             let mut sessions = self.end.sessions.lock();
             // One that was refused, or that is over, is not heard.
-            let Some(remote) = &mut sessions.remote else { return Ok(()) };
+            let Sessions { remote, asked, .. } = &mut *sessions;
+            let Some(remote) = remote else { return Ok(()) };
             for letter in read {
                 match remote.hear(letter, &mut out) {
                     Ok(NodeHeard::Done) => {}
                     Ok(NodeHeard::NamesTaken(number)) => taken.push(number),
+                    Ok(NodeHeard::Seen(number, seen)) => {
+                        if let Some((_, answer)) = asked.take_if(|(asked, _)| *asked == number) {
+                            // Who asked may have gone.
+                            let _ = answer.send(seen);
+                        }
+                    }
                     Err(why) => {
                         // What came before it counts: what of it is settled is not given back at the end.
                         wrong = Some(why);

@@ -21,7 +21,7 @@ use crate::node::Node;
 use crate::places::ConnectionPlaces;
 use crate::runner::with_runner;
 use crate::serve::{AmqpListener, go_on_with_leases, tell_to_go};
-use crate::startup::{amqp_listeners, login_options, settings, socket_options};
+use crate::startup::{amqp_listeners, login_options, node_name, settings, socket_options};
 use crate::threads::Threads;
 
 /// Clients that come in and are not taken at once.
@@ -116,7 +116,7 @@ impl OwnSessions {
             ..
         } = beginning;
         let homes = Homes::among(u32::try_from(shards)?);
-        let away = Arc::new(Away::new(called.own_id, start, homes, is_heard));
+        let away = Arc::new(Away::new((node_name(&config), called.own_id, start), homes, is_heard));
         let settings = Settings {
             // No record of a log that has copies elsewhere is in another log, and no gate is here.
             embed_bytes_below: u64::MAX,

@@ -1,0 +1,301 @@
+//! What management is shown of connections: those of this process, and those of nodes of sessions.
+//!
+//! ```text
+//!   the node that leads    Question   ->   a node of sessions
+//!                          <-   Part       by a task: it waits for turns that run
+//!                          More   ->
+//!                          <-   Part
+//! ```
+//!
+//! Both are JSON: a node of another version leaves out what it does not know. The whole of an answer waits at the node of sessions, and
+//! goes one part at a time, each when the one before is taken in. One look at a node is after the other.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use leveret_amqp::reply::ReplyCode;
+use leveret_broker::message::{ConnectionId, Outbox, ToSession};
+use leveret_session::{ConnectionFacts, Passed};
+use leveret_topology::VhostId;
+use serde::{Deserialize, Serialize};
+use tokio::task::yield_now;
+
+use crate::connection::{Connection, Sampled};
+use crate::ended::{Sums, Totals};
+use crate::node::Node;
+use crate::runner::with_runner;
+
+/// Connections of a part of an answer; meanwhile others of the thread wait.
+const PART: usize = 128;
+
+/// What a node of sessions is asked.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Question {
+    /// All of its connections, with what lists show.
+    List,
+    /// What statistics are made of.
+    Sample {
+        /// The number of the look whose answer was taken in last, whole: who had no turn since rests.
+        since: Option<u64>,
+    },
+    /// The next part of the answer.
+    More,
+}
+
+/// A part of an answer.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Part {
+    /// The node's name.
+    pub(super) node: String,
+    pub(super) connections: Vec<Elsewhere>,
+    /// Connections of which nothing has changed.
+    pub(super) rests: Vec<ConnectionId>,
+    /// Totals of those that are over, in the last part of a sample.
+    pub(super) by_vhost: Vec<(VhostId, Sums)>,
+    pub(super) passages: Vec<Passed>,
+    /// There is more.
+    pub(super) goes_on: bool,
+}
+
+/// A connection of a node of sessions, as of when it was asked.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Elsewhere {
+    id: ConnectionId,
+    peer: SocketAddr,
+    local: SocketAddr,
+    user: String,
+    is_encrypted: bool,
+    /// Of lists.
+    facts: Option<ConnectionFacts>,
+    pub(super) sampled: Option<Box<Sampled>>,
+    /// The node's name.
+    #[serde(skip)]
+    pub(super) node: Arc<str>,
+}
+
+/// A connection, wherever its client is connected.
+#[derive(Clone, Debug)]
+pub enum AnyConnection {
+    /// Of this process.
+    Here(Arc<Connection>),
+    /// Of a node of sessions.
+    Elsewhere(Arc<Elsewhere>),
+}
+
+impl AnyConnection {
+    /// Its name inside the broker.
+    pub fn id(&self) -> ConnectionId {
+        match self {
+            Self::Here(it) => it.id(),
+            Self::Elsewhere(it) => it.id,
+        }
+    }
+
+    /// The client's end of the socket.
+    pub fn peer(&self) -> SocketAddr {
+        match self {
+            Self::Here(it) => it.peer(),
+            Self::Elsewhere(it) => it.peer,
+        }
+    }
+
+    /// The broker's end of the socket.
+    pub fn local(&self) -> SocketAddr {
+        match self {
+            Self::Here(it) => it.local(),
+            Self::Elsewhere(it) => it.local,
+        }
+    }
+
+    /// As [`Connection::name`].
+    pub fn name(&self) -> String {
+        format!("{} -> {}", self.peer(), self.local())
+    }
+
+    /// Who logged in; empty before. Waits for the turn that runs.
+    pub fn user(&self) -> String {
+        match self {
+            Self::Here(it) => it.user(),
+            Self::Elsewhere(it) => it.user.clone(),
+        }
+    }
+
+    /// The name of the node that its client is connected to, if that is not this process's.
+    pub fn node(&self) -> Option<&str> {
+        match self {
+            Self::Here(_) => None,
+            Self::Elsewhere(it) => Some(&it.node),
+        }
+    }
+
+    /// Whether it is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        match self {
+            Self::Here(it) => it.is_encrypted(),
+            Self::Elsewhere(it) => it.is_encrypted,
+        }
+    }
+
+    /// For listings; none of one of another node that was only sampled. Waits for the turn that runs.
+    pub fn facts(&self) -> Option<ConnectionFacts> {
+        match self {
+            Self::Here(it) => Some(it.facts()),
+            Self::Elsewhere(it) => it.facts.clone(),
+        }
+    }
+
+    /// As [`Connection::sample`].
+    pub fn sample(&self) -> Option<Sampled> {
+        match self {
+            Self::Here(it) => it.sample(),
+            Self::Elsewhere(it) => it.sampled.as_deref().cloned(),
+        }
+    }
+
+    /// Closes it; its client is told the reason.
+    pub fn close(&self, node: &Arc<Node>, reason: String) {
+        with_runner(node, |runner| match self {
+            Self::Here(it) => runner.close_connection(it, reason),
+            Self::Elsewhere(it) => {
+                let mut out = Outbox::default();
+                let code = ReplyCode::ConnectionForced;
+                out.session(it.id, ToSession::Close { code, text: reason });
+                runner.run_outbox(out);
+            }
+        });
+    }
+}
+
+/// What nodes of sessions tell for statistics.
+#[derive(Debug, Default)]
+pub struct SampledElsewhere {
+    /// Connections that had a turn since they were asked last.
+    pub news: Vec<(AnyConnection, Box<Sampled>)>,
+    /// Those that had none.
+    pub rests: Vec<ConnectionId>,
+    /// Totals of those that are over, of each node.
+    pub ended: Vec<Totals>,
+}
+
+impl SampledElsewhere {
+    pub(super) fn add(&mut self, part: Part) {
+        let node: Arc<str> = part.node.into();
+        self.news.extend(part.connections.into_iter().filter_map(|mut it| {
+            let sampled = it.sampled.take()?;
+            it.node = Arc::clone(&node);
+            Some((AnyConnection::Elsewhere(Arc::new(it)), sampled))
+        }));
+        self.rests.extend(part.rests);
+        if !part.by_vhost.is_empty() || !part.passages.is_empty() {
+            let passages = Arc::new(part.passages.into_iter().collect());
+            self.ended.push(Totals { by_vhost: part.by_vhost, passages });
+        }
+    }
+
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.news.append(&mut other.news);
+        self.rests.append(&mut other.rests);
+        self.ended.append(&mut other.ended);
+    }
+}
+
+/// The end at a node of sessions.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    /// What is left of the last answer.
+    parts: VecDeque<Part>,
+    /// The last look for statistics, and the turns that each connection had.
+    sampled: (u64, HashMap<ConnectionId, u64, FixedState>),
+}
+
+impl Looks {
+    /// The answer to a question, as JSON.
+    pub(super) async fn answer(
+        &mut self,
+        node: &Node,
+        name: &str,
+        number: u64,
+        question: Question,
+    ) -> Vec<u8> {
+        match question {
+            Question::List => self.parts = list(node).await,
+            Question::Sample { since } => self.parts = self.sample(node, number, since).await,
+            Question::More => {}
+        }
+        let mut part = self.parts.pop_front().unwrap_or_default();
+        name.clone_into(&mut part.node);
+        part.goes_on = !self.parts.is_empty();
+        // Nothing in it fails to be written, but numbers that are none, of which there are none.
+        serde_json::to_vec(&part).unwrap_or_default()
+    }
+
+    async fn sample(&mut self, node: &Node, number: u64, since: Option<u64>) -> VecDeque<Part> {
+        let (last, turns) = std::mem::take(&mut self.sampled);
+        let known = if since == Some(last) { turns } else { HashMap::default() };
+        let (mut parts, mut now) = (VecDeque::new(), HashMap::default());
+        node.ended.begin();
+        for some in node.connections().chunks(PART) {
+            let mut part = Part::default();
+            for connection in some {
+                let id = connection.id();
+                if known.get(&id) == Some(&connection.turns()) {
+                    now.insert(id, connection.turns());
+                    part.rests.push(id);
+                } else if let Some(sampled) = connection.sample() {
+                    now.insert(id, sampled.turns);
+                    part.connections.push(Elsewhere::of(connection, None, Some(sampled)));
+                }
+            }
+            parts.push_back(part);
+            yield_now().await;
+        }
+        let (ended, late) = node.ended.finish();
+        for part in parts.iter_mut().filter(|_| !late.is_empty()) {
+            part.connections.retain(|it| !late.contains(&it.id));
+            part.rests.retain(|it| !late.contains(it));
+        }
+        if parts.is_empty() {
+            parts.push_back(Part::default());
+        }
+        if let Some(last) = parts.back_mut() {
+            last.by_vhost = ended.by_vhost;
+            last.passages = ended.passages.iter().map(|(&pair, &count)| (pair, count)).collect();
+        }
+        self.sampled = (number, now);
+        parts
+    }
+}
+
+impl Elsewhere {
+    fn of(
+        connection: &Connection,
+        facts: Option<ConnectionFacts>,
+        sampled: Option<Sampled>,
+    ) -> Self {
+        Self {
+            id: connection.id(),
+            peer: connection.peer(),
+            local: connection.local(),
+            user: connection.user(),
+            is_encrypted: connection.is_encrypted(),
+            facts,
+            sampled: sampled.map(Box::new),
+            node: Arc::default(),
+        }
+    }
+}
+
+async fn list(node: &Node) -> VecDeque<Part> {
+    let mut parts = VecDeque::new();
+    for some in node.connections().chunks(PART) {
+        let told = |it: &Arc<Connection>| Elsewhere::of(it, Some(it.facts()), it.sample());
+        parts.push_back(Part { connections: some.iter().map(told).collect(), ..Part::default() });
+        yield_now().await;
+    }
+    parts
+}
