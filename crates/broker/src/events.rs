@@ -38,7 +38,7 @@ pub fn publish(event: &Event, headers: Table, at: Time, topology: &Topology, out
     };
     publish_to(
         exchange,
-        event.name,
+        &event.name,
         (&properties, Vec::new()),
         at.ms(),
         topology,

@@ -221,7 +221,7 @@ mod tests {
 
         fn events(&mut self, outbox: &mut Outbox) {
             for event in outbox.events.drain(..) {
-                self.lines.push(event.name.to_owned());
+                self.lines.push(event.name.to_string());
                 outbox.shards.push((GroupId::at(1), ToShard::LogWoke));
             }
         }

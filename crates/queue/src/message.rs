@@ -1,7 +1,9 @@
 //! What goes into a queue, what comes out, and the words for it.
 
+use serde::{Deserialize, Serialize};
+
 /// Names a message: the offset of its record in the log the queue's shard writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Offset(u64);
 
 impl Offset {

@@ -4,6 +4,7 @@
 //! Costs one look at an empty list per turn where nothing happens. Memory is bounded by [`KEPT_MAX`] and
 //! [`KEPT_BYTES`].
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use leveret_amqp::table::Table;
@@ -29,7 +30,7 @@ pub struct KeptEvent {
     /// When.
     pub at: Time,
     /// `queue.created`, ...
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// The headers of its message, as on the wire: much smaller than a table.
     pub facts: Box<[u8]>,
 }
@@ -64,13 +65,13 @@ impl Events {
         (new.cloned().collect(), kept.last)
     }
 
-    fn keep(&self, at: Time, name: &'static str, facts: &Table) {
+    fn keep(&self, at: Time, name: Cow<'static, str>, facts: &Table) {
         self.lock().keep(at, name, facts.to_bytes().into());
     }
 }
 
 impl KeptEvents {
-    fn keep(&mut self, at: Time, name: &'static str, facts: Box<[u8]>) {
+    fn keep(&mut self, at: Time, name: Cow<'static, str>, facts: Box<[u8]>) {
         self.last += 1;
         self.bytes += facts.len();
         self.events.push_back(KeptEvent { number: self.last, at, name, facts });
@@ -89,7 +90,7 @@ pub(crate) fn tell(node: &Node, out: &mut Outbox) {
     for event in std::mem::take(&mut out.events) {
         let headers = headers(&event, at);
         if topology.keeps_events() {
-            node.events.keep(at, event.name, &headers);
+            node.events.keep(at, event.name.clone(), &headers);
         }
         publish(&event, headers, at, &topology, out);
     }
@@ -103,13 +104,13 @@ mod tests {
     fn the_last_are_kept() {
         let mut kept = KeptEvents::default();
         for _ in 0..KEPT_MAX + 5 {
-            kept.keep(Time::from_ms(1), "x", Box::new([0; 8]));
+            kept.keep(Time::from_ms(1), "x".into(), Box::new([0; 8]));
         }
         assert_eq!(kept.events.len(), KEPT_MAX);
         assert_eq!(kept.events.front().map(|event| event.number), Some(6));
-        kept.keep(Time::from_ms(1), "y", vec![0; KEPT_BYTES].into());
+        kept.keep(Time::from_ms(1), "y".into(), vec![0; KEPT_BYTES].into());
         assert_eq!(kept.events.len(), 1);
-        kept.keep(Time::from_ms(1), "z", vec![0; KEPT_BYTES + 1].into());
+        kept.keep(Time::from_ms(1), "z".into(), vec![0; KEPT_BYTES + 1].into());
         assert_eq!((kept.events.len(), kept.bytes), (0, 0));
     }
 }

@@ -773,11 +773,17 @@ impl leveret_node::Inboxes for Inboxes<'_> {
     }
 
     fn events(&mut self, outbox: &mut Outbox) {
-        events::tell(self.node, outbox);
+        match &self.node.away {
+            Some(away) => away.events(std::mem::take(&mut outbox.events)),
+            None => events::tell(self.node, outbox),
+        }
     }
 
     fn steps(&mut self, steps: &mut Vec<Step>) {
-        self.node.paths.keep(steps);
+        match &self.node.away {
+            Some(away) => away.steps(std::mem::take(steps)),
+            None => self.node.paths.keep(steps),
+        }
     }
 
     fn news(&mut self, news: &mut Vec<(GroupId, StreamNews)>) {

@@ -41,7 +41,7 @@ pub struct ConnectionFacts {
     /// When it was accepted.
     pub connected: Time,
     /// As the client gave them.
-    #[serde(with = "as_bytes")]
+    #[serde(with = "leveret_topology::table_bytes")]
     pub client_properties: Table,
     /// Its channels, by number.
     pub channels: Vec<ChannelFacts>,
@@ -102,21 +102,6 @@ pub struct ChannelFacts {
     pub exchanges: Vec<(ExchangeId, ExchangeTotals)>,
     /// What was taken, by queue, in the order of these.
     pub taken: Vec<(QueueId, TakenTotals)>,
-}
-
-/// A table as its bytes.
-mod as_bytes {
-    use leveret_amqp::table::{RawTable, Table};
-    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(table: &Table, to: S) -> Result<S::Ok, S::Error> {
-        table.to_bytes().serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Table, D::Error> {
-        let bytes = Vec::deserialize(from)?;
-        RawTable::new(&bytes).and_then(RawTable::to_table).map_err(de::Error::custom)
-    }
 }
 
 impl Session {

@@ -113,7 +113,7 @@ pub(crate) fn note_settled(
         Settle::Reject => "rejected",
         Settle::Requeue { .. } => "requeued",
     };
-    note(core, channel, What::Settled { tag, multiple, how }, cx);
+    note(core, channel, What::Settled { tag, multiple, how: how.into() }, cx);
 }
 
 /// What is copied. The log makes the only copy of the body.

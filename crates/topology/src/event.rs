@@ -4,7 +4,10 @@
 //! here where they happen, so that an import, a cascade and a single command tell the same; sessions, shards
 //! and the server add theirs. Nothing is noted while nobody [wants](Topology::wants_events) events.
 
+use std::borrow::Cow;
+
 use leveret_amqp::table::{Table, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::binding::{Binding, Target};
 use crate::connection::ConnectionId;
@@ -13,7 +16,7 @@ use crate::id::{ExchangeId, QueueId, VhostId};
 use crate::policy::Policy;
 use crate::queue::Queue;
 use crate::topology::Topology;
-use crate::value::table_from_json;
+use crate::value::{table_bytes, table_from_json};
 
 /// Where events are published, in one vhost of the node.
 pub const EVENT_EXCHANGE: &str = "amq.rabbitmq.event";
@@ -22,18 +25,19 @@ pub const EVENT_EXCHANGE: &str = "amq.rabbitmq.event";
 const INTERNAL_USER: &str = "rmq-internal";
 
 /// Something that happened.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// The routing key: `queue.created`, ...
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// What is to be known of it.
+    #[serde(with = "table_bytes")]
     pub facts: Table,
 }
 
 impl Event {
     /// With no facts yet.
     pub const fn new(name: &'static str) -> Self {
-        Self { name, facts: Table::new() }
+        Self { name: Cow::Borrowed(name), facts: Table::new() }
     }
 
     /// With one more fact.
@@ -88,6 +92,12 @@ impl Topology {
     /// Somebody keeps all events from now on.
     pub fn keep_events(&mut self) {
         self.events.are_kept = true;
+    }
+
+    /// All events are told to somebody who keeps and publishes them: this is a copy of the names, at this node.
+    pub fn pass_events_on(&mut self, node: &str) {
+        self.events.node = node.into();
+        self.keep_events();
     }
 
     fn create_event_exchange(&mut self, vhost: VhostId) -> ExchangeId {

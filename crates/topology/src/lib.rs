@@ -105,5 +105,5 @@ pub use route::{HashProperties, ROUTE_COST_MAX, Routable, Route};
 pub use topology::Topology;
 pub use usage::{CountedChannel, CountedConnection, CountedUse};
 pub use user::{Hashing, Password, PasswordHash, Permission, Permissions, TopicPermissions, User};
-pub use value::{TableError, checked_table_from_json, table_from_json, table_to_json};
+pub use value::{TableError, checked_table_from_json, table_bytes, table_from_json, table_to_json};
 pub use vhost::{DeletedVhost, Vhost};

@@ -247,6 +247,31 @@ fn to_json(value: &Value) -> serde_json::Value {
     }
 }
 
+/// A table as its bytes, for `serde`.
+pub mod table_bytes {
+    use leveret_amqp::table::{RawTable, Table};
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, de};
+
+    /// Writes the bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(table: &Table, to: S) -> Result<S::Ok, S::Error> {
+        table.to_bytes().serialize(to)
+    }
+
+    /// Reads the bytes.
+    ///
+    /// # Errors
+    ///
+    /// If they are no table.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Table, D::Error> {
+        let bytes = Vec::deserialize(from)?;
+        RawTable::new(&bytes).and_then(RawTable::to_table).map_err(de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,6 +28,8 @@ pub enum ToLeader {
     Session(ConnectionId, ToSession),
     /// The names are those of all batches up to this one.
     NamesTaken(u64),
+    /// What happened to its connections and to traced messages, for who looks at the node that leads: of those who write and read it.
+    Told(Bytes),
     /// An answer to a [look](FromLeader::Look), and its number.
     Seen(u64, Bytes),
     /// Nothing is to be said: the node is there.

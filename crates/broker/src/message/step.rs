@@ -1,7 +1,10 @@
 //! Where a message of a traced vhost has come: noted for whoever wants to see its path.
 
+use std::borrow::Cow;
+
 use leveret_queue::Offset;
 use leveret_topology::{QueueId, VhostId};
+use serde::{Deserialize, Serialize};
 
 use super::ConnectionId;
 
@@ -9,7 +12,7 @@ use super::ConnectionId;
 pub const STEP_QUEUES_MAX: usize = 64;
 
 /// What happened to a message on a channel, or because of one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The publisher's connection, or the consumer's.
     pub connection: ConnectionId,
@@ -20,7 +23,7 @@ pub struct Step {
 }
 
 /// The steps, in their order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
     /// It came whole, and was routed.
     Published {
@@ -62,7 +65,7 @@ pub enum What {
         /// And all before it.
         multiple: bool,
         /// `acked`, `rejected` or `requeued`.
-        how: &'static str,
+        how: Cow<'static, str>,
     },
     /// The publisher was told.
     Confirmed {

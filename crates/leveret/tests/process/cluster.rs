@@ -6,10 +6,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use leveret_client::amqp::table::Table;
 use leveret_client::{Connection, Consume, ExchangeDeclare, Options, QueueDeclare, Uri};
 use rustix::process::{Pid, Signal};
 
-use crate::broker::{Lines, PATIENCE, by_shell, leveret};
+use crate::broker::{Lines, PATIENCE, by_shell, leveret, wait_until};
 use crate::shim::Shim;
 use crate::tls::Certificates;
 
@@ -269,7 +270,16 @@ fn sessions_of_other_nodes_are_shown_and_closed() {
     let members = three_with_sessions();
     let (leads, address) = leader(&members, &[0, 1, 2]);
     let follows = (leads + 1) % 3;
-    let (_at_leader, _) = connect(address);
+    let (mut at_leader, events) = connect(address);
+    at_leader.queue_declare(events, "ev", &QueueDeclare::default()).unwrap();
+    let bound = at_leader.queue_bind(
+        events,
+        "ev",
+        "amq.rabbitmq.event",
+        "connection.closed",
+        &Table::new(),
+    );
+    bound.unwrap();
     let relays = members[follows].relays();
     let (mut client, channel) = connect(relays);
     client.queue_declare(channel, "orders", &QueueDeclare::default()).unwrap();
@@ -298,4 +308,8 @@ fn sessions_of_other_nodes_are_shown_and_closed() {
     assert!(closed.success());
     let error = client.open_channel().unwrap_err().to_string();
     assert!(error.contains("320") && error.contains("enough"), "{error}");
+    wait_until(PATIENCE, "the end of the connection is told", || {
+        let got = at_leader.get(events, "ev", true).unwrap();
+        got.is_some_and(|it| it.routing_key == "connection.closed")
+    });
 }

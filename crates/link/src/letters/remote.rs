@@ -15,6 +15,7 @@
 //! ended        9 | connection
 //! look        10 | varint number | bytes
 //! seen        11 | varint number | bytes
+//! told        12 | bytes
 //!
 //! change       u8 kind of the key | its fields | stored | option of bytes: head and body
 //! ```
@@ -55,6 +56,7 @@ const OVER: u8 = 8;
 const ENDED: u8 = 9;
 const LOOK: u8 = 10;
 const SEEN: u8 = 11;
+const TOLD: u8 = 12;
 
 const IS_WHOLE: u8 = 1;
 const GOES_ON: u8 = 2;
@@ -92,6 +94,10 @@ pub fn write_to_leader(letter: &ToLeader, to: &mut Writer) -> Result<Letter, Not
         ToLeader::NamesTaken(number) => {
             to.put(&[NAMES_TAKEN]);
             number.put(to);
+        }
+        ToLeader::Told(told) => {
+            to.put(&[TOLD]);
+            told.put(to);
         }
         ToLeader::Seen(number, seen) => {
             to.put(&[SEEN]);
@@ -220,6 +226,7 @@ fn get_to_leader(from: &mut Reader<'_>) -> Result<ToLeader, LetterError> {
         ENDED => ToLeader::Ended(from.get()?),
         NAMES_TAKEN => ToLeader::NamesTaken(from.get()?),
         SEEN => ToLeader::Seen(from.get()?, from.get()?),
+        TOLD => ToLeader::Told(from.get()?),
         number => return Err(unknown("letter to a leader", number)),
     })
 }

@@ -65,6 +65,7 @@ fn to_leader(any: &mut Seeded) -> Vec<ToLeader> {
     ];
     all.extend(commands.into_iter().map(ToLeader::Meta));
     all.push(ToLeader::Seen(300, Bytes::from_static(b"seen")));
+    all.push(ToLeader::Told(Bytes::from_static(b"told")));
     all
 }
 

@@ -36,6 +36,8 @@ pub enum NodeHeard {
     NamesTaken(u64),
     /// It answers the [look](FromLeader::Look) with this number.
     Seen(u64, Bytes),
+    /// What happened there.
+    Told(Bytes),
 }
 
 /// The sessions of one node, over one connection.
@@ -162,6 +164,7 @@ impl RemoteNode {
                 out.session(id, letter);
             }
             ToLeader::NamesTaken(number) => return Ok(NodeHeard::NamesTaken(number)),
+            ToLeader::Told(told) => return Ok(NodeHeard::Told(told)),
             ToLeader::Seen(number, seen) => return Ok(NodeHeard::Seen(number, seen)),
             ToLeader::Beat => {}
         }

@@ -27,6 +27,9 @@ use leveret_topology::{GroupId, Homes};
 use super::node_of;
 use crate::{CommandSender, KeptMax, StreamSender};
 
+/// Letters of the line beyond which nothing is told that nobody waits for.
+const TOLD_WAIT_MAX: usize = 4096;
+
 /// What became of a letter of the leader, for whoever drives the node of sessions.
 #[derive(Debug)]
 pub enum Heard {
@@ -441,6 +444,13 @@ impl RemoteShards {
         if number > self.names.taken && number <= self.names.came {
             self.names.taken = number;
             self.say(ToLeader::NamesTaken(number));
+        }
+    }
+
+    /// What happened here, for who looks at the node that leads. It is left where very much waits, or nobody hears.
+    pub fn told(&mut self, told: Bytes) {
+        if self.line.len() < TOLD_WAIT_MAX {
+            self.say(ToLeader::Told(told));
         }
     }
 

@@ -16,19 +16,19 @@ use std::vec::Drain;
 
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
-    ConnectionId, NamesBatch, NodeId, Outbox, ToMeta, ToSession, ToShard,
+    ConnectionId, NamesBatch, NodeId, Outbox, Step, ToMeta, ToSession, ToShard,
 };
 use leveret_link::frame::Letter;
 use leveret_link::letters::{read_from_leader, write_to_leader};
 use leveret_node::KeptMax;
 use leveret_node::remote::{Heard, RemoteShards};
 use leveret_topology::stored::StoredError;
-use leveret_topology::{EntityKey, GroupId, Homes, Topology};
+use leveret_topology::{EntityKey, Event, GroupId, Homes, Topology};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
-use super::seen::{Looks, Question};
+use super::seen::{Looks, Question, Told};
 use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::{Arrival, Bringers, RelayedListener};
 use crate::cluster::links::LinkSocket;
@@ -114,6 +114,22 @@ impl Away {
         let mut shards = self.shards.lock();
         letters.for_each(|letter| shards.to_meta(letter, out));
         drop(shards);
+        self.woken.notify_one();
+    }
+
+    /// What happened to connections of this node.
+    pub(crate) fn events(&self, events: Vec<Event>) {
+        self.tell(&Told { events, ..Told::default() });
+    }
+
+    /// What happened to traced messages.
+    pub(crate) fn steps(&self, steps: Vec<Step>) {
+        self.tell(&Told { steps, ..Told::default() });
+    }
+
+    fn tell(&self, told: &Told) {
+        let told = serde_json::to_vec(told).unwrap_or_default();
+        self.shards.lock().told(told.into());
         self.woken.notify_one();
     }
 

@@ -39,7 +39,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use super::seen::{AnyConnection, Part, Question, SampledElsewhere};
+use super::seen::{AnyConnection, Part, Question, SampledElsewhere, Told};
 use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::Arrival;
 use crate::cluster::links::LinkSocket;
@@ -862,6 +862,16 @@ impl End for Caller<'_> {
                 match remote.hear(letter, &mut out) {
                     Ok(NodeHeard::Done) => {}
                     Ok(NodeHeard::NamesTaken(number)) => taken.push(number),
+                    Ok(NodeHeard::Told(told)) => match serde_json::from_slice(&told) {
+                        Ok(Told { events, steps }) => {
+                            out.events.extend(events);
+                            out.steps.extend(steps);
+                        }
+                        Err(error) => {
+                            wrong = Some(format!("what it tells is not understood: {error}"));
+                            break;
+                        }
+                    },
                     Ok(NodeHeard::Seen(number, seen)) => {
                         if let Some((_, answer)) = asked.take_if(|(asked, _)| *asked == number) {
                             // Who asked may have gone.

@@ -126,6 +126,11 @@ impl OwnSessions {
         let logins = Logins::new(login_options(&config)?, rand::random());
         let node = Node::of_sessions(Arc::new(settings), logins, Arc::clone(&away), start, leading);
         let node = Arc::new(node);
+        {
+            let mut names = node.topology_mut();
+            names.limit_channels(&node_name(&config), config.connections.channel_max_per_node.0);
+            names.pass_events_on(&node_name(&config));
+        }
         totals.count_sessions_of(Arc::clone(&node));
         let change = node.set_memory_limit(memory_limit);
         let of = Threads::start(&node, threads, config.node.gather_reads, give_back)?;

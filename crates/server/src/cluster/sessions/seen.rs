@@ -17,9 +17,9 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
-use leveret_broker::message::{ConnectionId, Outbox, ToSession};
+use leveret_broker::message::{ConnectionId, Outbox, Step, ToSession};
 use leveret_session::{ConnectionFacts, Passed};
-use leveret_topology::VhostId;
+use leveret_topology::{Event, VhostId};
 use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
 
@@ -60,6 +60,14 @@ pub(super) struct Part {
     pub(super) passages: Vec<Passed>,
     /// There is more.
     pub(super) goes_on: bool,
+}
+
+/// What happened at a node of sessions: who looks at the node that leads sees it there.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Told {
+    pub(super) events: Vec<Event>,
+    pub(super) steps: Vec<Step>,
 }
 
 /// A connection of a node of sessions, as of when it was asked.
