@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_path_has_the_steps_of_one_message() {
         let paths = Paths::default();
-        let settled = |tag, multiple| What::Settled { tag, multiple, how: "acked" };
+        let settled = |tag, multiple| What::Settled { tag, multiple, how: "acked".into() };
         let confirmed = |number, multiple| What::Confirmed { number, multiple, ok: true };
         let all = [
             step(1, published(1)),
