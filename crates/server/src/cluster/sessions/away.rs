@@ -28,7 +28,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
-use super::seen::{Looks, Question, Told};
+use super::seen::{Happened, Looks, Question};
 use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::{Arrival, Bringers, RelayedListener};
 use crate::cluster::links::LinkSocket;
@@ -119,15 +119,15 @@ impl Away {
 
     /// What happened to connections of this node.
     pub(crate) fn events(&self, events: Vec<Event>) {
-        self.tell(&Told { events, ..Told::default() });
+        self.tell(&Happened { events, ..Happened::default() });
     }
 
     /// What happened to traced messages.
     pub(crate) fn steps(&self, steps: Vec<Step>) {
-        self.tell(&Told { steps, ..Told::default() });
+        self.tell(&Happened { steps, ..Happened::default() });
     }
 
-    fn tell(&self, told: &Told) {
+    fn tell(&self, told: &Happened) {
         let told = serde_json::to_vec(told).unwrap_or_default();
         self.shards.lock().told(told.into());
         self.woken.notify_one();

@@ -39,7 +39,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use super::seen::{AnyConnection, Part, Question, SampledElsewhere, Told};
+use super::seen::{AnyConnection, Happened, Part, Question, SampledElsewhere};
 use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::Arrival;
 use crate::cluster::links::LinkSocket;
@@ -863,7 +863,7 @@ impl End for Caller<'_> {
                     Ok(NodeHeard::Done) => {}
                     Ok(NodeHeard::NamesTaken(number)) => taken.push(number),
                     Ok(NodeHeard::Told(told)) => match serde_json::from_slice(&told) {
-                        Ok(Told { events, steps }) => {
+                        Ok(Happened { events, steps }) => {
                             out.events.extend(events);
                             out.steps.extend(steps);
                         }

@@ -65,7 +65,7 @@ pub(super) struct Part {
 /// What happened at a node of sessions: who looks at the node that leads sees it there.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Told {
+pub(super) struct Happened {
     pub(super) events: Vec<Event>,
     pub(super) steps: Vec<Step>,
 }
