@@ -461,6 +461,10 @@ async fn fill_before_the_stop(
 /// How long what is under way has when the broker stops, and then the disks when they take nothing.
 const PUT_AWAY_PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long what is under way has at the stop of a node that leads its cluster: the next one goes on with it, and nobody is served
+/// before.
+const HAND_OVER_PATIENCE: Duration = Duration::from_secs(1);
+
 /// When to give up on disks that take nothing.
 struct Patience {
     until: std::time::Instant,
@@ -521,6 +525,9 @@ fn write_all(node: &Arc<Node>, waker: &Waker, led: Option<&Led>, step: &Beat) ->
     let mut node = StoppingNode(node);
     let (mut stop, mut seen) = (PutAway::default(), 0);
     let mut patience = Patience::from(std::time::Instant::now());
+    if led.is_some() {
+        patience.until = std::time::Instant::now() + HAND_OVER_PATIENCE;
+    }
     loop {
         let before = stop;
         match stop.round(&mut node) {

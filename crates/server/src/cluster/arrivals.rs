@@ -107,6 +107,11 @@ impl Bringers {
             mpsc::error::TrySendError::Closed(it) => ("this node does not serve that", it),
         };
         let peer = arrival.ends.source;
+        if listener == RelayedListener::Sessions {
+            // It calls again at once, and says itself what it waits for.
+            tracing::debug!(%peer, "a node with sessions is sent away: {why}");
+            return;
+        }
         tracing::warn!(
             from = %peer.ip(), %peer,
             "a client of another node is sent away: it came for {}, and {why}",
