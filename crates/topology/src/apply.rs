@@ -59,6 +59,8 @@ impl Topology {
             debug_assert!(advanced.is_ok(), "{advanced:?}");
             change.end(self);
         }
+        // Who owns the names tells them.
+        self.take_events();
         Ok(())
     }
 

@@ -421,9 +421,11 @@ fn take_connection(
     let known = snapshot.connections.entry(id);
     let entry = match (known, news.map(|(connection, news)| (connection, *news))) {
         (Entry::Occupied(known), None) => known.into_mut(),
-        (Entry::Occupied(known), Some((_, news))) => {
+        (Entry::Occupied(known), Some((connection, news))) => {
             let Sampled { turns, session, io, held_bytes, letters } = news;
             let known = known.into_mut();
+            // One of another node is as of when it was asked.
+            known.connection = connection;
             (known.turns, known.numbers, known.io) = (turns, session, io);
             (known.held_bytes, known.letters) = (held_bytes, letters);
             known

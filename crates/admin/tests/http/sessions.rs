@@ -252,7 +252,8 @@ fn who_does_not_take_names_is_cut_off_and_its_sessions_are_over() {
     let begun = Instant::now();
     client.queue_declare(channel, "q", &Default::default()).unwrap();
     let waited = begun.elapsed();
-    assert!(waited >= Duration::from_millis(1_900), "{waited:?}");
+    let (least, most) = (Duration::from_millis(1_900), Duration::from_secs(8));
+    assert!(waited >= least && waited < most, "{waited:?}");
     far.is_closed();
     // It calls again in the same life: it is told that its sessions are over. So is an older life.
     for start in [4, 3] {

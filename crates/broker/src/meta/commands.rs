@@ -367,7 +367,8 @@ impl<L: Log> Meta<L> {
             WhenNoted::Always => true,
         };
         let fate = match (answer, *early) {
-            _ if stored == Stored::Lost => return false,
+            // Whatever it did, it may rest on what is lost: an end on a queue that was to be its connection's.
+            _ if stored == Stored::Lost || self.saved.failure().is_some() => return false,
             // What is noted is done, whatever became of the rest.
             (answer, Some(at)) => Fate::Done(Some(at), answer.unwrap_or(Noted::Done)),
             (Err(refusal), None) => Fate::Refused(refusal),

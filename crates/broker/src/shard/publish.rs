@@ -78,7 +78,8 @@ impl<L: Log> Shard<L> {
                 self.enqueue_copy(message, from, topology, now);
             } else {
                 let put = self.enqueue(message, Some(from), false, topology, now);
-                if put.taken != PutResult::Yes {
+                // Nobody asks again what became of one that is not confirmed.
+                if put.taken != PutResult::Yes && message.confirm != 0 {
                     self.streams.refused(count - 1);
                 }
                 if is_traced && message.confirm != 0 && put.taken == PutResult::Yes {

@@ -236,6 +236,7 @@ fn a_failed_log_says_nothing_to_numbers() {
     };
     let mut come = vec![delete(&world), declare(&world, 2)];
     come.extend((3..=300).map(|number| numbered(&world, number, 1, Some(bind(number)))));
+    come.push(numbered(&world, 301, 1, Some(end(9))));
     let mut told = answers(&mut world, come);
     while world.meta.has_work() {
         told.extend(answers(&mut world, [ToMeta::Continue]));

@@ -322,6 +322,11 @@ impl RemoteNode {
         self.held.len()
     }
 
+    /// The connection has ended, and of its sessions nobody has heard: who asked one of them is told that it is gone.
+    pub fn gone_unheard(self, out: &mut Outbox) {
+        self.asked.into_values().for_each(|reply| out.reply(reply, Reply::Gone));
+    }
+
     /// The connection has ended, and with it the sessions: for shards and the owner of the names it is as if each client had gone.
     ///
     /// Whoever drives the shards calls [`Shard::node_is_gone`](leveret_broker::Shard::node_is_gone) of each one before that is

@@ -65,6 +65,8 @@ pub struct Arrival {
     pub ends: Ends,
 }
 
+const FULL: &str = "too many wait";
+
 /// Arrivals of a listener that nobody has taken yet: a broker that begins takes none.
 const WAITING_MAX: usize = 1024;
 
@@ -103,11 +105,11 @@ impl Bringers {
     pub fn bring(&self, listener: RelayedListener, arrival: Arrival) {
         let Err(refused) = self.0[listener as usize].try_send(arrival) else { return };
         let (why, arrival) = match refused {
-            mpsc::error::TrySendError::Full(it) => ("too many wait", it),
+            mpsc::error::TrySendError::Full(it) => (FULL, it),
             mpsc::error::TrySendError::Closed(it) => ("this node does not serve that", it),
         };
         let peer = arrival.ends.source;
-        if listener == RelayedListener::Sessions {
+        if listener == RelayedListener::Sessions && why != FULL {
             // It calls again at once, and says itself what it waits for.
             tracing::debug!(%peer, "a node with sessions is sent away: {why}");
             return;

@@ -7,7 +7,7 @@
 //!                          <-   Part
 //! ```
 //!
-//! Both are JSON: a node of another version leaves out what it does not know. The whole of an answer waits at the node of sessions, and
+//! Both are JSON, and what is not understood ends no session. The whole of an answer waits at the node of sessions, and
 //! goes one part at a time, each when the one before is taken in. One look at a node is after the other.
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
 use leveret_broker::message::{ConnectionId, Outbox, Step, ToSession};
-use leveret_session::{ConnectionFacts, Passed};
+use leveret_session::{ChannelFacts, ConnectionFacts, Passed};
 use leveret_topology::{Event, VhostId};
 use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
@@ -30,6 +30,12 @@ use crate::runner::with_runner;
 
 /// Connections of a part of an answer; meanwhile others of the thread wait.
 const PART: usize = 128;
+
+/// Channels, and what they counted by exchange and by queue, after which a part ends.
+const PART_ENTRIES: usize = 1024;
+
+/// The most of them of one connection: channels are shown all, and the sums of what they counted.
+const ENTRIES_MAX: usize = 4096;
 
 /// What a node of sessions is asked.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -248,21 +254,28 @@ impl Looks {
         let (mut parts, mut now) = (VecDeque::new(), HashMap::default());
         node.ended.begin();
         for some in node.connections().chunks(PART) {
-            let mut part = Part::default();
+            let (mut part, mut entries) = (Part::default(), 0);
             for connection in some {
                 let id = connection.id();
                 if known.get(&id) == Some(&connection.turns()) {
                     now.insert(id, connection.turns());
                     part.rests.push(id);
-                } else if let Some(sampled) = connection.sample() {
+                } else if let Some(mut sampled) = connection.sample() {
                     now.insert(id, sampled.turns);
+                    entries += shorten(&mut sampled.session.channels);
                     part.connections.push(Elsewhere::of(connection, None, Some(sampled)));
+                }
+                if entries >= PART_ENTRIES {
+                    parts.push_back(std::mem::take(&mut part));
+                    entries = 0;
+                    yield_now().await;
                 }
             }
             parts.push_back(part);
             yield_now().await;
         }
         let (ended, late) = node.ended.finish();
+        node.ended.forget_gone(&node.topology());
         for part in parts.iter_mut().filter(|_| !late.is_empty()) {
             part.connections.retain(|it| !late.contains(&it.id));
             part.rests.retain(|it| !late.contains(it));
@@ -301,9 +314,33 @@ impl Elsewhere {
 async fn list(node: &Node) -> VecDeque<Part> {
     let mut parts = VecDeque::new();
     for some in node.connections().chunks(PART) {
-        let told = |it: &Arc<Connection>| Elsewhere::of(it, Some(it.facts()), it.sample());
-        parts.push_back(Part { connections: some.iter().map(told).collect(), ..Part::default() });
+        let (mut part, mut entries) = (Part::default(), 0);
+        for connection in some {
+            let (mut facts, mut sampled) = (connection.facts(), connection.sample());
+            entries += shorten(&mut facts.channels);
+            // They are among the facts.
+            sampled.iter_mut().for_each(|it| it.session.channels.clear());
+            part.connections.push(Elsewhere::of(connection, Some(facts), sampled));
+            if entries >= PART_ENTRIES {
+                parts.push_back(std::mem::take(&mut part));
+                entries = 0;
+                yield_now().await;
+            }
+        }
+        parts.push_back(part);
         yield_now().await;
     }
     parts
+}
+
+/// Leaves out what a connection counted by exchange and by queue beyond [`ENTRIES_MAX`]. Returns how many entries there are.
+fn shorten(channels: &mut [ChannelFacts]) -> usize {
+    let mut entries = channels.len();
+    for channel in channels {
+        let room = ENTRIES_MAX.saturating_sub(entries);
+        channel.exchanges.truncate(room);
+        channel.taken.truncate(room.saturating_sub(channel.exchanges.len()));
+        entries += channel.exchanges.len() + channel.taken.len();
+    }
+    entries
 }
