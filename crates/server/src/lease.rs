@@ -8,6 +8,8 @@
 //! A node that was elected may have to wait before it gives anything out, as the lease of the one before may hold. Meanwhile it does
 //! everything else: what would have it give out messages is *held*. Nobody consumes before, so that is all.
 //!
+//! Sessions that were here before the node led have a [`Leading`] of their own, which always holds until then.
+//!
 //! ```text
 //!   the cluster's thread: set(from, until)      a turn: until, else parked      a letter to a shard: from, else held
 //! ```
@@ -24,6 +26,9 @@ use tokio::sync::Notify;
 use crate::clock::boot_ms;
 use crate::locks::{Rank, Ranked};
 use crate::runner::Due;
+
+/// Of sessions while this process leads nothing: they hold what they have until their leader says otherwise, and need none.
+pub(crate) const ALWAYS: Lease = Lease { from_ms: 0, until_ms: u64::MAX };
 
 /// The lease of a node that leads, and what waits for it.
 #[derive(Debug)]
@@ -62,9 +67,6 @@ struct WaitingTurns {
     /// Whose letters are held.
     holders: BTreeSet<ConnectionId>,
 }
-
-/// Of sessions while this process leads nothing: they hold what they have until their leader says otherwise, and need none.
-pub(crate) const ALWAYS: Lease = Lease { from_ms: 0, until_ms: u64::MAX };
 
 impl Leading {
     /// There is no lease.

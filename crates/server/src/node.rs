@@ -285,12 +285,14 @@ impl Node {
         self.leading.as_ref().is_none_or(|it| it.holds())
     }
 
-    /// Connections of nodes of sessions whose shards are here, by id. Those of a node that does not answer in time are left out.
-    pub async fn connections_elsewhere(&self) -> Vec<AnyConnection> {
-        match &self.gateway {
+    /// The connections of this node, and behind them those of nodes of sessions whose shards are here, both by id. Those of a node that
+    /// does not answer in time are left out.
+    pub async fn all_connections(&self) -> impl Iterator<Item = AnyConnection> + use<> {
+        let elsewhere = match &self.gateway {
             Some(gateway) => gateway.connections().await,
             None => Vec::new(),
-        }
+        };
+        self.connections().into_iter().map(AnyConnection::Here).chain(elsewhere)
     }
 
     /// What statistics are made of that nodes of sessions count.

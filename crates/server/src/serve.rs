@@ -462,7 +462,7 @@ async fn fill_before_the_stop(
 const PUT_AWAY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long what is under way has at the stop of a node that leads its cluster: the next one goes on with it, and nobody is served
-/// before.
+/// before. The disks have as long as those of a node alone.
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// When to give up on disks that take nothing.
@@ -474,7 +474,11 @@ struct Patience {
 
 impl Patience {
     fn from(now: std::time::Instant) -> Self {
-        Self { until: now + PUT_AWAY_PATIENCE, moved: 0 }
+        Self::of(PUT_AWAY_PATIENCE, now)
+    }
+
+    fn of(patience: Duration, now: std::time::Instant) -> Self {
+        Self { until: now + patience, moved: 0 }
     }
 
     /// Whether nothing was moved for so long.
@@ -524,10 +528,8 @@ impl Stopping for StoppingNode<'_> {
 fn write_all(node: &Arc<Node>, waker: &Waker, led: Option<&Led>, step: &Beat) -> bool {
     let mut node = StoppingNode(node);
     let (mut stop, mut seen) = (PutAway::default(), 0);
-    let mut patience = Patience::from(std::time::Instant::now());
-    if led.is_some() {
-        patience.until = std::time::Instant::now() + HAND_OVER_PATIENCE;
-    }
+    let departing = if led.is_some() { HAND_OVER_PATIENCE } else { PUT_AWAY_PATIENCE };
+    let mut patience = Patience::of(departing, std::time::Instant::now());
     loop {
         let before = stop;
         match stop.round(&mut node) {

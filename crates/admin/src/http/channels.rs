@@ -72,7 +72,7 @@ pub(super) async fn listed(call: Call, seen: Vec<Seen>) -> Result<Answer, Fault>
 pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
     let name = call.param("channel").to_owned();
     // Names of channels begin with their connection's.
-    let all = connections::all(&call).await;
+    let all = call.node().all_connections().await;
     let of_name = all.filter(|connection| name.starts_with(&connection.name()));
     let mut of_name = of_name.filter_map(|connection| {
         let facts = connection.facts()?;

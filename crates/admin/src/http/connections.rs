@@ -21,12 +21,6 @@ pub(super) type Seen = (AnyConnection, ConnectionFacts);
 /// Bytes of what was seen for which room is taken at once.
 const STEP: usize = 1 << 20;
 
-/// The connections of all nodes.
-pub(super) async fn all(call: &Call) -> impl Iterator<Item = AnyConnection> + use<> {
-    let here = call.node().connections().into_iter().map(AnyConnection::Here);
-    here.chain(call.node().connections_elsewhere().await)
-}
-
 /// The connections whose user or vhost lets this user see them, and that are wanted, oldest first. They take room until the
 /// answer is sent.
 pub(super) async fn seen(
@@ -36,7 +30,7 @@ pub(super) async fn seen(
     let mut seen = Vec::new();
     let mut bytes = 0;
     let mut slice = Slice::begin();
-    for connection in all(call).await {
+    for connection in call.node().all_connections().await {
         let Some(facts) = connection.facts() else { continue };
         let may_see = call.login.is_monitor() || facts.user == call.login.name;
         if may_see && is_wanted(&facts) {
@@ -68,7 +62,7 @@ pub(super) async fn counts(
 ) -> (usize, usize) {
     let (mut connections, mut channels) = (0, 0);
     let mut slice = Slice::begin();
-    for connection in all(call).await {
+    for connection in call.node().all_connections().await {
         let Some(facts) = connection.facts() else { continue };
         if is_wanted(&facts) {
             connections += 1;
@@ -160,7 +154,7 @@ fn reason(call: &Call) -> String {
 
 async fn find(call: &Call, closes: bool) -> Result<Seen, Fault> {
     let name = call.param("connection");
-    let found = all(call).await.find(|connection| connection.name() == name);
+    let found = call.node().all_connections().await.find(|connection| connection.name() == name);
     let connection = found.ok_or_else(Fault::not_found)?;
     let facts = connection.facts().ok_or_else(Fault::not_found)?;
     call.login.must_be(&facts.user, closes)?;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use leveret_server::cluster::sessions::seen::AnyConnection;
 use leveret_server::node::Node;
 use leveret_session::ConnectionFacts;
 
@@ -15,8 +14,7 @@ pub(crate) async fn close_all(
     is_meant: impl Fn(&ConnectionFacts) -> bool + Send + Sync,
 ) {
     let mut slice = Slice::begin();
-    let here = node.connections().into_iter().map(AnyConnection::Here);
-    for connection in here.chain(node.connections_elsewhere().await) {
+    for connection in node.all_connections().await {
         if connection.facts().is_some_and(|facts| is_meant(&facts)) {
             connection.close(node, reason.to_owned());
         }

@@ -253,7 +253,7 @@ impl Gateway {
             if state.stage == Stage::Fills {
                 state.stage = Stage::Begins;
             }
-            self.nodes.read().values().cloned().collect()
+            self.here()
         };
         let (mut attaching, mut streams, mut commands) = (Vec::new(), Vec::new(), Vec::new());
         for end in &here {
@@ -277,8 +277,7 @@ impl Gateway {
                 state.stage = Stage::Leads;
             }
             // One that came meanwhile, and took the names, was told nothing.
-            let all: Vec<_> = self.nodes.read().values().cloned().collect();
-            (std::mem::take(&mut state.gone), all)
+            (std::mem::take(&mut state.gone), self.here())
         };
         for id in gone {
             node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(id));
@@ -629,11 +628,11 @@ impl RemoteEnd {
     /// Asks for a part of what the node shows. None: it is gone, or says nothing in time.
     async fn ask(&self, number: u64, question: Question) -> Option<Part> {
         let (answers, answer) = oneshot::channel();
+        let question = serde_json::to_vec(&question).unwrap_or_default();
         {
             let mut sessions = self.sessions.lock();
             let Sessions { remote, has_begun, asked, .. } = &mut *sessions;
             let remote = remote.as_mut().filter(|_| *has_begun)?;
-            let question = serde_json::to_vec(&question).unwrap_or_default();
             remote.tell(FromLeader::Look(number, question.into()));
             *asked = Some((number, answers));
         }
@@ -673,12 +672,9 @@ impl RemoteEnd {
         let mut all = Vec::new();
         // What is there of a node that went meanwhile is gone soon.
         let _ = self
-            .look(&mut looking, Question::List, |part| {
-                let node: Arc<str> = part.node.into();
-                all.extend(part.connections.into_iter().map(|mut it| {
-                    it.node = Arc::clone(&node);
-                    AnyConnection::Elsewhere(Arc::new(it))
-                }));
+            .look(&mut looking, Question::List, |mut part| {
+                let connections = part.take_connections().map(Arc::new);
+                all.extend(connections.map(AnyConnection::Elsewhere));
             })
             .await;
         all
@@ -863,7 +859,7 @@ impl End for Caller<'_> {
             self.begins_with(first)?;
         }
         let mut out = Outbox::default();
-        let mut taken = Vec::new();
+        let (mut taken, mut told) = (Vec::new(), Vec::new());
         {
             let mut sessions = self.end.sessions.lock();
             // One that was refused, or that is over, is not heard.
@@ -873,16 +869,7 @@ impl End for Caller<'_> {
                 match remote.hear(letter, &mut out) {
                     Ok(NodeHeard::Done) => {}
                     Ok(NodeHeard::NamesTaken(number)) => taken.push(number),
-                    Ok(NodeHeard::Told(told)) => match serde_json::from_slice(&told) {
-                        Ok(Happened { events, steps }) => {
-                            out.events.extend(events);
-                            out.steps.extend(steps);
-                        }
-                        // Of another version, perhaps: nobody waits for it.
-                        Err(error) => {
-                            tracing::debug!(%error, "what a node tells is not understood");
-                        }
-                    },
+                    Ok(NodeHeard::Told(it)) => told.push(it),
                     Ok(NodeHeard::Seen(number, seen)) => {
                         if let Some((_, answer)) = asked.take_if(|(asked, _)| *asked == number) {
                             // Who asked may have gone.
@@ -895,6 +882,16 @@ impl End for Caller<'_> {
                         break;
                     }
                 }
+            }
+        }
+        for told in told {
+            match serde_json::from_slice(&told) {
+                Ok(Happened { events, steps }) => {
+                    out.events.extend(events);
+                    out.steps.extend(steps);
+                }
+                // Of another version, perhaps: nobody waits for it.
+                Err(error) => tracing::debug!(%error, "what a node tells is not understood"),
             }
         }
         if let Some(gateway) = &self.node.gateway {

@@ -116,7 +116,8 @@ impl OwnSessions {
             ..
         } = beginning;
         let homes = Homes::among(u32::try_from(shards)?);
-        let away = Arc::new(Away::new((node_name(&config), called.own_id, start), homes, is_heard));
+        let name = node_name(&config);
+        let away = Arc::new(Away::new((name.clone(), called.own_id, start), homes, is_heard));
         let settings = Settings {
             // No record of a log that has copies elsewhere is in another log, and no gate is here.
             embed_bytes_below: u64::MAX,
@@ -128,8 +129,8 @@ impl OwnSessions {
         let node = Arc::new(node);
         {
             let mut names = node.topology_mut();
-            names.limit_channels(&node_name(&config), config.connections.channel_max_per_node.0);
-            names.pass_events_on(&node_name(&config));
+            names.limit_channels(&name, config.connections.channel_max_per_node.0);
+            names.pass_events_on(&name);
         }
         totals.count_sessions_of(Arc::clone(&node));
         let change = node.set_memory_limit(memory_limit);

@@ -86,10 +86,10 @@ pub struct Elsewhere {
     is_encrypted: bool,
     /// Of lists.
     facts: Option<ConnectionFacts>,
-    pub(super) sampled: Option<Box<Sampled>>,
+    sampled: Option<Box<Sampled>>,
     /// The node's name.
     #[serde(skip)]
-    pub(super) node: Arc<str>,
+    node: Arc<str>,
 }
 
 /// A connection, wherever its client is connected.
@@ -99,6 +99,15 @@ pub enum AnyConnection {
     Here(Arc<Connection>),
     /// Of a node of sessions.
     Elsewhere(Arc<Elsewhere>),
+}
+
+impl Part {
+    /// The connections in it, which are of its node.
+    pub(super) fn take_connections(&mut self) -> impl Iterator<Item = Elsewhere> + use<> {
+        let node: Arc<str> = std::mem::take(&mut self.node).into();
+        let connections = std::mem::take(&mut self.connections).into_iter();
+        connections.map(move |it| Elsewhere { node: Arc::clone(&node), ..it })
+    }
 }
 
 impl AnyConnection {
@@ -197,11 +206,9 @@ pub struct SampledElsewhere {
 }
 
 impl SampledElsewhere {
-    pub(super) fn add(&mut self, part: Part) {
-        let node: Arc<str> = part.node.into();
-        self.news.extend(part.connections.into_iter().filter_map(|mut it| {
+    pub(super) fn add(&mut self, mut part: Part) {
+        self.news.extend(part.take_connections().filter_map(|mut it| {
             let sampled = it.sampled.take()?;
-            it.node = Arc::clone(&node);
             Some((AnyConnection::Elsewhere(Arc::new(it)), sampled))
         }));
         self.rests.extend(part.rests);
@@ -251,29 +258,22 @@ impl Looks {
     async fn sample(&mut self, node: &Node, number: u64, since: Option<u64>) -> VecDeque<Part> {
         let (last, turns) = std::mem::take(&mut self.sampled);
         let known = if since == Some(last) { turns } else { HashMap::default() };
-        let (mut parts, mut now) = (VecDeque::new(), HashMap::default());
+        let mut now = HashMap::default();
         node.ended.begin();
-        for some in node.connections().chunks(PART) {
-            let (mut part, mut entries) = (Part::default(), 0);
-            for connection in some {
-                let id = connection.id();
-                if known.get(&id) == Some(&connection.turns()) {
-                    now.insert(id, connection.turns());
-                    part.rests.push(id);
-                } else if let Some(mut sampled) = connection.sample() {
-                    now.insert(id, sampled.turns);
-                    entries += shorten(&mut sampled.session.channels);
-                    part.connections.push(Elsewhere::of(connection, None, Some(sampled)));
-                }
-                if entries >= PART_ENTRIES {
-                    parts.push_back(std::mem::take(&mut part));
-                    entries = 0;
-                    yield_now().await;
-                }
+        let mut parts = parts_of(node, |connection, part| {
+            let id = connection.id();
+            if known.get(&id) == Some(&connection.turns()) {
+                now.insert(id, connection.turns());
+                part.rests.push(id);
+                return 0;
             }
-            parts.push_back(part);
-            yield_now().await;
-        }
+            let Some(mut sampled) = connection.sample() else { return 0 };
+            now.insert(id, sampled.turns);
+            let entries = shorten(&mut sampled.session.channels);
+            part.connections.push(Elsewhere::of(connection, None, Some(sampled)));
+            entries
+        })
+        .await;
         let (ended, late) = node.ended.finish();
         node.ended.forget_gone(&node.topology());
         for part in parts.iter_mut().filter(|_| !late.is_empty()) {
@@ -312,15 +312,27 @@ impl Elsewhere {
 }
 
 async fn list(node: &Node) -> VecDeque<Part> {
+    parts_of(node, |connection, part| {
+        let (mut facts, mut sampled) = (connection.facts(), connection.sample());
+        let entries = shorten(&mut facts.channels);
+        // They are among the facts.
+        sampled.iter_mut().for_each(|it| it.session.channels.clear());
+        part.connections.push(Elsewhere::of(connection, Some(facts), sampled));
+        entries
+    })
+    .await
+}
+
+/// The connections of a node in parts; `put` puts one in a part, and returns how many [entries](PART_ENTRIES) that are.
+async fn parts_of(
+    node: &Node,
+    mut put: impl FnMut(&Connection, &mut Part) -> usize,
+) -> VecDeque<Part> {
     let mut parts = VecDeque::new();
     for some in node.connections().chunks(PART) {
         let (mut part, mut entries) = (Part::default(), 0);
         for connection in some {
-            let (mut facts, mut sampled) = (connection.facts(), connection.sample());
-            entries += shorten(&mut facts.channels);
-            // They are among the facts.
-            sampled.iter_mut().for_each(|it| it.session.channels.clear());
-            part.connections.push(Elsewhere::of(connection, Some(facts), sampled));
+            entries += put(connection, &mut part);
             if entries >= PART_ENTRIES {
                 parts.push_back(std::mem::take(&mut part));
                 entries = 0;
