@@ -10,7 +10,7 @@ use leveret_client::amqp::table::Table;
 use leveret_client::{Connection, Consume, ExchangeDeclare, Options, QueueDeclare, Uri};
 use rustix::process::{Pid, Signal};
 
-use crate::broker::{Lines, PATIENCE, by_shell, leveret, wait_until};
+use crate::broker::{Lines, PATIENCE, by_shell, close_reason, leveret, wait_until};
 use crate::shim::Shim;
 use crate::tls::Certificates;
 
@@ -306,8 +306,9 @@ fn sessions_of_other_nodes_are_shown_and_closed() {
         leveret(&["ctl", "-q", "close_connection", row["pid"].as_str().unwrap(), "enough"]);
     let closed = ctl.env("LEVERET_DATA_DIR", members[leads].dir.path()).status().unwrap();
     assert!(closed.success());
-    let error = client.open_channel().unwrap_err().to_string();
-    assert!(error.contains("320") && error.contains("enough"), "{error}");
+    // The node of its client hears of it when the command has been answered.
+    let reason = close_reason(&mut client);
+    assert!(reason.code == 320 && reason.text.contains("enough"), "{reason:?}");
     wait_until(PATIENCE, "the end of the connection is told", || {
         let got = at_leader.get(events, "ev", true).unwrap();
         got.is_some_and(|it| it.routing_key == "connection.closed")
