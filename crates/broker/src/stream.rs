@@ -55,8 +55,13 @@ pub struct Numbered {
     pub stream: StreamId,
     /// Its place there, from 1.
     pub number: u64,
-    /// The sender has let go of the letters below: it asks for nothing of them any more.
-    pub kept_from: u64,
+    /// The term of the shard, as its sender knows it: what was sent to an earlier one is not taken. It comes again, if it is to.
+    pub term: u64,
+    /// The sender has heard of each message of the letters below whether it was stored, or refused. Those of which it asks again
+    /// wait for a consumer.
+    pub heard_below: u64,
+    /// Of no transaction, and of no part of one, in a letter below the sender waits for an answer.
+    pub undecided_from: u64,
     /// `Publish`, `Settle`, `GiveBack`, `Commit` or `Prepare`.
     pub letter: ToShard,
 }
@@ -79,14 +84,10 @@ pub enum StreamEvent {
     Agreed(u64),
     /// A letter came before this one, which is missing: all from here on are to come again, in order.
     Lacks(u64),
-    /// There is too much to say of the letters from `kept_from` on, which their sender keeps: none from `next` on is taken. They are
-    /// to come again, in order, when it has let go of one, or when the shard says that it lacks `next`.
-    Full {
-        /// The first letter that was not taken.
-        next: u64,
-        /// See [`Numbered::kept_from`]: what came with it.
-        kept_from: u64,
-    },
+    /// There is too much to say of the letters before this one, so none from here on is taken. It is behind all verdicts of letters that
+    /// were done before this term. One letter is to come whenever the sender has heard more, since that says so; all
+    /// others when the shard says which one it lacks.
+    Full(u64),
 }
 
 /// How far a shard has taken a stream.
@@ -111,6 +112,12 @@ pub(crate) enum NoteItem {
     Refused { number: u64, first: u32, last: u32 },
     /// All messages of the letters `first..=last` were.
     AllRefused { first: u64, last: u64 },
+    /// The parts of transactions that the letters `first..=last` brought were undone.
+    Undone { first: u64, last: u64 },
+    /// Messages `first..=last` of a letter were taken in, and that does not confirm them: a consumer's ack would.
+    Waits { number: u64, first: u32, last: u32 },
+    /// That holds for all messages of the letters `first..=last`.
+    AllWait { first: u64, last: u64 },
 }
 
 /// What a record of a note is to those before it.
@@ -131,9 +138,12 @@ pub(crate) enum PieceRole {
 ///  0     1      2   3      4      8       12     20
 ///  | kind| class| 0 | role | node | start | low  | items of 16 bytes
 ///                                                    done:        first, last
-///                                                    part:        1 << 62 | number, count
-///                                                    refused:     2 << 62 | number, first, last
-///                                                    all refused: 3 << 62 | first, last
+///                                                    part:        2 << 61 | number, count
+///                                                    undone:      3 << 61 | first, last
+///                                                    refused:     4 << 61 | number, first, last
+///                                                    waits:       5 << 61 | number, first, last
+///                                                    all refused: 6 << 61 | first, last
+///                                                    all wait:    7 << 61 | first, last
 /// ```
 ///
 /// `role` is 0 where a whole note begins, 1 in a record that goes on with the one before, 2 where a note begins that adds.
@@ -153,7 +163,7 @@ const ITEM: usize = 16;
 /// As many as the head of a record has room for.
 pub(crate) const NOTE_ITEMS: usize = (leveret_log::HEAD_MAX - NOTE_HEAD) / ITEM;
 
-const KIND_SHIFT: u32 = 62;
+const KIND_SHIFT: u32 = 61;
 const NUMBER_MAX: u64 = (1 << KIND_SHIFT) - 1;
 
 impl NotePiece {
@@ -172,13 +182,15 @@ impl NotePiece {
         out.extend(self.stream.start.to_le_bytes());
         out.extend(self.low.to_le_bytes());
         for item in &self.items {
+            let run = |first: u32, last: u32| u64::from(first) | u64::from(last) << 32;
             let (kind, number, rest) = match *item {
                 NoteItem::Done { first, last } => (0, first, last),
-                NoteItem::Part { number, count } => (1, number, u64::from(count)),
-                NoteItem::Refused { number, first, last } => {
-                    (2, number, u64::from(first) | u64::from(last) << 32)
-                }
-                NoteItem::AllRefused { first, last } => (3, first, last),
+                NoteItem::Part { number, count } => (2, number, u64::from(count)),
+                NoteItem::Refused { number, first, last } => (4, number, run(first, last)),
+                NoteItem::Waits { number, first, last } => (5, number, run(first, last)),
+                NoteItem::Undone { first, last } => (3, first, last),
+                NoteItem::AllRefused { first, last } => (6, first, last),
+                NoteItem::AllWait { first, last } => (7, first, last),
             };
             out.extend((number | kind << KIND_SHIFT).to_le_bytes());
             out.extend(rest.to_le_bytes());
@@ -214,18 +226,22 @@ impl NotePiece {
 }
 
 fn decode_item(item: &[u8; ITEM]) -> Option<NoteItem> {
-    let (first, rest) = item.split_first_chunk::<8>()?;
-    let (first, rest) = (u64::from_le_bytes(*first), u64::from_le_bytes(rest.try_into().ok()?));
-    let number = first & NUMBER_MAX;
-    match first >> KIND_SHIFT {
-        0 => (number <= rest).then_some(NoteItem::Done { first: number, last: rest }),
-        1 => Some(NoteItem::Part { number, count: u32::try_from(rest).ok()? }),
-        2 => {
-            let (first, last) = (rest as u32, (rest >> 32) as u32);
-            (first <= last).then_some(NoteItem::Refused { number, first, last })
-        }
-        _ => (number <= rest).then_some(NoteItem::AllRefused { first: number, last: rest }),
-    }
+    let (head, rest) = item.split_first_chunk::<8>()?;
+    let (head, rest) = (u64::from_le_bytes(*head), u64::from_le_bytes(rest.try_into().ok()?));
+    let number = head & NUMBER_MAX;
+    // Of letters, or of messages of one.
+    let letters = || (number <= rest).then_some((number, rest));
+    let run = || Some((rest as u32, (rest >> 32) as u32)).filter(|(first, last)| first <= last);
+    Some(match head >> KIND_SHIFT {
+        0 => letters().map(|(first, last)| NoteItem::Done { first, last })?,
+        2 => NoteItem::Part { number, count: u32::try_from(rest).ok()? },
+        3 => letters().map(|(first, last)| NoteItem::Undone { first, last })?,
+        4 => run().map(|(first, last)| NoteItem::Refused { number, first, last })?,
+        5 => run().map(|(first, last)| NoteItem::Waits { number, first, last })?,
+        6 => letters().map(|(first, last)| NoteItem::AllRefused { first, last })?,
+        7 => letters().map(|(first, last)| NoteItem::AllWait { first, last })?,
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
@@ -241,6 +257,9 @@ mod tests {
                     NoteItem::Part { number: 7, count: u32::MAX },
                     NoteItem::Refused { number: 8, first: 3, last: u32::MAX },
                     NoteItem::AllRefused { first: 9, last: u64::MAX },
+                    NoteItem::Waits { number: NUMBER_MAX, first: 0, last: 0 },
+                    NoteItem::AllWait { first: 10, last: 10 },
+                    NoteItem::Undone { first: 11, last: 12 },
                 ];
                 let stream = StreamId { node: NodeId::ALONE, start: 9, class };
                 for items in items.chunks(NOTE_ITEMS) {

@@ -77,7 +77,14 @@ impl World {
         let last = &mut self.last[usize::from(class == StreamClass::Acks)];
         *last += 1;
         let stream = StreamId { node: NODE, start: 0, class };
-        ToShard::Numbered(Box::new(Numbered { stream, number: *last, kept_from: 1, letter }))
+        ToShard::Numbered(Box::new(Numbered {
+            stream,
+            number: *last,
+            term: u64::MAX,
+            heard_below: 1,
+            undecided_from: 1,
+            letter,
+        }))
     }
 
     fn publish(&mut self, count: usize) -> Vec<Delivery> {
@@ -333,7 +340,14 @@ fn what_a_node_that_is_gone_had_sent_is_done() {
     let stream = |start| StreamId { node: NODE, start, class: StreamClass::Acks };
     assert_eq!(world.shard.stream_place(stream(0)).next, 3);
     let letter = ToShard::Settle { from: ONE, settlements: Vec::new() };
-    let next = Numbered { stream: stream(1), number: 1, kept_from: 1, letter };
+    let next = Numbered {
+        stream: stream(1),
+        number: 1,
+        term: u64::MAX,
+        heard_below: 1,
+        undecided_from: 1,
+        letter,
+    };
     world.turn([ToShard::Numbered(Box::new(next))]);
     let next = [0, 1].map(|start| world.shard.stream_place(stream(start)).next);
     assert_eq!(next, [1, 2]);

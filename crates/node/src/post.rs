@@ -107,6 +107,10 @@ pub fn post(outbox: &mut Outbox, to: &mut impl Inboxes) {
     if outbox.sessions.capacity() > KEPT_LETTERS {
         outbox.sessions = Vec::new();
     }
+    // Behind the verdicts that it stands on.
+    if !outbox.news.is_empty() {
+        to.news(&mut outbox.news);
+    }
     // Only now, after the letter that pauses the connection: the shard answers with the letter that ends the pause.
     for (group, letter) in returned.shards.drain(..).chain(crowded) {
         to.to_shard(group, letter);
@@ -145,9 +149,6 @@ fn outside(outbox: &mut Outbox, to: &mut impl Inboxes) {
     }
     if let Some(why) = outbox.failed.take() {
         to.failed(why);
-    }
-    if !outbox.news.is_empty() {
-        to.news(&mut outbox.news);
     }
     if !outbox.answers.is_empty() {
         let mut answers = std::mem::take(&mut outbox.answers);

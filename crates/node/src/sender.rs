@@ -10,7 +10,8 @@
 //! fill the window. After a change of the
 //! link or of the group's shard the cursor goes back, and what is kept is sent again in its order. A verdict is passed on
 //! once for each message: it may come from the shard before a change and from the one after it, and `Confirms` of a session counts
-//! answers. Bodies are kept by reference. See [`stream`](leveret_broker::stream) for the other side.
+//! answers. What became of a letter's messages is *heard* before it is agreed upon, but for what waits for a consumer's ack; the shard
+//! is told so with each letter, and has nothing more to say of it. Bodies are kept by reference. See [`stream`](leveret_broker::stream) for the other side.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,6 +26,9 @@ use leveret_broker::stream::{
 use leveret_broker::transaction::TxId;
 
 const CLASSES: [StreamClass; 2] = StreamClass::BOTH;
+
+/// No settlement is a transaction.
+const NOTHING: BTreeSet<u64> = BTreeSet::new();
 
 /// How much is kept of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +58,8 @@ pub struct StreamSender {
     /// Messages that have no verdict of this group, by connection, channel and number of the confirm: in which letter they are. A
     /// transaction has the number 0.
     untold: BTreeMap<(ConnectionId, ChannelId, u64), u64>,
+    /// The letters of those transactions.
+    undecided: BTreeSet<u64>,
     /// Letters without a number that are to be sent, each behind these numbers: of messages, and of settlements.
     commands: VecDeque<([u64; 2], ToShard)>,
     /// How many there were so far.
@@ -80,14 +86,25 @@ struct Window {
     bytes: u64,
     /// The number that is sent next.
     cursor: u64,
-    /// None from the first of these numbers on is sent while the second one is kept: the other side has no room.
-    stands: Option<(u64, u64)>,
+    /// The other side has no room for this one, nor for those behind it.
+    full_at: Option<u64>,
+    /// What the last letter said of that.
+    said: Heard,
     /// The other side had those below when the link was new.
     has_below: u64,
+    /// Of each message of those up to this one is known whether it was stored, or refused.
+    heard: u64,
     /// All up to this one are agreed upon.
     agreed: u64,
     /// Who pauses, as there is no room here.
     paused: Vec<ConnectionId>,
+}
+
+/// See [`Numbered`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Heard {
+    heard_below: u64,
+    undecided_from: u64,
 }
 
 #[derive(Debug)]
@@ -212,8 +229,10 @@ impl Window {
             not_agreed: 0,
             bytes: 0,
             cursor: 1,
-            stands: None,
+            full_at: None,
+            said: Heard::default(),
             has_below: 0,
+            heard: 0,
             agreed: 0,
             paused: Vec::new(),
         }
@@ -264,24 +283,44 @@ impl Window {
         (from..=low.min(self.end() - 1)).for_each(|number| self.look_at(number));
     }
 
+    /// In this term all up to `low` are agreed upon. Verdicts come before that: of letters that were done in this term, and of
+    /// those before them, which were asked for again before any of this term was sent.
+    fn hears(&mut self, low: u64) {
+        if low >= self.has_below {
+            self.heard = self.heard.max(low);
+        }
+        self.hears_of_earlier();
+    }
+
+    /// That there is no room is said behind verdicts of letters of earlier terms.
+    fn hears_of_earlier(&mut self) {
+        if let Some(next) = self.full_at {
+            self.heard = self.heard.max(self.agreed.min(next - 1));
+        }
+    }
+
+    fn heard(&self, undecided: &BTreeSet<u64>) -> Heard {
+        let undecided_from = undecided.first().copied().unwrap_or_else(|| self.end());
+        Heard { heard_below: self.first.max(self.heard + 1), undecided_from }
+    }
+
     /// The next letter is this one, unless it is one before.
-    fn go_back_to(&mut self, number: u64) {
+    fn go_back_to(&mut self, number: u64, full_at: Option<u64>) {
         self.cursor = self.cursor.min(number).max(self.first);
-        self.stands = None;
+        self.full_at = full_at;
     }
 
-    /// The next letter waits until this side lets go of another one.
-    fn stands(&self) -> bool {
-        self.stands.is_some_and(|(from, kept)| self.cursor >= from && self.first <= kept)
-    }
-
-    fn has_next_up_to(&self, last: u64) -> bool {
-        self.cursor < self.end() && self.cursor <= last && !self.stands()
+    /// Whether there is a letter to be sent that is not above `last`. Where there is no room, that is one whenever more was heard.
+    fn has_next_up_to(&self, last: u64, undecided: &BTreeSet<u64>) -> bool {
+        self.cursor < self.end()
+            && self.cursor <= last
+            && (self.full_at.is_none_or(|full| self.cursor < full)
+                || self.heard(undecided) != self.said)
     }
 
     /// The next letter is the first one, and the other side has those below `next`.
     fn begins(&mut self, next: u64) {
-        (self.cursor, self.has_below, self.stands) = (self.first, next, None);
+        (self.cursor, self.has_below, self.full_at) = (self.first, next, None);
     }
 
     fn is_over(&self, max: KeptMax, shift: u32) -> bool {
@@ -301,6 +340,7 @@ impl StreamSender {
             bodies: Window::new(),
             acks: Window::new(),
             untold: BTreeMap::new(),
+            undecided: BTreeSet::new(),
             commands: VecDeque::new(),
             unnumbered: 0,
             questions: BTreeMap::new(),
@@ -350,6 +390,7 @@ impl StreamSender {
         }
         if let StreamLetter::Commit { reply, .. } = &letter {
             self.untold.insert((from, reply.channel, 0), number);
+            self.undecided.insert(number);
             untold = 1;
         }
         let max = self.max;
@@ -377,16 +418,25 @@ impl StreamSender {
     /// The same, if its number is not above `last`.
     fn next_up_to(&mut self, class: StreamClass, last: u64) -> Option<Numbered> {
         let stream = self.stream(class);
-        let window = self.window(class);
-        while window.has_next_up_to(last) {
-            let (number, kept_from) = (window.cursor, window.first);
+        let Self { bodies, acks, undecided, term, .. } = self;
+        let (window, undecided) = match class {
+            StreamClass::Bodies => (bodies, &*undecided),
+            StreamClass::Acks => (acks, &NOTHING),
+        };
+        while window.has_next_up_to(last, undecided) {
+            let number = window.cursor;
             window.cursor += 1;
             let has_below = window.has_below;
             if let Some(Some(kept)) = window.place(number)
                 && (kept.untold > 0 || number >= has_below)
             {
                 let letter = kept.letter.again();
-                return Some(Numbered { stream, number, kept_from, letter });
+                window.said = window.heard(undecided);
+                let Heard { heard_below, undecided_from } = window.said;
+                let term = *term;
+                let numbered =
+                    Numbered { stream, number, term, heard_below, undecided_from, letter };
+                return Some(numbered);
             }
         }
         None
@@ -394,20 +444,15 @@ impl StreamSender {
 
     /// Whether [`next`](Self::next) has something.
     pub fn has_next(&self, class: StreamClass) -> bool {
-        let window = match class {
-            StreamClass::Bodies => &self.bodies,
-            StreamClass::Acks => &self.acks,
-        };
-        window.has_next_up_to(u64::MAX)
+        match class {
+            StreamClass::Bodies => self.bodies.has_next_up_to(u64::MAX, &self.undecided),
+            StreamClass::Acks => self.acks.has_next_up_to(u64::MAX, &NOTHING),
+        }
     }
 
-    /// All up to these numbers have been sent, as far as they have to be: of messages, and of settlements. What the shard has no room for counts
-    /// as sent. It may wait for what is behind a letter without a number.
+    /// All up to these numbers have been sent, as far as they have to be: of messages, and of settlements.
     pub fn sent(&self) -> [u64; 2] {
-        [&self.bodies, &self.acks].map(|window| match window.stands() {
-            true => window.end() - 1,
-            false => window.cursor - 1,
-        })
+        [&self.bodies, &self.acks].map(|window| window.cursor - 1)
     }
 
     /// The number of the last letter.
@@ -454,19 +499,24 @@ impl StreamSender {
         }
         match what {
             StreamEvent::Agreed(low) => {
-                self.window(stream.class).agreed(low);
+                let is_of_this_term = term == self.term;
+                let window = self.window(stream.class);
+                window.agreed(low);
+                if is_of_this_term {
+                    window.hears(low);
+                }
                 self.resume(out);
             }
             // Of a later term, it comes before the news that the shard is another one.
             StreamEvent::Lacks(next) if term == self.term => {
-                self.window(stream.class).go_back_to(next);
+                self.window(stream.class).go_back_to(next, None);
             }
-            StreamEvent::Full { next, kept_from } if term == self.term => {
+            StreamEvent::Full(next) if term == self.term => {
                 let window = self.window(stream.class);
-                window.go_back_to(next);
-                window.stands = Some((next, kept_from));
+                window.go_back_to(next, Some(next));
+                window.hears_of_earlier();
             }
-            StreamEvent::Lacks(_) | StreamEvent::Full { .. } => {}
+            StreamEvent::Lacks(_) | StreamEvent::Full(_) => {}
         }
     }
 
@@ -496,7 +546,10 @@ impl StreamSender {
     /// An answer of the shard. A transaction may be answered twice: by the shard before a change, and by the one after it.
     fn answer(&mut self, to: ConnectionId, channel: ChannelId, reply: Reply, out: &mut Outbox) {
         match self.untold.remove(&(to, channel, 0)) {
-            Some(number) => self.is_told(number),
+            Some(number) => {
+                self.undecided.remove(&number);
+                self.is_told(number);
+            }
             None if matches!(reply, Reply::Committed) => return,
             None => _ = self.questions.remove(&to),
         }
@@ -607,9 +660,13 @@ impl StreamSender {
         self.bodies.paused.retain(|other| *other != connection);
         self.acks.paused.retain(|other| *other != connection);
         let all = (connection, 0, 0)..=(connection, ChannelId::MAX, u64::MAX);
-        let untold: Vec<u64> =
-            self.untold.extract_if(all, |_, _| true).map(|(_, number)| number).collect();
-        untold.into_iter().for_each(|number| self.is_told(number));
+        let untold: Vec<((_, _, u64), u64)> = self.untold.extract_if(all, |_, _| true).collect();
+        for ((.., confirm), number) in untold {
+            if confirm == 0 {
+                self.undecided.remove(&number);
+            }
+            self.is_told(number);
+        }
         self.resume(out);
     }
 

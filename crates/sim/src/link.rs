@@ -7,16 +7,16 @@
 //!            --> commands: each behind the numbers that were given before it
 //! ```
 //!
-//! What sessions allow shards, and what shards say of that, goes over the link, too, and is lost as other letters are.
+//! What sessions allow shards, and what shards say of that, goes over the link, too, and is lost as other letters are. Verdicts and
+//! what is agreed upon come late, in order, and are lost with the term of the shard that said so: the next one is asked.
 //!
-//! Within a class letters keep their order, as on a connection; what is lost there is noticed by what follows, or when the link
-//! is cut, which it always is in the end. Commands are not lost but with the term of the shard: what asks is asked again then.
+//! Within a class letters keep their order, as on a connection; behind one that is lost all are, until the link is cut. Commands are not lost but with the term of the shard: what asks is asked again then.
 
 use std::collections::VecDeque;
 
 use leveret_broker::Shard;
 use leveret_broker::message::{ConnectionId, NodeId, Outbox, ToSession, ToShard};
-use leveret_broker::stream::{Numbered, StreamClass, StreamPlace};
+use leveret_broker::stream::{Numbered, StreamClass, StreamNews, StreamPlace};
 use leveret_log::Log;
 use leveret_node::{KeptMax, StreamSender};
 
@@ -37,12 +37,21 @@ pub(crate) struct Link {
     /// On the way: what sessions allow, and the states of accounts.
     allowing: VecDeque<ToShard>,
     states: VecDeque<(ConnectionId, ToSession)>,
+    /// On the way, in order: what the shard says of letters.
+    words: VecDeque<Word>,
     /// All up to these numbers came over the link in this term of the shard, or were done before it. See [`came`](Self::came).
     arrived: [u64; 2],
     /// For so many steps a class stands still.
     stalls: [usize; 2],
     /// It lost something, and is cut for that.
     is_broken: bool,
+}
+
+/// What a shard says of letters.
+#[derive(Debug)]
+enum Word {
+    Verdict(ConnectionId, ToSession),
+    News(StreamNews),
 }
 
 /// What a step of a link came to.
@@ -65,6 +74,7 @@ impl Link {
             flights: Default::default(),
             allowing: VecDeque::new(),
             states: VecDeque::new(),
+            words: VecDeque::new(),
             arrived: [0; 2],
             stalls: [0; 2],
             is_broken: false,
@@ -102,7 +112,17 @@ impl Link {
     pub(crate) fn tell(&mut self, to: ConnectionId, letter: ToSession, out: &mut Outbox) {
         match letter {
             ToSession::AllowanceStates { .. } => self.states.push_back((to, letter)),
+            ToSession::Confirm { .. } | ToSession::ConfirmTimeout { .. } => {
+                self.words.push_back(Word::Verdict(to, letter));
+            }
             letter => self.sender.tell(to, letter, out),
+        }
+    }
+
+    /// What the shard says of a stream.
+    pub(crate) fn hear(&mut self, news: StreamNews) {
+        if news.stream.node == self.node {
+            self.words.push_back(Word::News(news));
         }
     }
 
@@ -111,8 +131,7 @@ impl Link {
         CLASSES.map(|class| shard.stream_place(self.sender.stream(class)))
     }
 
-    /// All up to these numbers are in the shard's inbox, or were. A shard whose term is new may find some there that came
-    /// before it: they need not come over the link again.
+    /// All up to these numbers are in the shard's inbox in this term, or were.
     fn came<L: Log>(&self, shard: &Shard<L>) -> [u64; 2] {
         let places = self.places(shard);
         [0, 1].map(|class| self.arrived[class].max(places[class].next - 1))
@@ -129,6 +148,7 @@ impl Link {
             || self.flights.iter().any(|flight| !flight.is_empty())
             || !self.allowing.is_empty()
             || !self.states.is_empty()
+            || !self.words.is_empty()
             || CLASSES.iter().any(|&class| self.sender.has_next(class))
     }
 
@@ -153,6 +173,8 @@ impl Link {
         if !self.allowing.is_empty() || !self.states.is_empty() {
             self.step_allowances(random, &mut arrived);
         }
+        let words = random.below(3);
+        arrived.told.extend(self.words_that_come(words));
         let class = random.below(2);
         if random.one_in(40) {
             self.stalls[class] = random.below(STALL_STEPS);
@@ -163,9 +185,9 @@ impl Link {
         }
         for _ in 0..random.below(3) {
             let Some(numbered) = self.sender.next(CLASSES[class]) else { break };
-            if random.one_in(40) {
-                self.is_broken = true;
-            } else {
+            self.is_broken |= random.one_in(40);
+            // What is behind a lost one is lost.
+            if !self.is_broken {
                 self.flights[class].push_back(numbered);
             }
         }
@@ -197,6 +219,19 @@ impl Link {
         }
     }
 
+    /// The next ones are heard: what sessions are told then.
+    fn words_that_come(&mut self, count: usize) -> Vec<(ConnectionId, ToSession)> {
+        let mut out = Outbox::default();
+        for _ in 0..count {
+            match self.words.pop_front() {
+                Some(Word::Verdict(to, letter)) => self.sender.tell(to, letter, &mut out),
+                Some(Word::News(news)) => self.sender.hear(&news, &mut out),
+                None => break,
+            }
+        }
+        out.sessions
+    }
+
     fn arrive(&mut self, class: usize, numbered: Numbered) -> ToShard {
         if numbered.number == self.arrived[class] + 1 {
             self.arrived[class] += 1;
@@ -226,6 +261,9 @@ impl Link {
                 self.arrived[class] = place.next - 1;
             }
         }
+        if is_new_term && !keeps_flights {
+            self.words.clear();
+        }
         self.is_broken = false;
     }
 
@@ -237,6 +275,7 @@ impl Link {
         }
         arrived.letters.extend(self.allowing.drain(..));
         arrived.told.extend(self.states.drain(..));
+        arrived.told.extend(self.words_that_come(usize::MAX));
         arrived.is_cut = self.is_broken;
         self.begin(shard, false, false, out);
         for (class, name) in CLASSES.into_iter().enumerate() {

@@ -887,14 +887,12 @@ impl<L: Log> Inboxes for Node<L> {
     }
 
     fn news(&mut self, news: &mut Vec<(GroupId, StreamNews)>) {
-        let mut out = Outbox::default();
         for (group, news) in news.drain(..) {
             let Some(index) = self.topology.homes().index_of(group) else { continue };
             for link in self.sites.iter_mut().filter_map(|site| site.links.get_mut(index)) {
-                link.sender.hear(&news, &mut out);
+                link.hear(news);
             }
         }
-        self.tell_now(out);
     }
 
     fn answers(&mut self, answers: &mut Vec<Answered>, _: &mut Outbox) {

@@ -2,8 +2,9 @@
 //!
 //! What is missing between a number and the one before is asked for; a number that is done is answered, and nothing else. In this
 //! term it is on its way to its publisher. From before nobody knows whether it came: then a message that was taken is
-//! confirmed again, and one that was refused is refused again. A message that still waits for its consumer (rules `ack`
-//! and `ack-lean`) cannot be told from one that was acked: its publisher is told no, as after a time-out.
+//! confirmed again, and one that was refused is refused again. A message that was to wait for its consumer (rules `ack`
+//! and `ack-lean`) cannot be told from one that was acked: its publisher is told no, as after a time-out. By which rule it was taken the
+//! note says: its queues may have another one by now.
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Moment};
@@ -11,11 +12,12 @@ use leveret_queue::Time;
 use leveret_topology::Topology;
 
 use super::Shard;
+use super::confirms::UnresolvedMessage;
 use super::jobs::{Job, JobOrigin, cost, price_of, price_of_rest};
 use super::store::Noted;
 use super::streams::{NumberFate, Outcome};
 use super::transactions::refuse;
-use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, ToShard};
+use crate::message::{Outbox, Reply, ReplyTo, ToShard};
 use crate::stream::{Numbered, StreamEvent, StreamId, StreamPlace, Tag};
 
 impl<L: Log> Shard<L> {
@@ -27,13 +29,16 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        let Numbered { stream, number, kept_from, letter } = numbered;
+        let Numbered { stream, number, term, heard_below, undecided_from, letter } = numbered;
+        if term < self.streams.term() {
+            return self.jobs.count();
+        }
         let tag = Tag { stream, number };
         if number == 1 {
             // All letters of its earlier starts came before.
             self.keep_streams(|it| it.node != stream.node || it.start >= stream.start);
         }
-        match self.streams.take(stream, number, kept_from) {
+        match self.streams.take(stream, number, heard_below, undecided_from) {
             NumberFate::Next { done } => {
                 let heard = match self.attaching.is_on() {
                     false => Some(letter),
@@ -44,21 +49,16 @@ impl<L: Log> Shard<L> {
                 }
             }
             NumberFate::Earlier => {
-                return self.answer(tag, &letter, usize::MAX, topology, now, out);
+                return self.answer(tag, &letter, usize::MAX, out);
             }
-            NumberFate::Lacks(next) => self.tell_news(stream, StreamEvent::Lacks(next), out),
-            NumberFate::Full => {
-                let what = StreamEvent::Full { next: number, kept_from };
-                self.tell_news(stream, what, out);
+            NumberFate::Lacks(next) => {
+                let news = self.streams.news(stream, StreamEvent::Lacks(next));
+                out.news.push((self.group, news));
             }
-            NumberFate::Again | NumberFate::StillLacks => {}
+            NumberFate::Full | NumberFate::Again | NumberFate::StillLacks => {}
         }
         // What it cost is taken from the turn already.
         self.jobs.count();
-    }
-
-    fn tell_news(&self, stream: StreamId, what: StreamEvent, out: &mut Outbox) {
-        out.news.push((self.group, self.streams.news(stream, what)));
     }
 
     /// Does a letter of which so much is done.
@@ -77,7 +77,7 @@ impl<L: Log> Shard<L> {
         };
         match heard {
             Some(letter) if done > 0 => {
-                self.answer(tag, &letter, done as usize, topology, now, out);
+                self.answer(tag, &letter, done as usize, out);
                 self.go_on_with(tag, letter, done as usize, out);
             }
             Some(letter) => {
@@ -91,15 +91,7 @@ impl<L: Log> Shard<L> {
 
     /// Tells the publishers of a letter's first messages again what became of them before this term.
     #[cold]
-    fn answer(
-        &mut self,
-        tag: Tag,
-        letter: &ToShard,
-        count: usize,
-        topology: &Topology,
-        now: Time,
-        out: &mut Outbox,
-    ) {
+    fn answer(&mut self, tag: Tag, letter: &ToShard, count: usize, out: &mut Outbox) {
         let (from, messages) = match letter {
             ToShard::Publish { from, messages } => (from, messages),
             ToShard::Commit { reply, .. } => {
@@ -116,8 +108,12 @@ impl<L: Log> Shard<L> {
         };
         for (place, message) in messages.iter().enumerate().take(count) {
             if message.confirm != 0 {
-                let is_refused = self.streams.was_refused(tag, place);
-                self.answer_one(*from, message, is_refused, topology, now);
+                let mut slot = UnresolvedMessage::default();
+                if !self.streams.is_confirmed(tag, place) {
+                    slot.fail();
+                }
+                slot.is_of(*from, message.channel, message.confirm);
+                self.confirms.tell_at_once(slot, true);
             }
         }
         self.jobs.pay(cost::APPEND * messages.len().min(count) as u64);
@@ -134,22 +130,6 @@ impl<L: Log> Shard<L> {
                 out.reply(reply, Reply::Refused { code, text });
             }
         }
-    }
-
-    fn answer_one(
-        &mut self,
-        from: ConnectionId,
-        message: &Publish,
-        is_refused: bool,
-        topology: &Topology,
-        now: Time,
-    ) {
-        let mut slot = self.wants(message, false, topology, now).told_again();
-        if is_refused {
-            slot.fail();
-        }
-        slot.is_of(from, message.channel, message.confirm);
-        self.confirms.tell_at_once(slot, true);
     }
 
     /// The first messages or settlements of a letter were done before: the others are to be.
@@ -203,12 +183,13 @@ impl<L: Log> Shard<L> {
         self.jobs.spend();
     }
 
-    /// Tells nodes how far their streams are agreed upon.
+    /// Tells nodes how far their streams are agreed upon. They hear that behind all verdicts that stand on what is agreed upon.
     #[cold]
     pub(super) fn tell_agreed(&mut self, out: &mut Outbox) {
         let Self { streams, store, group, .. } = self;
+        let end = (store.held_turns() > 0).then(|| store.moment());
         let is_agreed = |until: &Moment| store.is_agreed(*until);
-        streams.agreed(is_agreed, |news| out.news.push((*group, news)));
+        streams.agreed(end, is_agreed, |news| out.news.push((*group, news)));
     }
 
     /// How far the shard has taken a stream: what its node is told when it begins to talk to this shard.
@@ -221,6 +202,11 @@ impl<L: Log> Shard<L> {
         for old in self.streams.keep_only(is_alive) {
             self.store.release_note(old);
         }
+    }
+
+    /// With so many items to say of a stream the shard takes no more of its letters, until there is less: 4,096 if nobody says so. For tests.
+    pub fn take_no_more_with(&mut self, items: usize) {
+        self.streams.take_no_more_with(items);
     }
 
     /// Records that say how far streams are.

@@ -33,6 +33,8 @@ pub(super) struct Put {
     pub(super) taken: PutResult,
     /// It is safe when the log is durable up to here; none if it is already, or never is to be.
     pub(super) until: Option<u64>,
+    /// Its publisher is told by a consumer's ack, or was told no: not by the log.
+    pub(super) waits: bool,
 }
 
 /// What a message's queues want of it together.
@@ -81,6 +83,8 @@ impl<L: Log> Shard<L> {
                 // Nobody asks again what became of one that is not confirmed.
                 if put.taken != PutResult::Yes && message.confirm != 0 {
                     self.streams.refused(count - 1);
+                } else if put.waits {
+                    self.streams.waits(count - 1);
                 }
                 if is_traced && message.confirm != 0 && put.taken == PutResult::Yes {
                     self.note_stored(message, from, topology, out);
@@ -195,7 +199,7 @@ impl<L: Log> Shard<L> {
                 let mut slot = wants.slot;
                 slot.fail();
                 self.tell_now(publish, from, slot, false);
-                Put { taken: PutResult::NotStored, until: None }
+                Put { taken: PutResult::NotStored, until: None, waits: false }
             }
         }
     }
@@ -335,12 +339,14 @@ impl<L: Log> Shard<L> {
         }
         let until = (!is_safe && can_keep).then_some(at.get() + 1);
         let confirm = if from.is_some() { publish.confirm } else { 0 };
+        let waits = confirm != 0 && !slot.is_confirmed_by_log();
+        let put = Put { taken, until, waits };
         if slot.is_resolved() {
             self.tell_now(publish, from, slot, wants_disk);
-            return Put { taken, until };
+            return put;
         }
         if confirm == 0 && defer_ms.is_none() {
-            return Put { taken, until };
+            return put;
         }
         if confirm != 0 && slot.waits_for_disk() && !slot.may_be_acked_first() {
             self.store.ask(at.get() + 1);
@@ -348,7 +354,7 @@ impl<L: Log> Shard<L> {
         slot.is_of(from.unwrap_or_default(), publish.channel, confirm);
         let timeout_ms = timeout_ms.filter(|_| confirm != 0);
         self.confirms.add(at.get(), slot, mixed, Wait { now, defer_ms, timeout_ms });
-        Put { taken, until }
+        put
     }
 
     /// Tells the publisher of a message that nothing is missing of.
@@ -408,16 +414,6 @@ impl<L: Log> Shard<L> {
 }
 
 impl Wants {
-    /// What the publisher of a message like this one is told that is stored: no if it waits for a consumer, who may have acked it
-    /// by now, or not.
-    pub(super) fn told_again(self) -> UnresolvedMessage {
-        let Self { mut slot, is_lost, .. } = self;
-        if is_lost || !slot.is_resolved_by_disk() {
-            slot.fail();
-        }
-        slot
-    }
-
     /// Adds a queue's rule.
     #[inline]
     fn add(&mut self, id: QueueId, until: Until, first: &mut Option<Until>, all: &[QueueId]) {

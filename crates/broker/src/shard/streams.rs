@@ -11,9 +11,11 @@
 //! Old notes are let go of once a newer whole one is on the disk: a batch may end between the two, and a record that is released before its
 //! batch begins is never written.
 //!
-//! A stream of which there is too much to say takes no more letters: its sender keeps them, and is told which one is next. They come
-//! again when it lets go of others, of which nothing has to be said then, or when the shard says that there is room. What fills a gap
-//! that an earlier term left is taken all the same: the less there is to say then.
+//! What was refused, and what waits for a consumer, is said until the sender has heard what the letter came to. That needs nobody but
+//! the log, and so do letters that are done above others: a stream of which there is too much to say has room again by itself.
+//! Until then it takes no more letters: its sender keeps them, and is told which one is next. Then one letter comes whenever the
+//! sender has heard more, and all others when the shard says that half of the room is free. What fills a gap that an earlier term left
+//! is taken all the same: the less there is to say then.
 
 mod facts;
 
@@ -25,7 +27,7 @@ use leveret_queue::Offset;
 use crate::stream::{
     NOTE_ITEMS, NotePiece, PieceRole, StreamEvent, StreamId, StreamNews, StreamPlace, Tag,
 };
-use facts::{Done, Facts};
+use facts::{Done, Facts, Messages};
 
 /// With so many items to say of a stream it takes no more letters.
 const ITEMS_MAX: usize = 4096;
@@ -60,9 +62,11 @@ pub(super) enum Outcome {
 }
 
 /// See the [module](self).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Streams {
     term: u64,
+    /// With so many items to say of a stream it takes no more letters.
+    items_max: usize,
     all: Vec<Stream>,
     /// The letter that is being done.
     current: Option<Doing>,
@@ -88,8 +92,10 @@ struct Stream {
     id: StreamId,
     /// The last number that came in this term, or was done before it.
     taken: u64,
-    /// As far as the sender has not let go of these letters.
+    /// As far as the sender may ask.
     facts: Facts,
+    /// See [`Numbered`](crate::stream::Numbered).
+    heard_below: u64,
     /// What of it no note says.
     fresh: Facts,
     /// What was done when the term began.
@@ -100,6 +106,8 @@ struct Stream {
     has_said_lacks: bool,
     /// Letters were not taken: the next one is asked for when there is room.
     had_no_room: bool,
+    /// The sender is to be told so, once what was written before that turn's end is on its way.
+    says_full: Option<Option<Moment>>,
     /// Notes in the log, the oldest first.
     notes: VecDeque<InLog>,
     /// Items of the last whole note, and of those behind it, of which each counts as one at least: it is a record.
@@ -135,12 +143,14 @@ impl Stream {
             id,
             taken: 0,
             facts: Facts::default(),
+            heard_below: 0,
             fresh: Facts::default(),
             earlier: Done::default(),
             unknown: BTreeSet::new(),
             is_changed: false,
             has_said_lacks: false,
             had_no_room: false,
+            says_full: None,
             notes: VecDeque::new(),
             items: 0,
             marks: VecDeque::new(),
@@ -174,8 +184,9 @@ impl Stream {
         pieces
     }
 
-    fn is_full(&self) -> bool {
-        self.facts.len() >= ITEMS_MAX
+    /// Transactions that were undone are few, and of those nobody hears by what the log does: they count for themselves.
+    fn has_items(&self, max: usize) -> bool {
+        self.facts.passing() >= max || self.facts.undone.len() >= max
     }
 
     /// Something is to be noted.
@@ -186,7 +197,25 @@ impl Stream {
     }
 }
 
+impl Default for Streams {
+    fn default() -> Self {
+        Self {
+            term: 0,
+            items_max: ITEMS_MAX,
+            all: Vec::new(),
+            current: None,
+            is_changed: false,
+            records: 0,
+        }
+    }
+}
+
 impl Streams {
+    /// See [`has_items`](Stream::has_items).
+    pub(super) fn take_no_more_with(&mut self, items: usize) {
+        self.items_max = items;
+    }
+
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
         self.all.iter_mut().find(|stream| stream.id == id)
     }
@@ -202,16 +231,25 @@ impl Streams {
     }
 
     /// A letter came.
-    pub(super) fn take(&mut self, id: StreamId, number: u64, kept_from: u64) -> NumberFate {
+    pub(super) fn take(
+        &mut self,
+        id: StreamId,
+        number: u64,
+        heard_below: u64,
+        undecided_from: u64,
+    ) -> NumberFate {
+        let max = self.items_max;
         let stream = self.stream_or_new(id);
-        stream.facts.refused.forget_below(kept_from);
-        stream.fresh.refused.forget_below(kept_from);
-        while stream.unknown.first().is_some_and(|number| *number < kept_from) {
+        stream.heard_below = stream.heard_below.max(heard_below);
+        stream.facts.forget_below(heard_below, undecided_from);
+        stream.fresh.forget_below(heard_below, undecided_from);
+        while stream.unknown.first().is_some_and(|number| *number < undecided_from) {
             stream.unknown.pop_first();
         }
         let next = stream.taken + 1;
-        if number == next && stream.is_full() && number > stream.earlier.highest() {
+        if number == next && stream.has_items(max) && number > stream.earlier.highest() {
             (stream.has_said_lacks, stream.had_no_room) = (true, true);
+            stream.says_full = Some(None);
             return NumberFate::Full;
         }
         if number > next {
@@ -222,7 +260,7 @@ impl Streams {
         }
         if number == next {
             stream.taken = number;
-            (stream.has_said_lacks, stream.had_no_room) = (false, false);
+            stream.has_said_lacks = false;
         }
         if stream.earlier.has(number) {
             NumberFate::Earlier
@@ -281,10 +319,13 @@ impl Streams {
     /// What was begun is done, unless its rest waits.
     pub(super) fn end(&mut self) {
         let Some(Doing { tag, messages, waits: false, .. }) = self.current.take() else { return };
-        if let Some(stream) = self.stream(tag.stream)
-            && stream.facts.refused.is_whole(tag.number, messages)
-        {
-            stream.fresh.refused.add_whole(tag.number, tag.number);
+        if let Some(Stream { facts, fresh, .. }) = self.stream(tag.stream) {
+            if facts.refused.is_whole(tag.number, messages) {
+                fresh.refused.add_whole(tag.number, tag.number);
+            }
+            if facts.waits.is_whole(tag.number, messages) {
+                fresh.waits.add_whole(tag.number, tag.number);
+            }
         }
         self.is_done(tag);
     }
@@ -310,10 +351,19 @@ impl Streams {
     /// A message was refused: its place among those of the letter that are being done.
     #[cold]
     pub(super) fn refused(&mut self, place: usize) {
+        self.note_message(place, |it, number, at| it.refused.add(number, at, at));
+    }
+
+    /// A message was taken in, and that does not confirm it.
+    pub(super) fn waits(&mut self, place: usize) {
+        self.note_message(place, |it, number, at| it.waits.add(number, at, at));
+    }
+
+    fn note_message(&mut self, place: usize, note: impl Fn(&mut Facts, u64, u32)) {
         let Some(Doing { tag, base, .. }) = self.current else { return };
         let at = base.saturating_add(u32::try_from(place).unwrap_or(u32::MAX));
         if let Some(stream) = self.stream(tag.stream) {
-            stream.changed(|it| it.refused.add(tag.number, at, at));
+            stream.changed(|it| note(it, tag.number, at));
             self.is_changed = true;
         }
     }
@@ -322,7 +372,7 @@ impl Streams {
     #[cold]
     pub(super) fn was_given_up(&mut self, tag: Tag) {
         let Some(stream) = self.stream(tag.stream) else { return };
-        stream.changed(|it| it.refused.add_whole(tag.number, tag.number));
+        stream.changed(|it| it.undone.add(tag.number, tag.number));
         self.is_changed = true;
     }
 
@@ -337,18 +387,25 @@ impl Streams {
     /// What became of a transaction, or of a part, that a letter of an earlier term brought.
     pub(super) fn outcome(&self, tag: Tag) -> Outcome {
         let stream = self.all.iter().find(|stream| stream.id == tag.stream);
-        match self.was_refused(tag, 0) {
-            true => Outcome::Refused,
-            false if stream.is_some_and(|it| it.unknown.contains(&tag.number)) => Outcome::Unknown,
-            false => Outcome::Done,
+        let Some(Stream { facts, unknown, .. }) = stream else { return Outcome::Done };
+        if facts.undone.has(tag.number) || facts.refused.has(tag.number, 0) {
+            Outcome::Refused
+        } else if unknown.contains(&tag.number) {
+            Outcome::Unknown
+        } else {
+            Outcome::Done
         }
     }
 
-    /// Whether a message of a letter was refused.
-    pub(super) fn was_refused(&self, tag: Tag, place: usize) -> bool {
+    /// Whether a message of an earlier term, which its sender asks for, was stored and is confirmed by that. It is not if it
+    /// was refused, or is to wait for a consumer by the rules that its queues had then.
+    pub(super) fn is_confirmed(&self, tag: Tag, place: usize) -> bool {
         let stream = self.all.iter().find(|stream| stream.id == tag.stream);
         let at = u32::try_from(place).unwrap_or(u32::MAX);
-        stream.is_some_and(|stream| stream.facts.refused.has(tag.number, at))
+        stream.is_some_and(|Stream { facts, heard_below, .. }| {
+            let is_one_of = |of: &Messages| of.has(tag.number, at);
+            tag.number >= *heard_below && !is_one_of(&facts.refused) && !is_one_of(&facts.waits)
+        })
     }
 
     /// Whether there is something to note.
@@ -399,13 +456,15 @@ impl Streams {
         old
     }
 
-    /// Says how far streams are agreed upon, and which have room again.
+    /// Says how far streams are agreed upon, which have no room, and which have it again. What was written up to the end of this turn is on
+    /// its way once `end` is agreed upon, or at once if nothing is held.
     pub(super) fn agreed(
         &mut self,
+        end: Option<Moment>,
         is_agreed: impl Fn(&Moment) -> bool,
         mut each: impl FnMut(StreamNews),
     ) {
-        let term = self.term;
+        let (term, max) = (self.term, self.items_max);
         for stream in &mut self.all {
             let mut last = None;
             while let Some((_, low)) = stream.marks.pop_front_if(|(until, _)| is_agreed(until)) {
@@ -415,10 +474,21 @@ impl Streams {
                 stream.agreed = low;
                 each(StreamNews { stream: stream.id, term, what: StreamEvent::Agreed(low) });
             }
-            if stream.had_no_room && !stream.is_full() {
-                stream.had_no_room = false;
-                let what = StreamEvent::Lacks(stream.taken + 1);
-                each(StreamNews { stream: stream.id, term, what });
+            if !stream.had_no_room {
+                continue;
+            }
+            let next = stream.taken + 1;
+            let mut tell = |what| each(StreamNews { stream: stream.id, term, what });
+            if !stream.has_items((max / 2).max(1)) {
+                (stream.had_no_room, stream.says_full) = (false, None);
+                tell(StreamEvent::Lacks(next));
+            } else if let Some(until) = stream.says_full {
+                let until = until.or(end);
+                stream.says_full = Some(until);
+                if until.as_ref().is_none_or(&is_agreed) {
+                    stream.says_full = None;
+                    tell(StreamEvent::Full(next));
+                }
             }
         }
     }
@@ -436,7 +506,7 @@ impl Streams {
 
     /// The log is to be read anew: what was not noted there was never done.
     pub(super) fn begin_term(&mut self) {
-        *self = Self { term: self.term + 1, ..Self::default() };
+        *self = Self { term: self.term + 1, items_max: self.items_max, ..Self::default() };
     }
 
     /// See [`term`](Self::term).

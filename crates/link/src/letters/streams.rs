@@ -28,14 +28,16 @@ pub(super) fn put_numbered(
     group: GroupId,
     to: &mut Writer,
 ) -> Result<(), NotSent> {
-    let Numbered { stream: StreamId { node, start, class: _ }, number: _, kept_from, letter } =
-        numbered;
+    let Numbered { stream, number: _, term, heard_below, undecided_from, letter } = numbered;
+    let StreamId { node, start, class: _ } = stream;
     let kind @ (PUBLISH | SETTLE | COMMIT | PREPARE) = letter.number()? else {
         return Err(NotSent::NotYet(letter.kind()));
     };
     node.get().put(to);
     start.put(to);
-    kept_from.put(to);
+    term.put(to);
+    heard_below.put(to);
+    undecided_from.put(to);
     to.put(&[kind]);
     match letter {
         ToShard::GiveBack { from, unsettled } => {
@@ -49,7 +51,8 @@ pub(super) fn put_numbered(
 
 /// Reads the letter with this number.
 pub(super) fn get_numbered(number: u64, from: &mut Reader<'_>) -> Result<ToShard, LetterError> {
-    let (node, start, kept_from) = (get_node(from)?, from.get()?, from.get()?);
+    let (node, start) = (get_node(from)?, from.get()?);
+    let (term, heard_below, undecided_from) = (from.get()?, from.get()?, from.get()?);
     if number == 0 {
         return Err(LetterError::Stream("number"));
     }
@@ -63,7 +66,8 @@ pub(super) fn get_numbered(number: u64, from: &mut Reader<'_>) -> Result<ToShard
     };
     let letter = ToShard::get_fields(kind, from)?;
     let stream = StreamId { node, start, class };
-    Ok(ToShard::Numbered(Box::new(Numbered { stream, number, kept_from, letter })))
+    let numbered = Numbered { stream, number, term, heard_below, undecided_from, letter };
+    Ok(ToShard::Numbered(Box::new(numbered)))
 }
 
 pub(super) fn put_news(news: &StreamNews, to: &mut Writer) {
@@ -74,14 +78,13 @@ pub(super) fn put_news(news: &StreamNews, to: &mut Writer) {
         StreamClass::Bodies => 0,
         StreamClass::Acks => 1,
     };
-    let (what, number, kept_from) = match what {
-        StreamEvent::Agreed(number) => (0, number, None),
-        StreamEvent::Lacks(number) => (1, number, None),
-        StreamEvent::Full { next, kept_from } => (2, next, Some(kept_from)),
+    let (what, number) = match what {
+        StreamEvent::Agreed(number) => (0, number),
+        StreamEvent::Lacks(number) => (1, number),
+        StreamEvent::Full(number) => (2, number),
     };
     to.put(&[class, what]);
     number.put(to);
-    kept_from.into_iter().for_each(|it| it.put(to));
 }
 
 /// Reads the news of a term.
@@ -97,7 +100,7 @@ pub(super) fn get_news(term: u64, from: &mut Reader<'_>) -> Result<StreamNews, L
     let what = match from.byte()? {
         0 => StreamEvent::Agreed(from.get()?),
         1 => StreamEvent::Lacks(from.get()?),
-        2 => StreamEvent::Full { next: from.get()?, kept_from: from.get()? },
+        2 => StreamEvent::Full(from.get()?),
         number => return Err(LetterError::Unknown { what: "news", number: number.into() }),
     };
     Ok(StreamNews { stream: StreamId { node, start, class }, term, what })

@@ -646,7 +646,10 @@ impl Seeded {
         };
         let stream = self.stream(class);
         let number = self.word().max(1);
-        ToShard::Numbered(Box::new(Numbered { stream, number, kept_from: self.word(), letter }))
+        let heard_below = self.word();
+        let (term, undecided_from) = (heard_below / 5, heard_below / 3);
+        let numbered = Numbered { stream, number, term, heard_below, undecided_from, letter };
+        ToShard::Numbered(Box::new(numbered))
     }
 
     /// What a shard in a new term is told, and transactions with numbers.
@@ -724,7 +727,7 @@ impl Seeded {
         let mut all = all.map(|what| news(self, what)).to_vec();
         // What follows has the same numbers: the lines of before stay as they were.
         let mut any = self.clone();
-        let full = StreamEvent::Full { next: any.word(), kept_from: any.word() };
+        let full = StreamEvent::Full(any.word());
         all.push(news(&mut any, full));
         all
     }

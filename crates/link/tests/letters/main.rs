@@ -310,7 +310,7 @@ fn wrong_letters() {
     check(43, of(&[0, 17]),                              "unknown answer 17");
     check(43, of(&[0, 13, 1, 0]),                        "unknown reply code 1");
     check(22, vec![0, 0, 0, 1],                          "a stream whose node cannot be");
-    check(22, vec![1, 0, 0, 9],                          "unknown numbered letter 9");
+    check(22, vec![1, 0, 0, 0, 0, 9],                    "unknown numbered letter 9");
     check(56, vec![1, 0, 2, 0, 0],                       "unknown class of stream 2");
     check(56, vec![1, 0, 1, 3, 0],                       "unknown news 3");
     check(0, vec![],                                     "unknown kind of letter 64");

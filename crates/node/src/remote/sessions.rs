@@ -207,11 +207,10 @@ impl RemoteNode {
     }
 
     fn hear_numbered(&mut self, group: GroupId, numbered: &Numbered) -> Result<(), String> {
-        let Numbered { stream, number, kept_from, letter } = numbered;
-        if *stream != self.stream(stream.class) || *kept_from == 0 || number < kept_from {
-            return Err(format!(
-                "{number} from {kept_from} of {stream:?} is no letter of this node"
-            ));
+        let Numbered { stream, number, term: _, heard_below: _, undecided_from: _, letter } =
+            numbered;
+        if *stream != self.stream(stream.class) {
+            return Err(format!("{number} of {stream:?} is no letter of this node"));
         }
         let (class, from) = match letter {
             ToShard::Publish { from, .. } => (StreamClass::Bodies, from),

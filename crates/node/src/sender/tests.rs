@@ -154,40 +154,92 @@ fn who_fills_the_window_pauses() {
     assert!(paused.iter().any(|it| it[..] == ["1: Paused(true)"]), "{paused:?}");
 }
 
-/// What a shard has no room for is sent again once for each time that this side lets go of a letter, and letters below are not held up.
+/// Where there is no room one letter is sent whenever this side has heard more, and all others when the shard asks for them.
 #[test]
-fn what_there_is_no_room_for_waits_until_letters_are_let_go_of() {
+fn what_there_is_no_room_for_waits_until_more_is_heard() {
     let mut sender = sender(100);
+    begins(&mut sender, 0, 1, 0);
     (1..=6).for_each(|it| _ = keep(&mut sender, publish(ME, [it])));
     assert_eq!(sent(&mut sender, BODIES), [1, 2, 3, 4, 5, 6]);
-    let full = StreamEvent::Full { next: 4, kept_from: 1 };
-    hear(&mut sender, BODIES, full);
+    // The first one waits for its consumer.
+    confirm(&mut sender, 2, 3, true);
+    hear(&mut sender, BODIES, StreamEvent::Full(4));
     assert!(!sender.has_next(BODIES) && sender.next(BODIES).is_none());
-    hear(&mut sender, BODIES, StreamEvent::Agreed(3));
-    confirm(&mut sender, 2, 2, true);
-    assert!(!sender.has_next(BODIES), "the first one is kept still");
-    // A letter without a number is not held up: it may be what the first one waits for.
+    // A letter without a number waits, too: nothing that it brings is needed for room.
     sender.send(get(ME));
-    assert!(sender.has_next_in_order());
+    assert!(sender.next_in_order(BODIES).is_none());
+    for (low, number) in [(2, 4), (3, 5)] {
+        hear(&mut sender, BODIES, StreamEvent::Agreed(low));
+        let next = sender.next(BODIES).expect("one that says so");
+        assert_eq!((next.number, next.heard_below), (number, low + 1));
+        assert!(sent(&mut sender, BODIES).is_empty());
+    }
+    hear(&mut sender, BODIES, StreamEvent::Full(5));
+    assert!(sent(&mut sender, BODIES).is_empty(), "the shard knows that much");
+    hear(&mut sender, BODIES, StreamEvent::Lacks(5));
+    assert_eq!(sent(&mut sender, BODIES), [5, 6]);
     assert_eq!(sender.next_in_order(BODIES).map(|it| it.kind()), Some("Get"));
-    assert!(!sender.has_next_in_order());
-    confirm(&mut sender, 1, 1, true);
-    assert_eq!(sent(&mut sender, BODIES), [4, 5, 6]);
-    // Said before the shard heard that: they are sent once more.
-    hear(&mut sender, BODIES, full);
-    assert_eq!(sent(&mut sender, BODIES), [4, 5, 6]);
-    hear(&mut sender, BODIES, StreamEvent::Full { next: 4, kept_from: 3 });
-    assert!(sent(&mut sender, BODIES).is_empty());
-    hear(&mut sender, BODIES, StreamEvent::Lacks(4));
-    assert_eq!(sent(&mut sender, BODIES), [4, 5, 6]);
-    // Over a new link the others are asked for again.
-    hear(&mut sender, BODIES, StreamEvent::Full { next: 5, kept_from: 3 });
+    // Over a new link all that has no verdict is asked for again.
+    hear(&mut sender, BODIES, StreamEvent::Full(5));
     begins(&mut sender, 0, 5, 3);
-    assert_eq!(sender.next(BODIES).map(|it| it.number), Some(3));
-    hear(&mut sender, BODIES, StreamEvent::Full { next: 5, kept_from: 3 });
-    assert_eq!(sent(&mut sender, BODIES), [4]);
-    begins(&mut sender, 1, 5, 3);
-    assert_eq!(sent(&mut sender, BODIES), [3, 4, 5, 6]);
+    assert_eq!(sent(&mut sender, BODIES), [1, 4, 5, 6]);
+}
+
+/// Verdicts of what an earlier leader took are not heard before those of this one: its news may have come without them.
+#[test]
+fn what_came_to_letters_of_an_earlier_term_is_heard_behind_others() {
+    let mut sender = sender(100);
+    begins(&mut sender, 1, 1, 0);
+    (1..=4).for_each(|it| _ = keep(&mut sender, publish(ME, [it])));
+    sent(&mut sender, BODIES);
+    begins(&mut sender, 2, 4, 3);
+    hear(&mut sender, BODIES, StreamEvent::Agreed(3));
+    let next = |sender: &mut StreamSender| {
+        sender.next(BODIES).map(|it| (it.number, it.heard_below)).expect("a letter")
+    };
+    for number in 1..=4 {
+        assert_eq!(next(&mut sender), (number, 1));
+    }
+    // What is said behind the answers to those.
+    hear(&mut sender, BODIES, StreamEvent::Full(4));
+    assert_eq!(next(&mut sender), (4, 4));
+    hear(&mut sender, BODIES, StreamEvent::Agreed(4));
+    keep(&mut sender, publish(ME, [5]));
+    hear(&mut sender, BODIES, StreamEvent::Lacks(5));
+    assert_eq!(next(&mut sender), (5, 5));
+    let late = StreamNews { stream: sender.stream(BODIES), term: 1, what: StreamEvent::Agreed(5) };
+    sender.hear(&late, &mut Outbox::default());
+    keep(&mut sender, publish(ME, [6]));
+    assert_eq!(next(&mut sender), (6, 5), "an earlier leader's");
+}
+
+/// A transaction is asked for until it is answered, whatever was heard of letters.
+#[test]
+fn who_waits_for_a_transaction_says_so() {
+    let mut sender = sender(100);
+    begins(&mut sender, 1, 1, 0);
+    let commit = |from: ConnectionId| ToShard::Commit {
+        reply: ReplyTo { connection: from, channel: 1 },
+        messages: Vec::new(),
+        settlements: Vec::new(),
+    };
+    for letter in [commit(ME), publish(ME, [1]), commit(OTHER), publish(ME, [2])] {
+        keep(&mut sender, letter);
+    }
+    assert_eq!(sender.next(BODIES).map(|it| it.undecided_from), Some(1));
+    sent(&mut sender, BODIES);
+    hear(&mut sender, BODIES, StreamEvent::Agreed(4));
+    let undecided_from = |sender: &mut StreamSender| {
+        keep(sender, publish(ME, [0]));
+        let it = sender.next(BODIES).expect("a letter");
+        (it.number, it.heard_below, it.undecided_from)
+    };
+    assert_eq!(undecided_from(&mut sender), (5, 5, 1));
+    let letter = ToSession::Reply { channel: 1, reply: Reply::Committed };
+    told(|out| sender.tell(ME, letter, out));
+    assert_eq!(undecided_from(&mut sender), (6, 5, 3));
+    told(|out| sender.ended(OTHER, out));
+    assert_eq!(undecided_from(&mut sender), (7, 5, 8));
 }
 
 /// The news that letters are agreed upon were lost, and who waits for them sends nothing that would bring others.

@@ -131,6 +131,11 @@ impl UnresolvedMessage {
         self.acks == 0
     }
 
+    /// Whether its publisher is told yes once it is durable, whatever else comes.
+    pub(in super::super) fn is_confirmed_by_log(self) -> bool {
+        self.is_resolved_by_disk() && !self.has(FAILED)
+    }
+
     pub(in super::super) fn is_resolved(self) -> bool {
         self.acks == 0 && !self.waits_for_disk()
     }

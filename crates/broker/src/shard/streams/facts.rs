@@ -25,7 +25,7 @@ impl Ranges {
     }
 
     /// Takes out the numbers below.
-    fn cut_below(&mut self, from: u64) {
+    pub(super) fn cut_below(&mut self, from: u64) {
         while let Some(range) = self.0.first_entry()
             && *range.key() < from
         {
@@ -113,10 +113,10 @@ impl Done {
     }
 }
 
-/// Which messages were refused.
+/// Messages of letters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Refused {
-    /// Letters of which all were.
+pub(super) struct Messages {
+    /// Letters of which all are among them.
     whole: Ranges,
     /// Of others the messages from here to there.
     some: BTreeMap<u64, Vec<(u32, u32)>>,
@@ -124,8 +124,8 @@ pub(super) struct Refused {
     runs: usize,
 }
 
-impl Refused {
-    /// The messages `first..=last` of a letter were, which come behind those of it that were before.
+impl Messages {
+    /// The messages `first..=last` of a letter are, which come behind those of it that were added before.
     pub(super) fn add(&mut self, number: u64, first: u32, last: u32) {
         if self.whole.has(number) {
             return;
@@ -140,7 +140,7 @@ impl Refused {
         }
     }
 
-    /// All of the letters `first..=last` were.
+    /// All of the letters `first..=last` are.
     pub(super) fn add_whole(&mut self, first: u64, last: u64) {
         while let Some((&number, _)) = self.some.range(first..=last).next() {
             self.forget(number);
@@ -148,7 +148,7 @@ impl Refused {
         self.whole.add(first, last);
     }
 
-    /// So many messages are all that a letter has: if they were refused, it was.
+    /// So many messages are all that a letter has: if they are all here, it is.
     pub(super) fn is_whole(&mut self, number: u64, messages: u32) -> bool {
         let runs = self.some.get(&number);
         let is_whole = runs.is_some_and(|it| matches!(it[..], [(0, last)] if last + 1 == messages));
@@ -179,8 +179,19 @@ impl Refused {
         }
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.whole.len() + self.runs
+    }
+
+    fn items(
+        &self,
+        all: fn(u64, u64) -> NoteItem,
+        some: fn(u64, u32, u32) -> NoteItem,
+    ) -> impl Iterator<Item = NoteItem> {
+        let whole = self.whole.iter().map(move |(first, last)| all(first, last));
+        whole.chain(self.some.iter().flat_map(move |(&number, runs)| {
+            runs.iter().map(move |&(first, last)| some(number, first, last))
+        }))
     }
 }
 
@@ -188,25 +199,39 @@ impl Refused {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) done: Done,
-    pub(super) refused: Refused,
+    pub(super) refused: Messages,
+    /// What was taken in and is not confirmed by that.
+    pub(super) waits: Messages,
+    /// Letters with parts of transactions that were undone.
+    pub(super) undone: Ranges,
 }
 
 impl Facts {
     /// How many [items](Self::items) there are.
     pub(super) fn len(&self) -> usize {
-        self.done.len() + self.refused.len()
+        self.passing() + self.undone.len()
+    }
+
+    /// How many of them go by themselves: when other letters are done, and when the sender hears of these.
+    pub(super) fn passing(&self) -> usize {
+        self.done.len() + self.refused.len() + self.waits.len()
     }
 
     /// What a note says beside the low number.
     pub(super) fn items(&self) -> Vec<NoteItem> {
-        let Self { done, refused } = self;
+        let Self { done, refused, waits, undone } = self;
         let above = done.above.iter().map(|(first, last)| NoteItem::Done { first, last });
         let parts = done.parts.iter().map(|(&number, &count)| NoteItem::Part { number, count });
-        let whole = refused.whole.iter().map(|(first, last)| NoteItem::AllRefused { first, last });
-        let some = refused.some.iter().flat_map(|(&number, runs)| {
-            runs.iter().map(move |&(first, last)| NoteItem::Refused { number, first, last })
-        });
-        above.chain(parts).chain(whole).chain(some).collect()
+        let refused = refused.items(
+            |first, last| NoteItem::AllRefused { first, last },
+            |number, first, last| NoteItem::Refused { number, first, last },
+        );
+        let waits = waits.items(
+            |first, last| NoteItem::AllWait { first, last },
+            |number, first, last| NoteItem::Waits { number, first, last },
+        );
+        let undone = undone.iter().map(|(first, last)| NoteItem::Undone { first, last });
+        above.chain(parts).chain(refused).chain(waits).chain(undone).collect()
     }
 
     /// Adds what a note says.
@@ -216,6 +241,16 @@ impl Facts {
             NoteItem::Part { number, count } => self.done.add_part(number, count),
             NoteItem::AllRefused { first, last } => self.refused.add_whole(first, last),
             NoteItem::Refused { number, first, last } => self.refused.add(number, first, last),
+            NoteItem::AllWait { first, last } => self.waits.add_whole(first, last),
+            NoteItem::Waits { number, first, last } => self.waits.add(number, first, last),
+            NoteItem::Undone { first, last } => self.undone.add(first, last),
         }
+    }
+
+    /// Forgets of which letters the sender has [heard](crate::stream::Numbered::heard_below), and of which transactions.
+    pub(super) fn forget_below(&mut self, heard: u64, undecided: u64) {
+        self.refused.forget_below(heard);
+        self.waits.forget_below(heard);
+        self.undone.cut_below(undecided);
     }
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use leveret_topology::NodeId;
 
-use super::facts::Refused;
+use super::facts::Messages;
 use super::*;
 use crate::stream::{NoteItem, StreamClass};
 
@@ -45,7 +45,7 @@ fn letters_are_done_in_any_order() {
 fn what_was_refused_is_known_until_nobody_asks() {
     for seed in 0..200 {
         let mut below = leveret_log::suite::numbers(seed);
-        let (mut refused, mut model, mut kept_from) = (Refused::default(), BTreeSet::new(), 1);
+        let (mut refused, mut model, mut kept_from) = (Messages::default(), BTreeSet::new(), 1);
         for number in 1..30 {
             let messages = 1 + below(4) as u32;
             for place in (0..messages).filter(|_| below(3) > 0) {
@@ -68,7 +68,7 @@ fn what_was_refused_is_known_until_nobody_asks() {
             }
         }
         refused.forget_below(u64::MAX);
-        assert_eq!(refused, Refused::default());
+        assert_eq!(refused, Messages::default());
     }
 }
 
@@ -85,11 +85,21 @@ fn the_notes_together_count() {
             if below(often * 4) == 0 {
                 kept_from += below(number + 1 - kept_from);
             }
-            assert_eq!(streams.take(ID, number, kept_from), NumberFate::Next { done: 0 });
+            assert_eq!(
+                streams.take(ID, number, kept_from, kept_from),
+                NumberFate::Next { done: 0 }
+            );
             let tag = Tag { stream: ID, number };
             let messages = below(6) as usize;
             streams.begin(tag, 0, messages);
-            (0..messages).filter(|_| below(often) == 0).for_each(|it| streams.refused(it));
+            for place in 0..messages {
+                match below(6 * often) {
+                    0..6 => streams.refused(place),
+                    // Few enough to be told apart.
+                    6 => streams.waits(place),
+                    _ => {}
+                }
+            }
             if below(often * 2) == 0 {
                 streams.leaves(messages as u32);
             }
@@ -124,7 +134,7 @@ fn the_notes_together_count() {
             found.all_found(Moment::default());
             let want = &streams.all[0];
             let it = &mut found.all[0];
-            it.facts.refused.forget_below(kept_from);
+            it.facts.forget_below(kept_from, kept_from);
             assert_eq!(it.facts, want.facts, "seed {seed}");
             let same = (it.taken, &it.earlier, &it.notes, it.items);
             assert_eq!(same, (want.facts.done.low, &it.facts.done, &want.notes, want.items));
@@ -147,7 +157,7 @@ fn a_note_says_what_is_new() {
         at - before
     };
     let refuse = |streams: &mut Streams, number, messages, refused: usize| {
-        assert_eq!(streams.take(ID, number, 1), NumberFate::Next { done: 0 });
+        assert_eq!(streams.take(ID, number, 1, 1), NumberFate::Next { done: 0 });
         streams.begin(Tag { stream: ID, number }, 0, messages);
         (0..refused).for_each(|place| streams.refused(place));
         streams.end();
@@ -171,7 +181,7 @@ fn notes_that_say_only_a_number_are_let_go_of() {
     let mut streams = Streams::default();
     let mut at = 0;
     for number in 1..=1_000 {
-        assert_eq!(streams.take(ID, number, 1), NumberFate::Next { done: 0 });
+        assert_eq!(streams.take(ID, number, 1, 1), NumberFate::Next { done: 0 });
         streams.begin(Tag { stream: ID, number }, 0, 2);
         if number <= NOTE_ITEMS as u64 + 1 {
             streams.refused(0);
@@ -187,14 +197,15 @@ fn notes_that_say_only_a_number_are_let_go_of() {
     }
 }
 
-/// Whoever never lets go of letters of which something is to be said is not listened to for ever.
+/// Something is to be said of each letter. Its sender is told that there is no room once all that was written before is on its way, and
+/// that there is room when half of it is free.
 #[test]
 fn a_stream_with_much_to_say_takes_no_more() {
     let mut streams = Streams::default();
-    let mut number = 1;
+    streams.take_no_more_with(8);
     let moment = |end| Moment { end: leveret_log::Offset::new(end), notes: 0 };
-    let refused_in_part = |streams: &mut Streams, number, kept_from| {
-        let fate = streams.take(ID, number, kept_from);
+    let refused_in_part = |streams: &mut Streams, number, heard| {
+        let fate = streams.take(ID, number, heard, 1);
         if fate == (NumberFate::Next { done: 0 }) {
             streams.begin(Tag { stream: ID, number }, 0, 2);
             streams.refused(0);
@@ -202,33 +213,87 @@ fn a_stream_with_much_to_say_takes_no_more() {
         }
         fate
     };
-    let said = |streams: &mut Streams| {
+    // In a turn whose end is this, when all before that is agreed upon.
+    let said = |streams: &mut Streams, end: Option<u64>, until: u64| {
         for (id, pieces) in streams.next_notes() {
             streams.noted(id, Offset::new(0), pieces.len() as u64, moment(7), 0);
         }
         let mut said = Vec::new();
-        streams.agreed(|_| true, |news| said.push(news.what));
+        let is_agreed = |it: &Moment| it.end.get() <= until;
+        streams.agreed(end.map(moment), is_agreed, |news| said.push(news.what));
         said
     };
-    while refused_in_part(&mut streams, number, 1) == (NumberFate::Next { done: 0 }) {
-        number += 1;
+    for number in 1..=8 {
+        assert_eq!(refused_in_part(&mut streams, number, 1), NumberFate::Next { done: 0 });
     }
-    assert_eq!(number, ITEMS_MAX as u64 + 1);
-    assert_eq!(streams.take(ID, number + 1, 1), NumberFate::StillLacks);
-    assert_eq!(said(&mut streams), [StreamEvent::Agreed(number - 1)], "there is no more room");
-    assert_eq!(said(&mut streams), []);
-    // Its sender had not let go by then.
-    assert_eq!(streams.take(ID, number, 1), NumberFate::Full);
-    assert_eq!(streams.take(ID, number + 1, 1), NumberFate::StillLacks);
-    assert_eq!(said(&mut streams), []);
-    assert_eq!(refused_in_part(&mut streams, number, 2), NumberFate::Next { done: 0 });
-    assert_eq!(streams.place(ID).next, number + 1);
-    // Here it lets go while letters are on their way that are not taken.
-    number += 1;
-    assert_eq!(streams.take(ID, number, 2), NumberFate::Full);
-    assert_eq!(streams.take(ID, number + 1, 3), NumberFate::StillLacks);
-    assert_eq!(said(&mut streams), [StreamEvent::Agreed(number - 1), StreamEvent::Lacks(number)]);
-    assert_eq!(said(&mut streams), [], "once");
+    assert_eq!(said(&mut streams, None, 7), [StreamEvent::Agreed(8)]);
+    assert_eq!(said(&mut streams, None, 7), [], "nobody wants more");
+    for _ in 0..2 {
+        assert_eq!(refused_in_part(&mut streams, 9, 1), NumberFate::Full);
+        assert_eq!(refused_in_part(&mut streams, 10, 1), NumberFate::StillLacks);
+        assert_eq!(said(&mut streams, Some(20), 19), []);
+        assert_eq!(said(&mut streams, Some(30), 19), [], "it counts from the first turn");
+        assert_eq!(said(&mut streams, Some(40), 20), [StreamEvent::Full(9)]);
+        assert_eq!(said(&mut streams, None, 99), [], "once");
+    }
+    assert_eq!(refused_in_part(&mut streams, 9, 1), NumberFate::Full);
+    assert_eq!(said(&mut streams, None, 0), [StreamEvent::Full(9)], "nothing is held");
+    // Its sender has heard of a few: there is room for this one.
+    assert_eq!(refused_in_part(&mut streams, 9, 4), NumberFate::Next { done: 0 });
+    assert_eq!(said(&mut streams, None, 7), [StreamEvent::Agreed(9)]);
+    // A letter that is not taken says so, too. That there is no room need not be said any more.
+    assert_eq!(refused_in_part(&mut streams, 12, 8), NumberFate::Lacks(10));
+    assert_eq!(said(&mut streams, None, 7), [StreamEvent::Lacks(10)]);
+    for number in 10..=15 {
+        assert_eq!(refused_in_part(&mut streams, number, 8), NumberFate::Next { done: 0 });
+    }
+    assert_eq!(refused_in_part(&mut streams, 16, 8), NumberFate::Full);
+    assert_eq!(refused_in_part(&mut streams, 17, 16), NumberFate::StillLacks);
+    assert_eq!(said(&mut streams, Some(50), 7), [StreamEvent::Agreed(15), StreamEvent::Lacks(16)]);
+    assert_eq!(said(&mut streams, None, 99), []);
+}
+
+/// What a transaction came to is asked for until it is answered, however much else was heard.
+#[test]
+fn what_was_undone_is_known_until_nobody_waits_for_it() {
+    let mut streams = Streams::default();
+    let tag = |number| Tag { stream: ID, number };
+    for number in 1..=3 {
+        assert_eq!(streams.take(ID, number, 1, 1), NumberFate::Next { done: 0 });
+        streams.begin(tag(number), 0, 1);
+        if number == 3 {
+            streams.refused(0);
+        }
+        streams.end();
+    }
+    streams.was_given_up(tag(2));
+    for (undecided_from, want) in [(2, Outcome::Refused), (3, Outcome::Done)] {
+        assert_eq!(streams.take(ID, 3, 4, undecided_from), NumberFate::Again);
+        assert_eq!(streams.outcome(tag(2)), want);
+        assert_eq!(streams.outcome(tag(3)), Outcome::Done, "its sender has heard of it");
+    }
+}
+
+/// Of a letter whose sender has heard what it came to, what is asked for waits for a consumer.
+#[test]
+fn what_is_asked_for_though_it_was_heard_of_waits() {
+    let mut streams = Streams::default();
+    streams.begin_term();
+    let items = vec![
+        NoteItem::Refused { number: 3, first: 1, last: 1 },
+        NoteItem::Waits { number: 3, first: 2, last: 2 },
+    ];
+    streams.found(Offset::new(0), NotePiece { stream: ID, role: PieceRole::Whole, low: 3, items });
+    streams.all_found(Moment::default());
+    let confirmed = |streams: &Streams, number| {
+        [0, 1, 2].map(|place| streams.is_confirmed(Tag { stream: ID, number }, place))
+    };
+    assert_eq!(streams.take(ID, 2, 2, 9), NumberFate::Earlier);
+    assert_eq!(confirmed(&streams, 1), [false; 3]);
+    assert_eq!(confirmed(&streams, 2), [true; 3]);
+    assert_eq!(confirmed(&streams, 3), [true, false, false]);
+    assert_eq!(streams.take(ID, 4, 4, 9), NumberFate::Next { done: 0 });
+    assert_eq!(confirmed(&streams, 3), [false; 3]);
 }
 
 /// While more and more is refused of letters above one that waits, nothing new is agreed upon, and nobody is told anything.
@@ -236,7 +301,7 @@ fn a_stream_with_much_to_say_takes_no_more() {
 fn a_note_that_moves_no_number_brings_no_news() {
     let mut streams = Streams::default();
     for number in 1..=20 {
-        assert_eq!(streams.take(ID, number, 1), NumberFate::Next { done: 0 });
+        assert_eq!(streams.take(ID, number, 1, 1), NumberFate::Next { done: 0 });
         streams.begin(Tag { stream: ID, number }, 0, 2);
         if number == 2 {
             streams.leaves(1);
@@ -248,7 +313,7 @@ fn a_note_that_moves_no_number_brings_no_news() {
             streams.noted(id, Offset::new(0), pieces.len() as u64, Moment::default(), 0);
         }
         let mut said = Vec::new();
-        streams.agreed(|_| true, |news| said.push(news.what));
+        streams.agreed(None, |_| true, |news| said.push(news.what));
         let want: &[StreamEvent] = if number == 1 { &[StreamEvent::Agreed(1)] } else { &[] };
         assert_eq!(said, want, "{number}");
     }
@@ -273,7 +338,7 @@ fn what_an_earlier_term_left_out_is_taken_though_there_is_much_to_say() {
             number if number % 2 == 0 => NumberFate::Earlier,
             _ => NumberFate::Next { done: 0 },
         };
-        assert_eq!(streams.take(ID, number, 1), want, "{number}");
+        assert_eq!(streams.take(ID, number, 1, 1), want, "{number}");
         // Of each that is new something is to be said.
         streams.begin(Tag { stream: ID, number }, 0, 2);
         if number % 2 == 1 {
@@ -282,18 +347,18 @@ fn what_an_earlier_term_left_out_is_taken_though_there_is_much_to_say() {
         streams.end();
     }
     assert_eq!(streams.all[0].facts.done, Done { low: last, ..Done::default() });
-    assert_eq!(streams.take(ID, last + 1, 1), NumberFate::Full, "here the bound counts");
+    assert_eq!(streams.take(ID, last + 1, 1, 1), NumberFate::Full, "here the bound counts");
 }
 
 #[test]
 fn a_number_is_taken_once_and_in_its_turn() {
     let mut streams = Streams::default();
-    assert_eq!(streams.take(ID, 2, 1), NumberFate::Lacks(1));
-    assert_eq!(streams.take(ID, 3, 1), NumberFate::StillLacks, "that was said");
-    assert_eq!(streams.take(ID, 1, 1), NumberFate::Next { done: 0 });
-    assert_eq!(streams.take(ID, 1, 1), NumberFate::Again);
-    assert_eq!(streams.take(ID, 2, 1), NumberFate::Next { done: 0 });
-    assert_eq!(streams.take(ID, 4, 1), NumberFate::Lacks(3));
+    assert_eq!(streams.take(ID, 2, 1, 1), NumberFate::Lacks(1));
+    assert_eq!(streams.take(ID, 3, 1, 1), NumberFate::StillLacks, "that was said");
+    assert_eq!(streams.take(ID, 1, 1, 1), NumberFate::Next { done: 0 });
+    assert_eq!(streams.take(ID, 1, 1, 1), NumberFate::Again);
+    assert_eq!(streams.take(ID, 2, 1, 1), NumberFate::Next { done: 0 });
+    assert_eq!(streams.take(ID, 4, 1, 1), NumberFate::Lacks(3));
     let place = |term, next| StreamPlace { term, next, agreed: 0 };
     assert_eq!(streams.place(ID), place(0, 3));
     let other = StreamId { class: StreamClass::Acks, ..ID };
@@ -305,14 +370,14 @@ fn a_number_is_taken_once_and_in_its_turn() {
     again.found(Offset::new(9), NotePiece { stream: ID, role: PieceRole::Whole, low: 2, items });
     again.all_found(Moment::default());
     assert_eq!(again.place(ID), place(1, 3));
-    assert_eq!(again.take(ID, 2, 1), NumberFate::Earlier);
-    assert_eq!(again.take(ID, 4, 1), NumberFate::Lacks(3));
-    assert_eq!(again.take(ID, 3, 1), NumberFate::Next { done: 7 });
-    assert_eq!(again.take(ID, 4, 1), NumberFate::Earlier);
-    assert_eq!(again.take(ID, 5, 1), NumberFate::Earlier);
-    assert_eq!(again.take(ID, 4, 1), NumberFate::Earlier, "it is asked again");
-    assert_eq!(again.take(ID, 3, 1), NumberFate::Again);
-    assert_eq!(again.take(ID, 6, 1), NumberFate::Next { done: 0 });
+    assert_eq!(again.take(ID, 2, 1, 1), NumberFate::Earlier);
+    assert_eq!(again.take(ID, 4, 1, 1), NumberFate::Lacks(3));
+    assert_eq!(again.take(ID, 3, 1, 1), NumberFate::Next { done: 7 });
+    assert_eq!(again.take(ID, 4, 1, 1), NumberFate::Earlier);
+    assert_eq!(again.take(ID, 5, 1, 1), NumberFate::Earlier);
+    assert_eq!(again.take(ID, 4, 1, 1), NumberFate::Earlier, "it is asked again");
+    assert_eq!(again.take(ID, 3, 1, 1), NumberFate::Again);
+    assert_eq!(again.take(ID, 6, 1, 1), NumberFate::Next { done: 0 });
     // Of a process that is gone nothing is kept.
     assert_eq!(again.keep_only(|_| false), [Offset::new(9)]);
     assert_eq!((again.records(), again.is_empty()), (0, true));
@@ -323,13 +388,13 @@ fn what_is_agreed_upon_is_said_once() {
     let mut streams = Streams::default();
     let moment = |end| Moment { end: leveret_log::Offset::new(end), notes: 0 };
     for number in 1..=3 {
-        streams.take(ID, number, 1);
+        streams.take(ID, number, 1, 1);
         streams.is_done(Tag { stream: ID, number });
         streams.noted(ID, Offset::new(number), 1, moment(10 * number), 0);
     }
     let mut said = Vec::new();
     for until in [9, 10, 29, 30, 30] {
-        streams.agreed(|it| it.end.get() <= until, |news| said.push((until, news.what)));
+        streams.agreed(None, |it| it.end.get() <= until, |news| said.push((until, news.what)));
     }
     let want = [(10, 1), (29, 2), (30, 3)].map(|(at, low)| (at, StreamEvent::Agreed(low)));
     assert_eq!(said, want);
@@ -345,7 +410,11 @@ fn what_is_agreed_upon_is_said_once() {
     again.all_found(moment(40));
     let mut said = Vec::new();
     for until in [39, 40, 41] {
-        again.agreed(|it| it.end.get() <= until, |news| said.push((until, news.term, news.what)));
+        again.agreed(
+            None,
+            |it| it.end.get() <= until,
+            |news| said.push((until, news.term, news.what)),
+        );
     }
     assert_eq!(said, [(40, 1, StreamEvent::Agreed(3))]);
 }
