@@ -277,11 +277,11 @@ fn regular_expressions_are_bounded() {
     assert!(told.contains("backreferences are not supported"), "{told}");
 }
 
-/// The promise is 200 ms with the build that users run; one that is not optimised gets ten times that.
+/// The promise is 200 ms with the build that users run. One that is not optimised takes 1.7 to 2.5 s, more where threads share a core.
 #[test]
 fn ten_thousand_queues() {
     let node = with_queues(10_000);
-    let limit = Duration::from_millis(if cfg!(debug_assertions) { 2000 } else { 200 });
+    let limit = Duration::from_millis(if cfg!(debug_assertions) { 5000 } else { 200 });
     for path in [
         "/api/queues",
         "/api/queues?sort=messages&sort_reverse=true",
