@@ -81,14 +81,14 @@ struct EndedSums {
 }
 
 impl EndedSums {
-    fn pass(&mut self, passed: &[Passed]) {
-        if passed.is_empty() {
+    fn pass(&mut self, passed: impl ExactSizeIterator<Item = Passed>) {
+        if passed.len() == 0 {
             return;
         }
         let passages = Arc::make_mut(&mut self.passages);
         for (pair, messages) in passed {
-            if passages.len() < PASSAGES_MAX || passages.contains_key(pair) {
-                *passages.entry(*pair).or_default() += messages;
+            if passages.len() < PASSAGES_MAX || passages.contains_key(&pair) {
+                *passages.entry(pair).or_default() += messages;
             }
         }
     }
@@ -104,11 +104,20 @@ impl Ended {
         let mut ended = self.lock();
         if let Some(last) = Connection::last(state) {
             ended.by_vhost.entry(last.vhost).or_default().add(&last.totals, last.io);
-            ended.pass(&last.passed);
+            ended.pass(last.passed.into_iter());
             if let Some(since) = &mut ended.since {
                 since.push(id);
             }
         }
+    }
+
+    /// Connections are over that another node counted: what it told of them last.
+    pub fn keep_of_node(&self, totals: &Totals) {
+        let mut ended = self.lock();
+        for (vhost, sums) in &totals.by_vhost {
+            ended.by_vhost.entry(*vhost).or_default().add(&sums.session, sums.io);
+        }
+        ended.pass(totals.passages.iter().map(|(pair, messages)| (*pair, *messages)));
     }
 
     /// What was done in a vhost over something that is no connection: its messages count, it does not.
@@ -124,7 +133,7 @@ impl Ended {
         };
         let mut ended = self.lock();
         ended.by_vhost.entry(vhost).or_default().session.add(&messages);
-        ended.pass(passed);
+        ended.pass(passed.iter().copied());
     }
 
     /// Forgets what was published to exchanges that are gone, and what passed to queues that are.

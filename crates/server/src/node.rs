@@ -295,11 +295,22 @@ impl Node {
         self.connections().into_iter().map(AnyConnection::Here).chain(elsewhere)
     }
 
-    /// What statistics are made of that nodes of sessions count.
-    pub async fn sample_elsewhere(&self) -> SampledElsewhere {
+    /// The connection of this [name](Connection::name), wherever its client is connected.
+    pub async fn connection_named(&self, name: &str) -> Option<AnyConnection> {
+        let here = self.connections().into_iter().find(|it| it.name() == name);
+        match (here, &self.gateway) {
+            (Some(here), _) => Some(AnyConnection::Here(here)),
+            (None, Some(gateway)) => gateway.connection(name).await,
+            (None, None) => None,
+        }
+    }
+
+    /// What statistics are made of that nodes of sessions count, of each that is here. What is told is to be taken in: only what
+    /// changes is told the next time.
+    pub async fn sample_elsewhere(&self) -> Vec<SampledElsewhere> {
         match &self.gateway {
             Some(gateway) => gateway.sample().await,
-            None => SampledElsewhere::default(),
+            None => Vec::new(),
         }
     }
 

@@ -71,20 +71,13 @@ pub(super) async fn listed(call: Call, seen: Vec<Seen>) -> Result<Answer, Fault>
 /// `GET /api/channels/{channel}`.
 pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
     let name = call.param("channel").to_owned();
-    // Names of channels begin with their connection's.
-    let all = call.node().all_connections().await;
-    let of_name = all.filter(|connection| name.starts_with(&connection.name()));
-    let mut of_name = of_name.filter_map(|connection| {
-        let facts = connection.facts()?;
-        Some((connection, facts))
-    });
-    let found = of_name.find_map(|seen| {
-        let connection = seen.0.name();
-        let is_it = |channel: &ChannelFacts| channel_name(&connection, channel) == name;
-        let at = seen.1.channels.iter().position(is_it)?;
-        Some((seen, at))
-    });
-    let (seen, at) = found.ok_or_else(Fault::not_found)?;
+    // As `channel_name` puts it together.
+    let (of, _) = name.rsplit_once(" (").ok_or_else(Fault::not_found)?;
+    let connection = call.node().connection_named(of).await.ok_or_else(Fault::not_found)?;
+    let facts = connection.facts().ok_or_else(Fault::not_found)?;
+    let is_it = |channel: &ChannelFacts| channel_name(of, channel) == name;
+    let at = facts.channels.iter().position(is_it).ok_or_else(Fault::not_found)?;
+    let seen: Seen = (connection, facts);
     call.login.must_be(&seen.1.user, false)?;
     let channel = &seen.1.channels[at];
     let mut row = row(&call, &seen, channel);

@@ -154,8 +154,7 @@ fn reason(call: &Call) -> String {
 
 async fn find(call: &Call, closes: bool) -> Result<Seen, Fault> {
     let name = call.param("connection");
-    let found = call.node().all_connections().await.find(|connection| connection.name() == name);
-    let connection = found.ok_or_else(Fault::not_found)?;
+    let connection = call.node().connection_named(name).await.ok_or_else(Fault::not_found)?;
     let facts = connection.facts().ok_or_else(Fault::not_found)?;
     call.login.must_be(&facts.user, closes)?;
     Ok((connection, facts))

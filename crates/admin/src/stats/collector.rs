@@ -8,16 +8,17 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
-use leveret_broker::message::{ConnectionId, Reply, ToShard};
+use leveret_broker::message::{ConnectionId, NodeId, Reply, ToShard};
 use leveret_broker::numbers::{QueueNumbers, ShardRest};
 use leveret_queue::{Time, Totals};
 use leveret_server::clock::now;
-use leveret_server::cluster::sessions::seen::{AnyConnection, SampledElsewhere};
-use leveret_server::connection::{Connection, Sampled};
+use leveret_server::cluster::sessions::seen::{AnyConnection, SampleTold, SampledElsewhere};
+use leveret_server::connection::{Connection, Io, Sampled};
 use leveret_server::ended::{self, Passages, Sums};
 use leveret_server::front::About;
 use leveret_server::locks::{Guard, Rank, Ranked};
 use leveret_server::node::Node;
+use leveret_session::SessionTotals;
 use leveret_topology::{QueueId, QueueKind, Topology, VhostId};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
@@ -44,11 +45,22 @@ pub struct Collector {
     interval: Duration,
     /// Changed in pieces while a sample is taken in: what it tells of one object is of one moment.
     latest: Ranked<Snapshot>,
-    /// One sample at a time.
-    sampling: tokio::sync::Mutex<()>,
+    /// One sample at a time: whoever has it samples.
+    sampling: tokio::sync::Mutex<FarNodes>,
     /// Somebody looks until then, in ms since the Unix epoch.
     looked_at_until: AtomicU64,
     looks: Notify,
+}
+
+/// Nodes of sessions that are here, by number.
+type FarNodes = BTreeMap<NodeId, FarNode>;
+
+/// A node of sessions, as of what it told last: that counts while it says nothing, and is left when its start is over.
+#[derive(Debug)]
+struct FarNode {
+    start: u32,
+    connections: Vec<ConnectionId>,
+    ended: ended::Totals,
 }
 
 /// What is read anew for a sample, before queues are.
@@ -122,18 +134,16 @@ impl Collector {
     }
 
     /// Samples, if what is known is older than that.
-    pub async fn refresh(&self, within: Duration) {
+    pub async fn refresh(self: &Arc<Self>, within: Duration) {
         let oldest = now().ms().saturating_sub(within.as_millis() as u64);
-        let is_old = || self.now().at.is_none_or(|at| at.ms() < oldest);
-        if is_old() {
-            let one = self.sampling.lock().await;
-            // Whoever was first has sampled for all who waited.
-            if is_old() {
-                // A node that stops has nothing newer.
-                let _ = self.sample_alone().await;
-            }
-            drop(one);
+        if self.is_older(oldest) {
+            // A node that stops has nothing newer.
+            let _ = self.sample_if(move |it| it.is_older(oldest)).await;
         }
+    }
+
+    fn is_older(&self, than_ms: u64) -> bool {
+        self.now().at.is_none_or(|at| at.ms() < than_ms)
     }
 
     /// Samples now.
@@ -141,25 +151,93 @@ impl Collector {
     /// # Errors
     ///
     /// When the node stops.
-    pub async fn sample(&self) -> Result<(), Refusal> {
-        let _one = self.sampling.lock().await;
-        self.sample_alone().await
+    pub async fn sample(self: &Arc<Self>) -> Result<(), Refusal> {
+        self.sample_if(|_| true).await
+    }
+
+    /// Samples, once nobody else does, if that is wanted still: whoever was first has sampled for all who waited. It runs to its end
+    /// though whoever asked may go, as what connections and nodes have told they do not tell again.
+    async fn sample_if(
+        self: &Arc<Self>,
+        is_wanted: impl FnOnce(&Self) -> bool + Send + 'static,
+    ) -> Result<(), Refusal> {
+        let this = Arc::clone(self);
+        let sampled = tokio::spawn(async move {
+            let mut known = this.sampling.lock().await;
+            match is_wanted(&this) {
+                true => this.sample_alone(&mut known).await,
+                false => Ok(()),
+            }
+        });
+        // A panic aborts the process: the runtime ends.
+        sampled.await.unwrap_or(Err(Refusal::Stopping))
     }
 
     /// Nobody else samples.
-    async fn sample_alone(&self) -> Result<(), Refusal> {
+    async fn sample_alone(&self, known: &mut FarNodes) -> Result<(), Refusal> {
         let mut fresh = Fresh::default();
+        // Before the totals of what is ended: those of a node that is gone are added there.
+        self.ask_nodes(known, &mut fresh).await;
         self.node.ended.begin();
         self.ask_connections(&mut fresh).await;
         let (ended, late) = self.node.ended.finish();
         fresh.ended.push(ended);
         fresh.connections.retain(|it| !late.contains(&it.id));
-        let SampledElsewhere { news, rests, ended } = self.node.sample_elsewhere().await;
-        let news = news.into_iter().map(|it| FreshConnection { id: it.0.id(), news: Some(it) });
-        let rests = rests.into_iter().map(|id| FreshConnection { id, news: None });
-        fresh.connections.extend(news.chain(rests));
-        fresh.ended.extend(ended);
         self.take_in(fresh).await
+    }
+
+    /// What nodes of sessions tell. Of one that tells nothing what is known stays as it was.
+    async fn ask_nodes(&self, known: &mut FarNodes, fresh: &mut Fresh) {
+        let here = self.node.sample_elsewhere().await;
+        let is_here = |node, start| here.iter().any(|it| (it.node, it.start) == (node, start));
+        let (still, over): (FarNodes, FarNodes) =
+            std::mem::take(known).into_iter().partition(|(node, it)| is_here(*node, it.start));
+        *known = still;
+        for of_node in over.into_values() {
+            self.is_over(of_node).await;
+        }
+        let rest = |id| FreshConnection { id, news: None };
+        for SampledElsewhere { node, start, told } in here {
+            let begun = fresh.connections.len();
+            if let Some(SampleTold { news, rests, ended }) = told {
+                let news = news.into_iter();
+                let news = news.map(|it| FreshConnection { id: it.0.id(), news: Some(it) });
+                fresh.connections.extend(news.chain(rests.into_iter().map(rest)));
+                let connections = fresh.connections.iter().skip(begun).map(|it| it.id).collect();
+                known.insert(node, FarNode { start, connections, ended });
+            } else if let Some(of_node) = known.get(&node) {
+                fresh.connections.extend(of_node.connections.iter().copied().map(rest));
+            }
+            fresh.ended.extend(known.get(&node).map(|it| it.ended.clone()));
+            yield_now().await;
+        }
+    }
+
+    /// A node of sessions is gone, or begins anew: what it counted is left, as by connections that are over.
+    async fn is_over(&self, FarNode { connections, ended, .. }: FarNode) {
+        for some in connections.chunks(CONNECTIONS_PER_TURN) {
+            let mut left = ended::Totals::default();
+            {
+                let snapshot = self.latest.lock();
+                for entry in some.iter().filter_map(|id| snapshot.connections.get(id)) {
+                    let totals = &entry.numbers.totals;
+                    let session = SessionTotals {
+                        connections_closed: totals.connections_opened,
+                        channels_closed: totals.channels_opened,
+                        ..totals.clone()
+                    };
+                    let io = Io { send_pend: 0, ..entry.io };
+                    left.by_vhost.push((entry.numbers.vhost, Sums { session, io }));
+                    let passages = Arc::make_mut(&mut left.passages);
+                    for (pair, messages) in &entry.numbers.passed {
+                        *passages.entry(*pair).or_default() += messages;
+                    }
+                }
+            }
+            self.node.ended.keep_of_node(&left);
+            yield_now().await;
+        }
+        self.node.ended.keep_of_node(&ended);
     }
 
     /// Most of very many rest: those are not asked, which would take their locks and copy what is known.

@@ -6,18 +6,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use leveret_amqp::table::Table;
 use leveret_broker::message::{
     Attached, ConnectionId, FromLeader, LeaderTerms, NamesBatch, NodeId, Reply, ReplyTo,
-    SessionsHello, ToLeader, ToSession, ToShard,
+    SessionsHello, Step, ToLeader, ToSession, ToShard, What,
 };
+use leveret_queue::Time;
 use leveret_server::cluster::arrivals::{Arrival, Bringers, RelayedListener, arrivals};
 use leveret_server::cluster::links::LinkSocket;
 use leveret_server::cluster::sessions::wire::{
     self, End, Letter, Outgoing, read_from_leader, write_to_leader,
 };
 use leveret_server::cluster::view::{ClusterView, NodeView, Standing};
+use leveret_server::connection::{Io, Sampled};
+use leveret_server::ended::Sums;
 use leveret_server::proxy::Ends;
-use leveret_topology::{EntityKey, GroupId, QueueId};
+use leveret_session::{ConnectionFacts, ConnectionNumbers, SessionTotals};
+use leveret_topology::{EntityKey, Event, GroupId, QueueId, VhostId};
+use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
 use crate::node::{Node, PATIENCE, wait_until};
@@ -181,6 +187,33 @@ impl Far {
         terms
     }
 
+    /// The next question of management, and its number.
+    #[track_caller]
+    fn is_looked_at(&self) -> (u64, Value) {
+        self.hears(|letter| match letter {
+            FromLeader::Look(number, question) => {
+                Some((number, serde_json::from_slice(&question).unwrap()))
+            }
+            _ => None,
+        })
+    }
+
+    /// The next one that is not for statistics, which it shows nothing for.
+    #[track_caller]
+    fn is_asked(&self) -> (u64, Value) {
+        loop {
+            let (number, question) = self.is_looked_at();
+            if question.get("sample").is_none() {
+                return (number, question);
+            }
+            self.shows(number, &json!({}));
+        }
+    }
+
+    fn shows(&self, number: u64, part: &Value) {
+        self.say(ToLeader::Seen(number, serde_json::to_vec(part).unwrap().into()));
+    }
+
     /// Why it was told to go.
     #[track_caller]
     fn is_refused(&self) -> String {
@@ -200,6 +233,46 @@ impl Far {
     fn ends(&mut self) {
         self.end.take();
     }
+}
+
+/// What a node shows of one of its connections.
+fn shown(id: ConnectionId, published: u64, is_listed: bool) -> Value {
+    let mut totals = SessionTotals { connections_opened: 1, ..SessionTotals::default() };
+    totals.channels.published.publish = published;
+    let session = ConnectionNumbers {
+        state: "running".into(),
+        is_open: true,
+        vhost: VhostId::new(1),
+        waits_for: None,
+        channels: Vec::new(),
+        passed: Vec::new(),
+        totals,
+    };
+    let (io, turns) = (Io::default(), published + 1);
+    let facts = ConnectionFacts {
+        id,
+        peer: format!("192.0.2.9:{}", id.number()),
+        tls: None,
+        user: "guest".to_owned(),
+        vhost: "/".to_owned(),
+        state: "running".into(),
+        mechanism: "PLAIN".into(),
+        frame_max: 131_072,
+        channel_max: 2047,
+        heartbeat_s: 60,
+        connected: Time::from_ms(1),
+        client_properties: Table::new(),
+        channels: Vec::new(),
+    };
+    json!({
+        "id": id,
+        "peer": facts.peer,
+        "local": "192.0.2.1:5672",
+        "user": "guest",
+        "is_encrypted": false,
+        "facts": is_listed.then_some(&facts),
+        "sampled": Sampled { turns, session, io, held_bytes: 0, letters: 0 },
+    })
 }
 
 /// The queue of a name, and its home.
@@ -431,4 +504,225 @@ fn a_stop_leaves_the_sessions_of_others_to_the_next_leader() {
     far.is_closed();
     let told: Vec<_> = far.heard.try_iter().collect();
     assert!(!told.iter().any(|it| matches!(it, FromLeader::Over(_))), "{told:?}");
+}
+
+/// How a node answers the looks of management.
+#[derive(Default)]
+struct Answers {
+    /// With this, if it answers at all.
+    part: Mutex<Option<Value>>,
+    /// Each number and question, and whether it was answered.
+    looks: Mutex<Vec<(u64, Value, bool)>>,
+    /// The node goes.
+    ends: AtomicBool,
+}
+
+/// The node goes when this does.
+struct Ending<'a>(&'a Answers);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.ends.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Answers {
+    fn give(&self, far: Far) {
+        while !self.ends.load(Ordering::SeqCst) {
+            match far.heard.recv_timeout(Duration::from_millis(10)) {
+                Ok(FromLeader::Look(number, question)) => {
+                    let part = self.part.lock().unwrap().clone();
+                    let question = serde_json::from_slice(&question).unwrap();
+                    self.looks.lock().unwrap().push((number, question, part.is_some()));
+                    part.inspect(|part| far.shows(number, part));
+                }
+                Ok(_) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn becomes(&self, part: Option<Value>) {
+        *self.part.lock().unwrap() = part;
+    }
+
+    fn count(&self) -> usize {
+        self.looks.lock().unwrap().len()
+    }
+}
+
+/// What a node counted stays while it says nothing, and when it is gone. Only what changed is asked for, unless an answer did not come.
+#[test]
+fn totals_outlive_the_node_that_counted_them() {
+    let leader = leader();
+    let sampled = || {
+        let page = leader.node.scrape("/metrics");
+        let value = |name: &str| {
+            let line = page.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|value| value.trim().parse::<u64>().ok()).unwrap_or_default()
+        };
+        let published = r#"rabbitmq_global_messages_received_total{protocol="amqp091"}"#;
+        [published, "rabbitmq_connections ", "rabbitmq_connections_closed_total "].map(value)
+    };
+    let far = Far::come(&leader.bringers, hello(7, 0));
+    far.begins();
+    let (one, other) = (far.session(1), far.session(2));
+    let part = |id, published| {
+        let mut sums = Sums::default();
+        sums.session.channels.published.publish = 40;
+        json!({
+            "node": "rabbit@far",
+            "connections": [shown(id, published, false)],
+            "by_vhost": [(VhostId::new(1), sums)],
+        })
+    };
+    let answers = Answers::default();
+    answers.becomes(Some(part(one, 3)));
+    std::thread::scope(|scope| {
+        let _ends = Ending(&answers);
+        scope.spawn(|| answers.give(far));
+        wait_until("it is counted", || sampled() == [43, 1, 0]);
+        // Nothing has changed.
+        answers.becomes(Some(json!({"rests": [one], "by_vhost": part(one, 0)["by_vhost"]})));
+        let before = answers.count();
+        wait_until("it is asked twice more", || {
+            assert_eq!(sampled(), [43, 1, 0]);
+            answers.count() >= before + 2
+        });
+        // The last one is not asked before one in between has been given up, and all is made of it.
+        answers.becomes(None);
+        let before = answers.count();
+        wait_until("it is silent", || {
+            assert_eq!(sampled(), [43, 1, 0]);
+            answers.count() >= before + 2
+        });
+        answers.becomes(Some(part(one, 5)));
+        wait_until("it is counted again", || {
+            let [published, connections, _] = sampled();
+            assert!(published >= 43 && connections == 1, "{published}, {connections}");
+            published == 45
+        });
+    });
+    wait_until("it is gone", || {
+        let sampled = sampled();
+        assert_eq!(sampled[0], 45, "{sampled:?}");
+        sampled == [45, 0, 1]
+    });
+    let looks = std::mem::take(&mut *answers.looks.lock().unwrap());
+    let asks_all = json!({"sample": {"since": null}});
+    assert_eq!(looks[0].1, asks_all);
+    let mut asked_since = 0;
+    for pair in looks.windows(2) {
+        let [(number, _, is_answered), (_, question, _)] = pair else { unreachable!() };
+        // An answer may have been late on a busy machine.
+        if *question != asks_all {
+            assert!(is_answered, "{looks:?}");
+            assert_eq!(*question, json!({"sample": {"since": number}}), "{looks:?}");
+            asked_since += 1;
+        }
+    }
+    assert!(asked_since > 0, "{looks:?}");
+    // Another start counts anew.
+    let far = Far::come(&leader.bringers, hello(7, 1));
+    far.begins();
+    let answers = Answers::default();
+    answers.becomes(Some(part(other, 100)));
+    std::thread::scope(|scope| {
+        let _ends = Ending(&answers);
+        scope.spawn(|| answers.give(far));
+        wait_until("both are counted", || sampled() == [185, 1, 1]);
+    });
+}
+
+/// A page of one connection asks for that one alone; a list takes all parts.
+#[test]
+fn connections_of_a_node_are_asked_for() {
+    let leader = leader();
+    let far = Far::come(&leader.bringers, hello(7, 0));
+    far.begins();
+    let part = |numbers: &[u64], goes_on: bool| {
+        let rows: Vec<_> = numbers.iter().map(|it| shown(far.session(*it), 0, true)).collect();
+        json!({"node": "rabbit@far", "connections": rows, "goes_on": goes_on})
+    };
+    std::thread::scope(|scope| {
+        let name = "192.0.2.9:4 -> 192.0.2.1:5672";
+        let path = "/api/connections/192.0.2.9:4%20-%3E%20192.0.2.1:5672";
+        let page = scope.spawn(|| leader.node.get(path));
+        let (number, question) = far.is_asked();
+        assert_eq!(question, json!({"one": {"name": name}}));
+        far.shows(number, &part(&[4], false));
+        let page = page.join().unwrap();
+        assert_eq!((&page["name"], &page["node"]), (&json!(name), &json!("rabbit@far")));
+        // It has none of this name, or another version answers with something else.
+        for answer in [part(&[], false), part(&[5], false)] {
+            let page = scope.spawn(|| leader.node.must("GET", path, "", 404).status);
+            far.shows(far.is_asked().0, &answer);
+            page.join().unwrap();
+        }
+    });
+    std::thread::scope(|scope| {
+        let list = scope.spawn(|| leader.node.get("/api/connections"));
+        let (number, question) = far.is_asked();
+        assert_eq!(question, json!("list"));
+        far.shows(number, &part(&[1, 2], true));
+        let (number, question) = far.is_asked();
+        assert_eq!(question, json!("more"));
+        far.shows(number, &part(&[3], true));
+        far.shows(far.is_asked().0, &part(&[], false));
+        assert_eq!(list.join().unwrap().as_array().unwrap().len(), 3);
+        // One that shows no more: what came of it is shown, and the next list is whole.
+        let list = scope.spawn(|| leader.node.get("/api/connections"));
+        far.shows(far.is_asked().0, &part(&[1, 2], true));
+        let (late, _) = far.is_asked();
+        assert_eq!(list.join().unwrap().as_array().unwrap().len(), 2);
+        let list = scope.spawn(|| leader.node.get("/api/connections"));
+        let (number, question) = far.is_asked();
+        assert_eq!(question, json!("list"));
+        far.shows(late, &part(&[3], false));
+        far.shows(number, &part(&[1, 2, 3], false));
+        assert_eq!(list.join().unwrap().as_array().unwrap().len(), 3);
+    });
+}
+
+#[test]
+fn a_node_shows_and_tells_of_its_own_sessions_alone() {
+    let leader = leader();
+    let strangers = [NodeId::ALONE.connection(1), NodeId::new(99).unwrap().connection(1)];
+    let mut start = 0;
+    let mut comes = || {
+        start += 1;
+        let far = Far::come(&leader.bringers, hello(7, start));
+        far.begins();
+        far
+    };
+    for stranger in strangers {
+        let far = comes();
+        far.shows(far.is_looked_at().0, &json!({"connections": [shown(stranger, 0, false)]}));
+        far.is_closed();
+        let far = comes();
+        far.shows(far.is_looked_at().0, &json!({"rests": [stranger]}));
+        far.is_closed();
+        for fact in ["pid", "connection"] {
+            let far = comes();
+            let tells = |id: ConnectionId| {
+                let event = Event::new("connection.created").with(fact, &*id.pid());
+                let told = serde_json::to_vec(&json!({"events": [event]})).unwrap();
+                far.say(ToLeader::Told(told.into()));
+            };
+            tells(far.session(1));
+            // It is heard still.
+            far.shows(far.is_looked_at().0, &json!({}));
+            tells(stranger);
+            far.is_closed();
+        }
+        let far = comes();
+        let step = Step {
+            connection: stranger,
+            channel: 1,
+            what: What::Confirmed { number: 1, multiple: false, ok: true },
+        };
+        let told = serde_json::to_vec(&json!({"steps": [step]})).unwrap();
+        far.say(ToLeader::Told(told.into()));
+        far.is_closed();
+    }
 }

@@ -10,4 +10,6 @@ pub(crate) mod away;
 pub(crate) mod gateway;
 pub(crate) mod own;
 pub mod seen;
+#[cfg(test)]
+mod testing;
 pub mod wire;

@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -33,13 +34,12 @@ use leveret_node::Run;
 use leveret_node::remote::{HeldTurns, NodeHeard, RemoteNode};
 use leveret_topology::{Change, GroupId, Homes};
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
 use tokio::sync::mpsc::Receiver;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::seen::{AnyConnection, Happened, Part, Question, SampledElsewhere};
+use super::seen::{AnyConnection, Happened, Part, Question, SampleTold, SampledElsewhere};
 use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::Arrival;
 use crate::cluster::links::LinkSocket;
@@ -73,6 +73,12 @@ const ATTACHING: Duration = Duration::from_secs(30);
 
 /// How long management waits for a part of what a node shows.
 const LOOKING: Duration = Duration::from_secs(3);
+
+/// The longest that a list waits for all that a node shows, and for the looks before it.
+const LISTING: Duration = Duration::from_secs(10);
+
+/// The same of a sample, the first of which is of all connections: nobody needs it at once.
+const SAMPLING: Duration = Duration::from_secs(30);
 
 /// How often it is looked at whether they have.
 const LOOK: Duration = Duration::from_secs(1);
@@ -135,6 +141,8 @@ struct RemoteEnd {
     /// It was told names, and had taken all before.
     names_told: Notify,
     looking: tokio::sync::Mutex<Looking>,
+    /// Its last answer to management did not come in time.
+    is_silent: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -533,7 +541,7 @@ impl Gateway {
         self.nodes.read().values().cloned().collect()
     }
 
-    /// Connections of nodes of sessions, by id. Those of a node that does not answer in time are left out.
+    /// Connections of nodes of sessions, by id. Those that a node does not show in time are left out.
     pub(crate) async fn connections(&self) -> Vec<AnyConnection> {
         let mut looks = JoinSet::new();
         for end in self.here() {
@@ -544,15 +552,32 @@ impl Gateway {
         all
     }
 
-    /// What statistics are made of. Nodes that do not answer in time are left out.
-    pub(crate) async fn sample(&self) -> SampledElsewhere {
+    /// The connection of this name, of any node of sessions. Nobody else is waited for once one has it.
+    pub(crate) async fn connection(&self, name: &str) -> Option<AnyConnection> {
         let mut looks = JoinSet::new();
         for end in self.here() {
-            looks.spawn(async move { end.sample().await });
+            let name = name.to_owned();
+            looks.spawn(async move { end.connection(name).await });
         }
-        let mut all = SampledElsewhere::default();
-        looks.join_all().await.into_iter().flatten().for_each(|it| all.append(it));
-        all
+        while let Some(found) = looks.join_next().await {
+            if let Ok(Some(found)) = found
+                && found.name() == name
+            {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// What statistics are made of: of each node that is here.
+    pub(crate) async fn sample(&self) -> Vec<SampledElsewhere> {
+        let mut looks = JoinSet::new();
+        for end in self.here() {
+            let who = end.sessions.lock().remote.as_ref().map(|it| (it.node(), it.start()));
+            let Some((node, start)) = who else { continue };
+            looks.spawn(async move { SampledElsewhere { node, start, told: end.sample().await } });
+        }
+        looks.join_all().await
     }
 
     /// What is short has changed.
@@ -617,6 +642,7 @@ impl RemoteEnd {
             cut: OnceLock::new(),
             is_cut: Notify::new(),
             names_told: Notify::new(),
+            is_silent: AtomicBool::new(false),
             // An answer to another leader, which may come by this connection, is not to be taken for one to this one.
             looking: tokio::sync::Mutex::new(Looking {
                 number: u64::from(rand::random::<u32>()) << 20,
@@ -626,20 +652,27 @@ impl RemoteEnd {
     }
 
     /// Asks for a part of what the node shows. None: it is gone, or says nothing in time.
-    async fn ask(&self, number: u64, question: Question) -> Option<Part> {
+    async fn ask(&self, number: u64, question: &Question, until: Instant) -> Option<Part> {
         let (answers, answer) = oneshot::channel();
-        let question = serde_json::to_vec(&question).unwrap_or_default();
-        {
+        let question = serde_json::to_vec(question).unwrap_or_default();
+        let node = {
             let mut sessions = self.sessions.lock();
             let Sessions { remote, has_begun, asked, .. } = &mut *sessions;
             let remote = remote.as_mut().filter(|_| *has_begun)?;
             remote.tell(FromLeader::Look(number, question.into()));
             *asked = Some((number, answers));
-        }
+            remote.node()
+        };
         self.woken.notify_one();
-        let seen = timeout(LOOKING, answer).await.ok()?.ok()?;
-        match serde_json::from_slice(&seen) {
-            Ok(part) => Some(part),
+        let seen = timeout_at(until.min(Instant::now() + LOOKING), answer).await.ok()?.ok()?;
+        match serde_json::from_slice::<Part>(&seen) {
+            Ok(part) => match part.stranger_to(node) {
+                None => Some(part),
+                Some(id) => {
+                    self.cut(format!("{id}, which it shows, is no session of node {node}"));
+                    None
+                }
+            },
             Err(error) => {
                 tracing::warn!(peer = %self.from, %error, "what a node shows of its connections is not understood");
                 None
@@ -647,32 +680,77 @@ impl RemoteEnd {
         }
     }
 
+    /// Looks at the node, when the looks before are done. None: it was not so far in time.
+    async fn begin_look(&self, until: Instant) -> Option<tokio::sync::MutexGuard<'_, Looking>> {
+        let looking = timeout_at(until, self.looking.lock()).await.ok();
+        if looking.is_none() {
+            self.is_heard(false);
+        }
+        looking
+    }
+
     /// All that the node shows, a part at a time. Returns whether that was all.
     async fn look(
         &self,
         looking: &mut Looking,
         first: Question,
+        until: Instant,
         mut with: impl FnMut(Part),
     ) -> bool {
         let mut question = first;
-        loop {
+        let is_all = loop {
             looking.number += 1;
-            let Some(part) = self.ask(looking.number, question).await else { return false };
+            let part = self.ask(looking.number, &question, until).await;
+            let Some(part) = part else { break false };
             let goes_on = part.goes_on;
             with(part);
             if !goes_on {
-                return true;
+                break true;
             }
             question = Question::More;
+        };
+        self.is_heard(is_all);
+        is_all
+    }
+
+    /// Says once that the node does not answer, and once that it does again.
+    fn is_heard(&self, is_heard: bool) {
+        let answers = {
+            let sessions = self.sessions.lock();
+            sessions.remote.is_some() && sessions.has_begun
+        };
+        if !answers || self.is_silent.swap(!is_heard, Ordering::Relaxed) != is_heard {
+            return;
+        }
+        match is_heard {
+            true => {
+                tracing::info!(peer = %self.from, "a node with sessions shows its connections again")
+            }
+            false => tracing::warn!(
+                peer = %self.from,
+                "a node with sessions does not show its connections in time: lists lack them, and statistics have what it told last"
+            ),
         }
     }
 
-    async fn list(&self) -> Vec<AnyConnection> {
-        let mut looking = self.looking.lock().await;
-        let mut all = Vec::new();
-        // What is there of a node that went meanwhile is gone soon.
+    async fn connection(&self, name: String) -> Option<AnyConnection> {
+        let until = Instant::now() + LISTING;
+        let mut looking = self.begin_look(until).await?;
+        let mut found = None;
+        let question = Question::One { name };
         let _ = self
-            .look(&mut looking, Question::List, |mut part| {
+            .look(&mut looking, question, until, |mut part| found = part.take_connections().next())
+            .await;
+        found.map(|it| AnyConnection::Elsewhere(Arc::new(it)))
+    }
+
+    async fn list(&self) -> Vec<AnyConnection> {
+        let until = Instant::now() + LISTING;
+        let Some(mut looking) = self.begin_look(until).await else { return Vec::new() };
+        let mut all = Vec::new();
+        // What came of a node that shows no more is shown.
+        let _ = self
+            .look(&mut looking, Question::List, until, |mut part| {
                 let connections = part.take_connections().map(Arc::new);
                 all.extend(connections.map(AnyConnection::Elsewhere));
             })
@@ -680,11 +758,14 @@ impl RemoteEnd {
         all
     }
 
-    async fn sample(&self) -> Option<SampledElsewhere> {
-        let mut looking = self.looking.lock().await;
-        let mut sampled = SampledElsewhere::default();
+    /// Whoever asks takes the answer in: only what changes is told the next time.
+    async fn sample(&self) -> Option<SampleTold> {
+        let until = Instant::now() + SAMPLING;
+        let mut looking = self.begin_look(until).await?;
+        let mut sampled = SampleTold::default();
         let (first, since) = (looking.number + 1, looking.sampled.take());
-        let is_all = self.look(&mut looking, Question::Sample { since }, |part| sampled.add(part));
+        let question = Question::Sample { since };
+        let is_all = self.look(&mut looking, question, until, |part| sampled.add(part));
         if !is_all.await {
             return None;
         }
@@ -860,11 +941,12 @@ impl End for Caller<'_> {
         }
         let mut out = Outbox::default();
         let (mut taken, mut told) = (Vec::new(), Vec::new());
-        {
+        let node = {
             let mut sessions = self.end.sessions.lock();
             // One that was refused, or that is over, is not heard.
             let Sessions { remote, asked, .. } = &mut *sessions;
             let Some(remote) = remote else { return Ok(()) };
+            let node = remote.node();
             for letter in read {
                 match remote.hear(letter, &mut out) {
                     Ok(NodeHeard::Done) => {}
@@ -883,12 +965,19 @@ impl End for Caller<'_> {
                     }
                 }
             }
-        }
+            node
+        };
         for told in told {
-            match serde_json::from_slice(&told) {
-                Ok(Happened { events, steps }) => {
-                    out.events.extend(events);
-                    out.steps.extend(steps);
+            match serde_json::from_slice::<Happened>(&told) {
+                Ok(told) => {
+                    if let Some(id) = told.stranger_to(node) {
+                        wrong.get_or_insert_with(|| {
+                            format!("{id}, which it tells of, is no session of node {node}")
+                        });
+                        break;
+                    }
+                    out.events.extend(told.events);
+                    out.steps.extend(told.steps);
                 }
                 // Of another version, perhaps: nobody waits for it.
                 Err(error) => tracing::debug!(%error, "what a node tells is not understood"),

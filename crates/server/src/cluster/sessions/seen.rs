@@ -17,7 +17,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
-use leveret_broker::message::{ConnectionId, Outbox, Step, ToSession};
+use leveret_broker::message::{ConnectionId, NodeId, Outbox, Step, ToSession};
 use leveret_session::{ChannelFacts, ConnectionFacts, Passed};
 use leveret_topology::{Event, VhostId};
 use serde::{Deserialize, Serialize};
@@ -38,11 +38,16 @@ const PART_ENTRIES: usize = 1024;
 const ENTRIES_MAX: usize = 4096;
 
 /// What a node of sessions is asked.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Question {
     /// All of its connections, with what lists show.
     List,
+    /// The same of one.
+    One {
+        /// Its [name](AnyConnection::name).
+        name: String,
+    },
     /// What statistics are made of.
     Sample {
         /// The number of the look whose answer was taken in last, whole: who had no turn since rests.
@@ -76,6 +81,23 @@ pub(super) struct Happened {
     pub(super) steps: Vec<Step>,
 }
 
+impl Happened {
+    /// The first connection in it that is of another node.
+    pub(super) fn stranger_to(&self, node: NodeId) -> Option<ConnectionId> {
+        let events = self.events.iter().flat_map(|event| {
+            let pids = ["pid", "connection"].map(|fact| event.facts.get(fact));
+            pids.into_iter().flatten().filter_map(|pid| of_pid(pid.as_str()?))
+        });
+        self.steps.iter().map(|it| it.connection).chain(events).find(|it| it.node() != node)
+    }
+}
+
+/// The connection that events [name](ConnectionId::pid) so, or whose channel.
+fn of_pid(pid: &str) -> Option<ConnectionId> {
+    let name = pid.strip_prefix("<connection.")?.strip_suffix('>')?;
+    name.split('.').next()?.parse().ok()
+}
+
 /// A connection of a node of sessions, as of when it was asked.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Elsewhere {
@@ -102,6 +124,12 @@ pub enum AnyConnection {
 }
 
 impl Part {
+    /// The first connection in it that is of another node.
+    pub(super) fn stranger_to(&self, node: NodeId) -> Option<ConnectionId> {
+        let shown = self.connections.iter().map(|it| it.id);
+        shown.chain(self.rests.iter().copied()).find(|it| it.node() != node)
+    }
+
     /// The connections in it, which are of its node.
     pub(super) fn take_connections(&mut self) -> impl Iterator<Item = Elsewhere> + use<> {
         let node: Arc<str> = std::mem::take(&mut self.node).into();
@@ -194,34 +222,39 @@ impl AnyConnection {
     }
 }
 
-/// What nodes of sessions tell for statistics.
-#[derive(Debug, Default)]
+/// A node of sessions that is here, and what it tells for statistics.
+#[derive(Debug)]
 pub struct SampledElsewhere {
+    /// Its number.
+    pub node: NodeId,
+    /// Which start of its process: the connections of an earlier one are over.
+    pub start: u32,
+    /// None: it did not answer in time, so what it told last is the newest that is known.
+    pub told: Option<SampleTold>,
+}
+
+/// A node's answer, whole.
+#[derive(Debug, Default)]
+pub struct SampleTold {
     /// Connections that had a turn since they were asked last.
     pub news: Vec<(AnyConnection, Box<Sampled>)>,
     /// Those that had none.
     pub rests: Vec<ConnectionId>,
-    /// Totals of those that are over, of each node.
-    pub ended: Vec<Totals>,
+    /// Totals of those that are over.
+    pub ended: Totals,
 }
 
-impl SampledElsewhere {
+impl SampleTold {
     pub(super) fn add(&mut self, mut part: Part) {
         self.news.extend(part.take_connections().filter_map(|mut it| {
             let sampled = it.sampled.take()?;
             Some((AnyConnection::Elsewhere(Arc::new(it)), sampled))
         }));
         self.rests.extend(part.rests);
-        if !part.by_vhost.is_empty() || !part.passages.is_empty() {
+        if !part.goes_on {
             let passages = Arc::new(part.passages.into_iter().collect());
-            self.ended.push(Totals { by_vhost: part.by_vhost, passages });
+            self.ended = Totals { by_vhost: part.by_vhost, passages };
         }
-    }
-
-    pub(super) fn append(&mut self, mut other: Self) {
-        self.news.append(&mut other.news);
-        self.rests.append(&mut other.rests);
-        self.ended.append(&mut other.ended);
     }
 }
 
@@ -244,7 +277,8 @@ impl Looks {
         question: Question,
     ) -> Vec<u8> {
         match question {
-            Question::List => self.parts = list(node).await,
+            Question::List => self.parts = list(node, |_| true).await,
+            Question::One { name } => self.parts = list(node, |it| it.name() == name).await,
             Question::Sample { since } => self.parts = self.sample(node, number, since).await,
             Question::More => {}
         }
@@ -311,8 +345,11 @@ impl Elsewhere {
     }
 }
 
-async fn list(node: &Node) -> VecDeque<Part> {
-    parts_of(node, |connection, part| {
+async fn list(node: &Node, is_asked: impl Fn(&Connection) -> bool) -> VecDeque<Part> {
+    let mut parts = parts_of(node, |connection, part| {
+        if !is_asked(connection) {
+            return 0;
+        }
         let (mut facts, mut sampled) = (connection.facts(), connection.sample());
         let entries = shorten(&mut facts.channels);
         // They are among the facts.
@@ -320,7 +357,9 @@ async fn list(node: &Node) -> VecDeque<Part> {
         part.connections.push(Elsewhere::of(connection, Some(facts), sampled));
         entries
     })
-    .await
+    .await;
+    parts.retain(|it| !it.connections.is_empty());
+    parts
 }
 
 /// The connections of a node in parts; `put` puts one in a part, and returns how many [entries](PART_ENTRIES) that are.
@@ -356,3 +395,6 @@ fn shorten(channels: &mut [ChannelFacts]) -> usize {
     }
     entries
 }
+
+#[cfg(test)]
+mod tests;
