@@ -30,6 +30,9 @@ use crate::{CommandSender, KeptMax, StreamSender};
 /// Letters of the line beyond which nothing is told that nobody waits for.
 const TOLD_WAIT_MAX: usize = 4096;
 
+/// The same in bytes of what is told so.
+const TOLD_BYTES_MAX: usize = 4 << 20;
+
 /// What became of a letter of the leader, for whoever drives the node of sessions.
 #[derive(Debug)]
 pub enum Heard {
@@ -73,6 +76,8 @@ pub struct RemoteShards {
     is_busy: Vec<bool>,
     /// Of this connection.
     line: VecDeque<ToLeader>,
+    /// Bytes in it that nobody waits for.
+    told_bytes: usize,
     /// Sessions that are over: each is told once so many letters without a number were sent, by index of the sender.
     ends: VecDeque<(Vec<(usize, u64)>, ConnectionId)>,
     open: BTreeSet<ConnectionId>,
@@ -175,6 +180,7 @@ impl RemoteShards {
             busy: VecDeque::new(),
             is_busy: vec![false; groups + 1],
             line: VecDeque::new(),
+            told_bytes: 0,
             ends: VecDeque::new(),
             open: BTreeSet::new(),
             has_had_sessions: false,
@@ -216,9 +222,14 @@ impl RemoteShards {
 
     /// Of this connection, if its hello has been said.
     fn say(&mut self, letter: ToLeader) {
-        if matches!(self.stage, Stage::Learns | Stage::Begun) {
+        if self.says() {
             self.line.push_back(letter);
         }
+    }
+
+    /// Whether the line goes to a leader.
+    fn says(&self) -> bool {
+        matches!(self.stage, Stage::Learns | Stage::Begun)
     }
 
     /// A letter of a session of this node, or of what is done for one that is gone.
@@ -288,6 +299,7 @@ impl RemoteShards {
     pub fn lost(&mut self) {
         self.stage = Stage::Lost;
         self.line.clear();
+        self.told_bytes = 0;
         self.ends.clear();
         self.names = Names::default();
     }
@@ -447,11 +459,17 @@ impl RemoteShards {
         }
     }
 
-    /// What happened here, for who looks at the node that leads. It is left where very much waits, or nobody hears.
-    pub fn told(&mut self, told: Bytes) {
-        if self.line.len() < TOLD_WAIT_MAX {
-            self.say(ToLeader::Told(told));
+    /// What happened here, for who looks at the node that leads. Returns whether it will be told: it is left out where very much waits,
+    /// or nobody hears.
+    pub fn told(&mut self, told: Bytes) -> bool {
+        let fits = self.line.len() < TOLD_WAIT_MAX
+            && told.len() <= TOLD_BYTES_MAX.saturating_sub(self.told_bytes);
+        if !fits || !self.says() {
+            return false;
         }
+        self.told_bytes += told.len();
+        self.say(ToLeader::Told(told));
+        true
     }
 
     /// Answers a look. One that came over an earlier connection has nobody who waits for that.
@@ -476,10 +494,10 @@ impl RemoteShards {
                 self.attaches = self.has_begun && self.has_had_sessions;
                 return Some(ToLeader::Hello(self.hello()));
             }
-            Stage::Learns => return self.line.pop_front(),
+            Stage::Learns => return self.next_in_line(),
             Stage::Begun => {}
         }
-        if let Some(letter) = self.line.pop_front() {
+        if let Some(letter) = self.next_in_line() {
             return Some(letter);
         }
         if self.has_end() {
@@ -493,6 +511,14 @@ impl RemoteShards {
             self.is_busy[index] = false;
         }
         None
+    }
+
+    fn next_in_line(&mut self) -> Option<ToLeader> {
+        let letter = self.line.pop_front()?;
+        if let ToLeader::Told(told) = &letter {
+            self.told_bytes -= told.len();
+        }
+        Some(letter)
     }
 
     /// Whether [`send_next`](Self::send_next) has something.

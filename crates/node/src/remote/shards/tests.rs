@@ -260,3 +260,27 @@ fn what_no_session_asks_is_refused() {
     };
     assert_eq!((out.sessions.len(), out.sessions.iter().all(is_refusal)), (2, true));
 }
+
+/// What happens is told within a bound, and there is room again once it is written. Nobody hears it before hello, and after the end.
+#[test]
+fn what_is_told_has_a_bound_in_bytes() {
+    let told = |len: usize| Bytes::from(vec![0; len]);
+    let mut remote = remote(10);
+    assert!(!remote.told(told(1)), "nobody hears");
+    begins(&mut remote, 1, 0);
+    assert_eq!(sent(&mut remote), ["names 1"]);
+    assert!(!remote.told(told(TOLD_BYTES_MAX + 1)));
+    assert!(remote.told(told(TOLD_BYTES_MAX - 1)));
+    assert!(!remote.told(told(2)));
+    assert!(remote.told(told(1)));
+    assert!(!remote.told(told(1)));
+    // What somebody waits for is said all the same.
+    remote.seen(1, told(5));
+    let first = remote.send_next();
+    assert!(matches!(first, Some(ToLeader::Told(it)) if it.len() == TOLD_BYTES_MAX - 1));
+    assert!(remote.told(told(TOLD_BYTES_MAX - 1)));
+    assert!(!remote.told(told(1)));
+    begins(&mut remote, 2, 0);
+    assert_eq!(sent(&mut remote), ["names 1"], "the rest was for the leader before");
+    assert!(remote.told(told(TOLD_BYTES_MAX)));
+}

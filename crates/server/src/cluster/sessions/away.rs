@@ -10,6 +10,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::vec::Drain;
@@ -59,6 +60,8 @@ pub(crate) struct Away {
     name: String,
     /// What management is told.
     looks: tokio::sync::Mutex<Looks>,
+    /// Events and steps that no leader is told, since the last connection ended.
+    left_out: AtomicU64,
 }
 
 impl Away {
@@ -78,6 +81,7 @@ impl Away {
             hangs_up: watch::Sender::new(false),
             name,
             looks: tokio::sync::Mutex::default(),
+            left_out: AtomicU64::new(0),
         }
     }
 
@@ -128,9 +132,19 @@ impl Away {
     }
 
     fn tell(&self, told: &Happened) {
+        let count = told.events.len() + told.steps.len();
         let told = serde_json::to_vec(told).unwrap_or_default();
-        self.shards.lock().told(told.into());
-        self.woken.notify_one();
+        let is_told = self.shards.lock().told(told.into());
+        match is_told {
+            true => self.woken.notify_one(),
+            false => {
+                if self.left_out.fetch_add(count as u64, Ordering::Relaxed) == 0 {
+                    tracing::warn!(
+                        "the node that leads is not told of events of connections and of traced messages: none hears, or very much waits"
+                    );
+                }
+            }
+        }
     }
 
     /// Answers management. Waits for turns that run.
@@ -203,6 +217,13 @@ pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Ca
         };
         away.shards.lock().lost();
         away.is_heard.send_replace(false);
+        let left_out = away.left_out.swap(0, Ordering::Relaxed);
+        if left_out > 0 {
+            tracing::info!(
+                left_out,
+                "events of connections and steps of traced messages that no leader was told"
+            );
+        }
         let why = match over {
             Over::Ended(why) => why,
             Over::Another => continue,
