@@ -220,3 +220,53 @@ impl OwnSessions {
         let _ = closed.await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use leveret_cluster::Lease;
+
+    use super::*;
+    use crate::clock::boot_ms;
+    use crate::cluster::sessions::testing::Clients;
+    use crate::connection::Letter;
+    use crate::lease::ALWAYS;
+    use crate::login;
+    use crate::runner::{Runner, run_alone};
+
+    /// Sessions that are kept when their node leads write under its lease alone.
+    #[tokio::test]
+    async fn a_kept_session_waits_for_the_lease() {
+        let leading = Arc::new(Leading::new());
+        leading.set(ALWAYS);
+        let homes = Homes::among(1);
+        let away = Away::new(("rabbit@far".to_owned(), 7, 0), homes, watch::Sender::new(true));
+        let logins = Logins::new(login::Options::default(), [0; 32]);
+        let held = Arc::clone(&leading);
+        let node = Node::of_sessions(Arc::default(), logins, Arc::new(away), 0, held);
+        let node = Arc::new(node);
+        let clients = Clients::of(&node, 2);
+        let runs = |at: usize| {
+            let connection = &clients.connections[at];
+            run_alone(&node, |runner| runner.run_connection(connection, Letter::Readable));
+        };
+        let reads = |at: usize| {
+            let mut socket = &clients.sockets[at];
+            socket.set_nonblocking(true).unwrap();
+            socket.read(&mut [0; 64]).is_ok_and(|count| count > 0)
+        };
+        for mut socket in &clients.sockets {
+            socket.write_all(b"AMQP\0\0\x09\x01").unwrap();
+        }
+        runs(0);
+        assert!(reads(0), "before the node leads it needs none");
+        leading.set(Lease { from_ms: 0, until_ms: boot_ms() });
+        runs(1);
+        assert!(!reads(1), "the lease is over");
+        assert_eq!(clients.connections[1].turns(), 0);
+        leading.set(Lease { from_ms: 0, until_ms: boot_ms() + 60_000 });
+        run_alone(&node, Runner::go_on);
+        assert!(reads(1));
+    }
+}
