@@ -14,7 +14,7 @@ use leveret_broker::message::*;
 use leveret_broker::record::join_names;
 use leveret_broker::shard::Users;
 use leveret_broker::stream::{Numbered, StreamClass, StreamEvent, StreamId};
-use leveret_broker::transaction::{Decided, TxId};
+use leveret_broker::transaction::{Decided, TxId, Vote};
 use leveret_broker::work::Limits;
 use leveret_log::{Holder, Log as _, Moment, Offset};
 use leveret_queue::{Time, UnackedId};
@@ -36,6 +36,7 @@ struct World {
     told: BTreeMap<u64, Vec<bool>>,
     replies: Vec<Reply>,
     news: Vec<StreamEvent>,
+    votes: Vec<Vote>,
 }
 
 /// A message whose number for the confirm is in its body.
@@ -95,8 +96,9 @@ impl World {
         log.hand().agrees = true;
         log.hand().agreed = Some(Moment::default());
         let shard = Shard::new(GroupId::new(0), log.clone());
-        let (told, replies, news) = Default::default();
-        Self { log, shard, topology, queues, now: Time::from_ms(1000), told, replies, news }
+        let (told, replies, news, votes) = Default::default();
+        let now = Time::from_ms(1000);
+        Self { log, shard, topology, queues, now, told, replies, news, votes }
     }
 
     fn turn(&mut self, letters: impl IntoIterator<Item = ToShard>) {
@@ -118,6 +120,24 @@ impl World {
             }
         }
         self.news.extend(out.news.into_iter().map(|(_, news)| news.what));
+        for letter in out.meta {
+            if let ToMeta::Prepared { vote, .. } = letter {
+                self.votes.push(vote);
+            }
+        }
+    }
+
+    /// Another process goes on with what the disk has. Nothing is decided.
+    fn start_again(&mut self, names_are_lost: bool) {
+        self.log = self.log.crash();
+        let moment = self.log.moment();
+        self.log.hand().agrees = true;
+        self.log.hand().agreed = Some(moment);
+        self.shard = Shard::new(GroupId::new(0), self.log.clone());
+        if names_are_lost {
+            self.shard.keep_orphans();
+        }
+        self.shard.recover(&self.topology, &Decided::default(), Offset::MAX, self.now);
     }
 
     /// The disk does all that it was given.
@@ -392,45 +412,148 @@ fn what_was_taken_in_is_judged_by_the_rule_of_then() {
     }
 }
 
-/// The log has a part of a transaction that nobody has decided on: it was not to be. But with names that are lost the decision may be, too:
-/// then its session is told neither that it is done nor that it is not.
+/// The first letter of a stream, which brings a part of a transaction.
+fn prepare(world: &World, parts: u32) -> ToShard {
+    let reply = ReplyTo { connection: NodeId::ALONE.connection(1), channel: 1 };
+    let messages = vec![message(1, &world.queues[..1])];
+    let (tx, settlements) = (TxId::new(9), Vec::new());
+    numbered(BODIES, 1, ToShard::Prepare { reply, tx, parts, messages, settlements })
+}
+
+/// With names that are lost what was decided on a part may be: then its session is told neither that it is done nor that it is not, and
+/// no part of it is to be.
 #[test]
-fn a_part_is_answered_by_what_is_known_of_it() {
-    for names_are_lost in [false, true] {
-        let mut world = World::new();
-        let [all, ..] = world.queues;
-        let me = ReplyTo { connection: NodeId::ALONE.connection(1), channel: 1 };
-        let prepare = || {
-            let messages = vec![message(1, &[all])];
-            let (tx, parts, settlements) = (TxId::new(9), 2, Vec::new());
-            let letter = ToShard::Prepare { reply: me, tx, parts, messages, settlements };
-            numbered(BODIES, 1, letter)
-        };
-        world.turn([prepare()]);
+fn nobody_knows_of_a_part_whose_decision_may_be_lost() {
+    let mut world = World::new();
+    world.turn([prepare(&world, 2)]);
+    world.write();
+    // Each start finds the part again.
+    for _ in 0..2 {
+        world.votes.clear();
+        world.start_again(true);
+        world.turn([prepare(&world, 2)]);
         world.write();
-        // Each start finds the part again, if it is kept.
-        for _ in 0..2 {
-            world.log = world.log.crash();
-            world.log.hand().agrees = true;
-            world.log.hand().agreed = Some(world.log.moment());
-            world.shard = Shard::new(GroupId::new(0), world.log.clone());
-            if names_are_lost {
-                world.shard.keep_orphans();
-            }
-            let decided = Decided::default();
-            world.shard.recover(&world.topology, &decided, Offset::MAX, world.now);
-            assert_eq!(world.shard.stream_place(BODIES).next, 2);
-            world.turn([prepare()]);
+        let replies = world.replies.split_off(0);
+        let [Reply::Refused { text, .. }] = &replies[..] else { panic!("{replies:?}") };
+        assert!(
+            text.starts_with("it is not known whether the transaction was committed"),
+            "{text}"
+        );
+        assert_eq!(world.votes, [Vote::No]);
+    }
+}
+
+/// What becomes of a part that a start undid, and whose letter comes again.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Again {
+    Committed,
+    GivenUp,
+    TakenBack,
+    LetGo,
+}
+
+/// The log has a part of a transaction that nobody has decided on: no message of it is there, and its letter is done when it comes again,
+/// however often that is. What becomes of it then is known to all later starts, without what was decided.
+#[test]
+fn a_part_that_a_start_undid_is_done_when_its_letter_comes_again() {
+    for again in [Again::Committed, Again::GivenUp, Again::TakenBack, Again::LetGo] {
+        let mut world = World::new();
+        let yes = Vote::Yes { is_kept: true, acked: Vec::new() };
+        let decide = |commit| ToShard::Decide { tx: TxId::new(9), commit };
+        world.turn([prepare(&world, 2)]);
+        world.write();
+        for _ in 0..3 {
+            assert_eq!(world.votes.split_off(0), std::slice::from_ref(&yes));
+            world.start_again(false);
+            assert_eq!((world.stored(), world.shard.stream_place(BODIES).next), (vec![], 2));
+            // A letter may come twice.
+            world.turn([prepare(&world, 2), prepare(&world, 2)]);
             world.write();
-            let replies = world.replies.split_off(0);
-            let [Reply::Refused { text, .. }] = &replies[..] else { panic!("{replies:?}") };
-            let want = match names_are_lost {
-                true => "it is not known whether the transaction was committed",
-                false => "the transaction could not be stored: it was refused before",
-            };
-            assert!(text.starts_with(want), "{text}");
+            assert_eq!((world.stored(), world.replies.len()), (vec![1], 0));
+        }
+        assert_eq!(world.votes.split_off(0), std::slice::from_ref(&yes));
+        let is_kept = again == Again::Committed;
+        match again {
+            Again::Committed | Again::GivenUp => world.turn([decide(is_kept)]),
+            Again::TakenBack => {
+                world.start_again(false);
+                world.turn([prepare(&world, 0)]);
+                world.write();
+                assert_eq!(world.votes.split_off(0), [Vote::No]);
+            }
+            Again::LetGo => {
+                world.start_again(false);
+                let letter = ToShard::Settle { from: ConnectionId::NOBODY, settlements: vec![] };
+                let numbered = Numbered {
+                    stream: BODIES,
+                    number: 2,
+                    term: u64::MAX,
+                    heard_below: 2,
+                    undecided_from: 2,
+                    letter,
+                };
+                world.turn([ToShard::Numbered(Box::new(numbered))]);
+            }
+        }
+        world.write();
+        let told = world.replies.split_off(0);
+        assert_eq!(told.len(), usize::from(again != Again::LetGo), "{told:?}");
+        // Later its releases are on the disk, too: nothing is left but the note of the stream, and what was committed.
+        world.turn([numbered(
+            BODIES,
+            2,
+            ToShard::Publish { from: ConnectionId::NOBODY, messages: vec![] },
+        )]);
+        world.shard.sync().expect("handed over");
+        world.write();
+        for _ in 0..2 {
+            world.start_again(false);
+            assert_eq!(world.stored(), vec![1; usize::from(is_kept)], "{again:?}");
+            assert_eq!(world.shard.stream_place(BODIES).next, 3);
+            if again != Again::LetGo {
+                world.turn([prepare(&world, 2)]);
+                world.write();
+                let replies = world.replies.split_off(0);
+                let [reply] = &replies[..] else { panic!("{again:?} {replies:?}") };
+                assert_eq!(matches!(reply, Reply::Committed), is_kept, "{reply:?}");
+                let vote = (!is_kept).then_some(Vote::No);
+                assert_eq!(world.votes.split_off(0), Vec::from_iter(vote));
+            }
         }
     }
+}
+
+/// What such a part is to ack is nobody's until its letter has come again: nothing is given out before.
+#[test]
+fn nothing_is_given_out_before_a_part_has_come_again() {
+    let mut world = World::new();
+    let all = world.queues[0];
+    world.publish(1, [message(1, &[all])]);
+    let (unacked, offset, how) = (UnackedId::new(0), leveret_queue::Offset::new(0), Settle::Ack);
+    let prepare = || {
+        let reply = ReplyTo { connection: NodeId::ALONE.connection(1), channel: 1 };
+        let settlements = vec![Settlement { queue: all, unacked, offset, how }];
+        let (tx, parts, messages) = (TxId::new(9), 2, Vec::new());
+        numbered(BODIES, 2, ToShard::Prepare { reply, tx, parts, messages, settlements })
+    };
+    let get = || {
+        let reply = ReplyTo { connection: NodeId::ALONE.connection(2), channel: 1 };
+        ToShard::Get { reply, queue: all, no_ack: true }
+    };
+    world.turn([prepare()]);
+    world.write();
+    world.start_again(false);
+    world.shard.succeed(1 << 32, &[NodeId::ALONE]);
+    world.replies.clear();
+    let (node, start, term, last) = (NodeId::ALONE, 1, 1 << 32, [2, 0]);
+    world.turn([ToShard::Attached(Attached { node, start, term, last }), get()]);
+    assert!(world.shard.is_attaching());
+    assert_eq!(world.shard.awaited().collect::<Vec<_>>(), [NodeId::ALONE]);
+    world.turn([prepare()]);
+    assert!(!world.shard.is_attaching());
+    world.write();
+    let is_empty = |reply: &Reply| matches!(reply, Reply::GotNothing);
+    assert!(world.replies.len() == 1 && is_empty(&world.replies[0]), "{:?}", world.replies);
 }
 
 /// A batch may end where an earlier turn ended: it has the note of that turn, though there is a newer one.

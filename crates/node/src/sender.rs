@@ -68,6 +68,8 @@ pub struct StreamSender {
     questions: BTreeMap<ConnectionId, ToShard>,
     /// Connections that have not attached in this term of the shard.
     awaited: BTreeSet<ConnectionId>,
+    /// Letters with transactions, or with parts of them, of which one was told that they are refused. A shard in another term may know nothing of that.
+    refused: BTreeSet<u64>,
 }
 
 /// The letters of a stream that are kept.
@@ -169,6 +171,11 @@ impl StreamLetter {
             | Self::GiveBack { from, .. } => *from,
             Self::Commit { reply, .. } => reply.connection,
         }
+    }
+
+    /// Of a transaction that other groups have parts of.
+    fn is_part(&self) -> bool {
+        matches!(self, Self::Commit { of: Some(_), .. })
     }
 
     fn class(&self) -> StreamClass {
@@ -345,6 +352,7 @@ impl StreamSender {
             unnumbered: 0,
             questions: BTreeMap::new(),
             awaited: BTreeSet::new(),
+            refused: BTreeSet::new(),
         }
     }
 
@@ -483,12 +491,41 @@ impl StreamSender {
     /// letters that the shard has and of which nobody waits for a verdict. What the shard has from before this term it tells
     /// again. What is agreed upon is let go of: the news of that may have been lost.
     pub fn begins(&mut self, bodies: StreamPlace, acks: StreamPlace, out: &mut Outbox) {
-        self.term = self.term.max(bodies.term);
+        if bodies.term > self.term {
+            self.term = bodies.term;
+            self.take_back();
+        }
         for (window, place) in [(&mut self.bodies, bodies), (&mut self.acks, acks)] {
             window.agreed(place.agreed);
             window.begins(place.next);
         }
         self.resume(out);
+    }
+
+    /// What was refused is not to be, whatever the shard of this term has of it: nothing of it is sent again but its number.
+    fn take_back(&mut self) {
+        for number in std::mem::take(&mut self.refused) {
+            if let Some(Some(kept)) = self.bodies.place(number)
+                && let StreamLetter::Commit { of, messages, settlements, .. } = &mut kept.letter
+            {
+                (*messages, *settlements) = Default::default();
+                *of = of.map(|(tx, _)| (tx, 0));
+            }
+        }
+    }
+
+    /// A shard has refused what a connection's channel commits: a part of that which is for this group is not to be either. As long
+    /// as the shard lives it hears that from the owner of the names.
+    pub fn other_is_refused(&mut self, connection: ConnectionId, channel: ChannelId) {
+        if let Some(&number) = self.untold.get(&(connection, channel, 0)) {
+            self.is_refused(number);
+        }
+    }
+
+    fn is_refused(&mut self, number: u64) {
+        // Those that were let go of are asked for by nobody.
+        self.refused = self.refused.split_off(&self.bodies.first);
+        self.refused.insert(number);
     }
 
     /// The shard says something of a stream.
@@ -548,6 +585,9 @@ impl StreamSender {
         match self.untold.remove(&(to, channel, 0)) {
             Some(number) => {
                 self.undecided.remove(&number);
+                if matches!(reply, Reply::Refused { .. }) {
+                    self.is_refused(number);
+                }
                 self.is_told(number);
             }
             None if matches!(reply, Reply::Committed) => return,
@@ -655,12 +695,20 @@ impl StreamSender {
         }
     }
 
-    /// The connection ended: nobody is told of its messages any more. They are to be done all the same.
+    /// The connection ended: nobody is told of its messages any more. They are to be done all the same. A part of a transaction is kept
+    /// until it is answered: shards may wait for it that have other parts.
     pub fn ended(&mut self, connection: ConnectionId, out: &mut Outbox) {
         self.bodies.paused.retain(|other| *other != connection);
         self.acks.paused.retain(|other| *other != connection);
         let all = (connection, 0, 0)..=(connection, ChannelId::MAX, u64::MAX);
-        let untold: Vec<((_, _, u64), u64)> = self.untold.extract_if(all, |_, _| true).collect();
+        let Self { untold, bodies, .. } = self;
+        let mut is_part = |number: u64| {
+            let place = bodies.place(number);
+            place.is_some_and(|it| it.as_ref().is_some_and(|kept| kept.letter.is_part()))
+        };
+        let is_over =
+            |(.., confirm): &(_, _, u64), number: &mut u64| *confirm != 0 || !is_part(*number);
+        let untold: Vec<((_, _, u64), u64)> = untold.extract_if(all, is_over).collect();
         for ((.., confirm), number) in untold {
             if confirm == 0 {
                 self.undecided.remove(&number);

@@ -866,12 +866,11 @@ impl<L: Log> Inboxes for Node<L> {
     }
 
     fn to_session(&mut self, id: ConnectionId, letters: &mut Run<'_, '_>) {
-        let Some(connection) = self.connections.get_mut(&id).filter(|it| !it.is_over) else {
-            return;
-        };
         let at = self.sites.iter().position(|site| site.node == id.node()).unwrap_or_default();
         let site = &mut self.sites[at];
+        let connection = self.connections.get_mut(&id).filter(|it| !it.is_over);
         let Some(Actor::Shard(index)) = self.last else {
+            let Some(connection) = connection else { return };
             for letter in letters {
                 if let ToSession::Reply { channel, reply } = &letter {
                     site.is_answered(id, *channel, reply);
@@ -880,10 +879,27 @@ impl<L: Log> Inboxes for Node<L> {
             }
             return;
         };
-        let Some(link) = site.links.get_mut(index) else { return connection.inbox.extend(letters) };
-        let mut out = Outbox::default();
-        letters.for_each(|letter| link.tell(id, letter, &mut out));
+        if site.links.is_empty() {
+            let Some(connection) = connection else { return };
+            return connection.inbox.extend(letters);
+        }
+        let is_over = connection.is_none();
+        let (mut out, mut returned) = (Outbox::default(), Outbox::default());
+        for letter in letters {
+            // Of a part of a transaction the link wants to hear though the session is over.
+            let is_for_link = matches!(
+                letter,
+                ToSession::Reply { reply: Reply::Committed | Reply::Refused { .. }, .. }
+            );
+            match is_over && !is_for_link {
+                true => connection::undelivered(id, [letter].into_iter(), &mut returned),
+                false => site.tell(index, id, letter, &mut out),
+            }
+        }
         self.tell_now(out);
+        for (group, letter) in returned.shards {
+            self.to_shard(group, letter);
+        }
     }
 
     fn news(&mut self, news: &mut Vec<(GroupId, StreamNews)>) {

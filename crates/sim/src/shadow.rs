@@ -249,8 +249,6 @@ pub(crate) struct Shadow {
     has_disks: bool,
     /// What is committed was agreed upon, acks too.
     pub(crate) is_agreed: bool,
-    /// No transaction is over several shards.
-    pub(crate) has_one_shard: bool,
     /// A disk is full or has failed.
     pub(crate) has_trouble: bool,
     /// Starts of the broker after the first one.
@@ -282,7 +280,6 @@ impl Shadow {
             is_calm: false,
             has_disks,
             is_agreed: false,
-            has_one_shard: false,
             has_trouble: false,
             life: 0,
             epoch: 0,

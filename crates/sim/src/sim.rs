@@ -349,7 +349,6 @@ impl Sim {
             shadow: {
                 let mut shadow = Shadow::new(plan::queues(), options.has_disks);
                 shadow.is_agreed = options.agreed != Agreed::AtOnce;
-                shadow.has_one_shard = options.shards == 1;
                 shadow
             },
             trace: Trace::new(options.lines),

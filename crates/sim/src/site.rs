@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use leveret_broker::message::{ConnectionId, NodeId, Reply, ReplyTo, ToMeta, ToShard};
+use leveret_broker::message::{
+    ConnectionId, NodeId, Outbox, Reply, ReplyTo, ToMeta, ToSession, ToShard,
+};
 use leveret_broker::stream::StreamId;
 use leveret_node::KeptMax;
 
@@ -94,6 +96,21 @@ impl Site {
             }
             ref command => _ = self.commands.insert(who, command.kind()),
         }
+    }
+
+    /// A shard writes to a session, by the link of its index.
+    pub(crate) fn tell(
+        &mut self,
+        index: usize,
+        to: ConnectionId,
+        letter: ToSession,
+        out: &mut Outbox,
+    ) {
+        if let ToSession::Reply { channel, reply: Reply::Refused { .. } } = letter {
+            let links = self.links.iter_mut();
+            links.for_each(|link| link.sender.other_is_refused(to, channel));
+        }
+        self.links[index].tell(to, letter, out);
     }
 
     /// The owner of the names answers.

@@ -58,7 +58,8 @@ pub enum ToShard {
         reply: ReplyTo,
         /// The transaction.
         tx: TxId,
-        /// How many shards have a part.
+        /// How many shards have a part. None: another part was refused, and this one is not to be, though it may have come before. It
+        /// is answered as one that could not be stored.
         parts: u32,
         /// As in [`ToShard::Commit`].
         messages: Vec<Publish>,

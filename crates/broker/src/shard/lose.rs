@@ -105,10 +105,6 @@ impl<L: Log> Shard<L> {
         let restored = self.fill(decided, leveret_log::Offset::MAX, &mut |_| {});
         self.hold_back_parts(out);
         self.finish_parts(decided, now, out);
-        if self.streams.is_changed() {
-            // Parts were let go of.
-            self.write_notes(now);
-        }
         if self.attaching.is_on() {
             self.queues.hold_all();
         } else {

@@ -19,6 +19,7 @@ use super::streams::{NumberFate, Outcome};
 use super::transactions::refuse;
 use crate::message::{Outbox, Reply, ReplyTo, ToShard};
 use crate::stream::{Numbered, StreamEvent, StreamId, StreamPlace, Tag};
+use crate::transaction::Vote;
 
 impl<L: Log> Shard<L> {
     /// A letter with a number came.
@@ -37,6 +38,9 @@ impl<L: Log> Shard<L> {
         if number == 1 {
             // All letters of its earlier starts came before.
             self.keep_streams(|it| it.node != stream.node || it.start >= stream.start);
+        }
+        while let Some(part) = self.streams.forgets_below(stream, undecided_from) {
+            self.store.release_note(part);
         }
         match self.streams.take(stream, number, heard_below, undecided_from) {
             NumberFate::Next { done } => {
@@ -95,12 +99,16 @@ impl<L: Log> Shard<L> {
         let (from, messages) = match letter {
             ToShard::Publish { from, messages } => (from, messages),
             ToShard::Commit { reply, .. } => {
-                return self.answer_commit(*reply, tag, out);
+                self.answer_commit(*reply, tag, out);
+                return;
             }
-            ToShard::Prepare { reply, tx, .. } => {
+            ToShard::Prepare { reply, tx, parts, .. } => {
                 // One that is held back is answered once it is decided.
-                if !self.transactions.is_held_back(*tx) {
-                    self.answer_commit(*reply, tag, out);
+                if !self.transactions.is_held_back(*tx)
+                    && self.answer_commit(*reply, tag, out) != Outcome::Done
+                {
+                    // Other parts may wait for this one: an owner of the names that is new was told nothing.
+                    self.say(reply.connection, *tx, *parts, Vote::No, out);
                 }
                 return;
             }
@@ -119,8 +127,9 @@ impl<L: Log> Shard<L> {
         self.jobs.pay(cost::APPEND * messages.len().min(count) as u64);
     }
 
-    fn answer_commit(&self, reply: ReplyTo, tag: Tag, out: &mut Outbox) {
-        match self.streams.outcome(tag) {
+    fn answer_commit(&self, reply: ReplyTo, tag: Tag, out: &mut Outbox) -> Outcome {
+        let outcome = self.streams.outcome(tag);
+        match outcome {
             Outcome::Done => out.reply(reply, Reply::Committed),
             Outcome::Refused => refuse(reply, "it was refused before", out),
             Outcome::Unknown => {
@@ -130,6 +139,7 @@ impl<L: Log> Shard<L> {
                 out.reply(reply, Reply::Refused { code, text });
             }
         }
+        outcome
     }
 
     /// The first messages or settlements of a letter were done before: the others are to be.

@@ -54,6 +54,12 @@ impl<L: Log> Shard<L> {
         self.confirms.fail_all();
         self.confirms.flush(out);
         for waiter in self.store.fail() {
+            // The part may be on the disk all the same, or with others: the next shard that gets the letter says what came of it.
+            if let Waiter::Prepared(_, tx) = waiter
+                && self.transactions.has_number(tx)
+            {
+                continue;
+            }
             // A dead letter stays where it was: the process is about to stop.
             if let Waiter::Commit(reply) | Waiter::Prepared(reply, _) = waiter {
                 let text = "the transaction could not be written to the disk".to_owned();

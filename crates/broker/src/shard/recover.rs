@@ -11,6 +11,8 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use foldhash::fast::FixedState;
+use hashbrown::HashSet;
 use leveret_log::{Holder, Log};
 use leveret_queue::{Incoming, Left, Offset, Time};
 use leveret_topology::{Homes, QueueId, Topology};
@@ -60,6 +62,14 @@ impl Restored {
 pub fn queue_of(holder: Holder) -> Option<QueueId> {
     let is_queue = holder.as_log().is_none() && holder != Note::holder();
     is_queue.then(|| QueueId::new(holder.get()))
+}
+
+/// A part's record.
+struct Part {
+    at: leveret_log::Offset,
+    tx: TxId,
+    messages: u32,
+    tag: Option<Tag>,
 }
 
 /// What becomes of the messages of a part that are in no queue.
@@ -125,46 +135,50 @@ impl<L: Log> Shard<L> {
         // The messages of parts that are in no queue, in order: those of transactions that never were, and those of
         // transactions that are not decided.
         let mut parts: Vec<(Range<u64>, PartFate)> = Vec::new();
-        // Letters that brought a part which was not to be, or of which that is not known.
-        let mut given_up: Vec<Tag> = Vec::new();
-        let mut unknown: Vec<Tag> = Vec::new();
-        store.own(&mut |at, head| {
-            let messages_of = |count: u32| at.get() + 1..at.get() + 1 + u64::from(count);
-            match Note::decode(head) {
-                Some(Note::Part { tx, messages, tag }) => {
-                    if transactions.is_held_back(tx) {
-                        parts.push((messages_of(messages), PartFate::HeldBack));
-                        return;
-                    }
-                    transactions.found.push(tx);
-                    if !decided.transactions.contains(&tx) {
-                        parts.push((messages_of(messages), PartFate::Undone));
-                        // With names that are lost what was decided may be.
-                        if keeps_orphans {
-                            unknown.extend(tag);
-                            return;
-                        }
-                        given_up.extend(tag);
-                    }
-                }
-                Some(Note::Applied { tx }) => transactions.applied.push(tx),
-                None => {
-                    match NotePiece::decode(head) {
-                        Some(piece) => streams.found(queue_offset(at), piece),
-                        None => {
-                            restored.damaged += 1;
-                            complain(at);
-                        }
-                    }
-                    return;
-                }
+        let mut found: Vec<Part> = Vec::new();
+        store.own(&mut |at, head| match Note::decode(head) {
+            Some(Note::Part { tx, messages, tag }) => {
+                found.push(Part { at, tx, messages, tag });
             }
-            finished.push((at, Holder::OWNER));
+            Some(Note::Applied { tx }) => {
+                transactions.applied.push(tx);
+                finished.push((at, Holder::OWNER));
+            }
+            None => match NotePiece::decode(head) {
+                Some(piece) => streams.found(queue_offset(at), piece),
+                None => {
+                    restored.damaged += 1;
+                    complain(at);
+                }
+            },
         });
         streams.all_found(store.moment());
-        // The part is let go of: it is not to be taken for one that was applied, should the log lose its end again.
-        given_up.into_iter().for_each(|tag| streams.was_given_up(tag));
-        unknown.into_iter().for_each(|tag| streams.is_unknown(tag));
+        // A part may have come again, and is in the log twice: the last one counts, and of the one before the record is there.
+        let mut counted: HashSet<TxId, FixedState> = HashSet::default();
+        let mut count: Vec<bool> = found.iter().rev().map(|part| counted.insert(part.tx)).collect();
+        count.reverse();
+        for (Part { at, tx, messages, tag }, counts) in found.into_iter().zip(count) {
+            let range = at.get() + 1..at.get() + 1 + u64::from(messages);
+            if counts && transactions.is_held_back(tx) {
+                parts.push((range, PartFate::HeldBack));
+                continue;
+            }
+            if counts {
+                transactions.found.push(tx);
+            }
+            if counts && decided.transactions.contains(&tx) {
+                finished.push((at, Holder::OWNER));
+                continue;
+            }
+            parts.push((range, PartFate::Undone));
+            match tag {
+                // With names that are lost what was decided may be.
+                Some(tag) if keeps_orphans => streams.is_unknown(tag),
+                None if keeps_orphans => {}
+                Some(tag) if counts && streams.reopen(tag, queue_offset(at)) => {}
+                _ => finished.push((at, Holder::OWNER)),
+            }
+        }
         let mut parts = parts.into_iter().peekable();
         store.recover(seen_below, &mut |record| {
             read += 1;

@@ -18,6 +18,7 @@
 //! is taken all the same: the less there is to say then.
 
 mod facts;
+mod reopened;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -28,6 +29,7 @@ use crate::stream::{
     NOTE_ITEMS, NotePiece, PieceRole, StreamEvent, StreamId, StreamNews, StreamPlace, Tag,
 };
 use facts::{Done, Facts, Messages};
+use reopened::Reopened;
 
 /// With so many items to say of a stream it takes no more letters.
 const ITEMS_MAX: usize = 4096;
@@ -102,6 +104,8 @@ struct Stream {
     earlier: Done,
     /// Letters with parts of transactions of which nobody knows what was decided. The parts are in the log, so no note says it.
     unknown: BTreeSet<u64>,
+    /// Letters that are to come again, though notes say that they are done.
+    reopened: Reopened,
     is_changed: bool,
     has_said_lacks: bool,
     /// Letters were not taken: the next one is asked for when there is room.
@@ -147,6 +151,7 @@ impl Stream {
             fresh: Facts::default(),
             earlier: Done::default(),
             unknown: BTreeSet::new(),
+            reopened: Reopened::default(),
             is_changed: false,
             has_said_lacks: false,
             had_no_room: false,
@@ -262,7 +267,12 @@ impl Streams {
             stream.taken = number;
             stream.has_said_lacks = false;
         }
-        if stream.earlier.has(number) {
+        if let Some(is_awaited) = stream.reopened.take(number) {
+            match is_awaited {
+                true => NumberFate::Next { done: 0 },
+                false => NumberFate::Again,
+            }
+        } else if stream.earlier.has(number) {
             NumberFate::Earlier
         } else if number == next {
             NumberFate::Next {
@@ -285,8 +295,38 @@ impl Streams {
 
     /// Whether all letters up to this one are done.
     pub(super) fn is_done_to(&self, id: StreamId, last: u64) -> bool {
-        let stream = self.all.iter().find(|stream| stream.id == id);
-        stream.map_or(0, |stream| stream.facts.done.low) >= last
+        let Some(stream) = self.all.iter().find(|stream| stream.id == id) else { return last == 0 };
+        stream.facts.done.low >= last && stream.reopened.is_done_to(last)
+    }
+
+    /// A part that this letter brought is in the log, and was undone, as nothing was decided on it. Whether the letter is to come
+    /// again, and the part's record to stay until [`closes`](Self::closes) or [`forgets_below`](Self::forgets_below) gives it back. Else
+    /// it comes again anyway, or was refused. To be called behind [`all_found`](Self::all_found).
+    pub(super) fn reopen(&mut self, tag: Tag, part: Offset) -> bool {
+        let was_refused = self.outcome(tag) == Outcome::Refused;
+        let Some(stream) = self.stream(tag.stream) else { return false };
+        let reopens = stream.earlier.has(tag.number) && !was_refused;
+        if reopens {
+            stream.reopened.add(tag.number, part);
+            self.records += 1;
+        }
+        reopens
+    }
+
+    /// It is decided on the part that a letter brought. The record of the part that it had brought before the term, if there is one, is
+    /// to be let go of in the same turn: once it is forgotten what was decided, it would reopen the letter.
+    pub(super) fn closes(&mut self, tag: Tag) -> Option<Offset> {
+        let part = self.stream(tag.stream)?.reopened.forget(tag.number)?;
+        self.records -= 1;
+        Some(part)
+    }
+
+    /// The sender waits for the answer to no part in the letters below: such a record of one of them, until there is none.
+    #[inline]
+    pub(super) fn forgets_below(&mut self, id: StreamId, undecided_from: u64) -> Option<Offset> {
+        let part = self.stream(id)?.reopened.forget_below(undecided_from)?;
+        self.records -= 1;
+        Some(part)
     }
 
     /// The letter with a number that is being done.
@@ -333,6 +373,7 @@ impl Streams {
     /// The letter is done.
     pub(super) fn is_done(&mut self, tag: Tag) {
         if let Some(stream) = self.stream(tag.stream) {
+            stream.reopened.is_done(tag.number);
             stream.changed(|it| it.done.add(tag.number, tag.number));
             self.is_changed = true;
         }
@@ -499,7 +540,7 @@ impl Streams {
         self.all.is_empty()
     }
 
-    /// Records that are notes.
+    /// Records that are notes, or of parts that were undone and whose letters are to come again.
     pub(super) fn records(&self) -> u64 {
         self.records
     }
@@ -549,11 +590,13 @@ impl Streams {
         }
     }
 
-    /// Forgets streams. Returns the records of their notes, which are to be let go of.
+    /// Forgets streams. Returns the records of their notes, and of what was reopened, which are to be let go of.
     pub(super) fn keep_only(&mut self, is_alive: impl Fn(StreamId) -> bool) -> Vec<Offset> {
         let gone = self.all.extract_if(.., |stream| !is_alive(stream.id));
-        let notes = gone.flat_map(|stream| stream.notes);
-        let records: Vec<Offset> = notes.flat_map(InLog::offsets).collect();
+        let mut records = Vec::new();
+        for Stream { notes, reopened, .. } in gone {
+            records.extend(notes.into_iter().flat_map(InLog::offsets).chain(reopened.parts()));
+        }
         self.records -= records.len() as u64;
         records
     }

@@ -72,6 +72,11 @@ impl Transactions {
         self.prepared.contains_key(&tx)
     }
 
+    /// Whether the letter that brought a part which is held back has a number.
+    pub(super) fn has_number(&self, tx: TxId) -> bool {
+        self.prepared.get(&tx).is_some_and(|it| it.tag.is_some())
+    }
+
     /// Whose part it is, and what it will cost when it is decided on it. None if no such part is held back.
     pub(super) fn price_of_part(&self, tx: TxId) -> Option<(ConnectionId, u64)> {
         let Prepared { reply, messages, settlements, .. } = self.prepared.get(&tx)?;
@@ -138,6 +143,11 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
+        if parts == 0 {
+            self.is_given_up();
+            refuse(reply, OTHER_REFUSED, out);
+            return self.say(reply.connection, tx, parts, Vote::No, out);
+        }
         self.take_out_for_part(&mut settlements);
         let mut wants: Vec<Wants> =
             messages.iter().map(|message| self.wants(message, true, topology, now)).collect();
@@ -160,7 +170,7 @@ impl<L: Log> Shard<L> {
         let (part, offsets) = match stored {
             Ok(stored) => stored,
             Err(error) => {
-                self.streams.refused(0);
+                self.is_given_up();
                 self.give_back(reply.connection, settlements, now);
                 refuse(reply, &error.to_string(), out);
                 self.say(reply.connection, tx, parts, Vote::No, out);
@@ -180,6 +190,12 @@ impl<L: Log> Shard<L> {
         } else {
             self.vote(tx, out);
         }
+    }
+
+    /// The part that is being prepared is not to be. That is said until its sender has the answer: of a letter that comes again
+    /// others behind it may have been heard of.
+    fn is_given_up(&mut self) {
+        self.streams.doing().into_iter().for_each(|tag| self.streams.was_given_up(tag));
     }
 
     /// The part is as safe as it has to be.
@@ -221,11 +237,14 @@ impl<L: Log> Shard<L> {
             prepared;
         self.transactions.bytes -= bytes;
         self.release_note(part);
+        if let Some(before) = tag.and_then(|tag| self.streams.closes(tag)) {
+            self.store.release_note(before);
+        }
         if !commit {
             tag.into_iter().for_each(|tag| self.streams.was_given_up(tag));
             self.release_all(&offsets, &messages);
             self.give_back(reply.connection, settlements, now);
-            refuse(reply, "another part of it was not", out);
+            refuse(reply, OTHER_REFUSED, out);
             return;
         }
         self.jobs.pay(price_of_places(&messages));
@@ -374,6 +393,8 @@ impl<L: Log> Shard<L> {
         }
     }
 }
+
+const OTHER_REFUSED: &str = "another part of it was not";
 
 /// Keeps what is marked.
 fn keep<T>(all: &mut Vec<T>, marks: &[bool]) {

@@ -372,6 +372,10 @@ impl RemoteShards {
             letter => match group {
                 Some(group) => {
                     let index = self.index_of(group)?;
+                    if let ToSession::Reply { channel, reply: Reply::Refused { .. } } = letter {
+                        let others = self.groups.iter_mut();
+                        others.for_each(|it| it.sender.other_is_refused(id, channel));
+                    }
                     self.groups[index].sender.tell(id, letter, out);
                     self.is_busy(index);
                 }

@@ -3,7 +3,6 @@
 use leveret_amqp::content::Properties;
 use leveret_amqp::method::{basic, channel, confirm, connection, exchange, queue, tx};
 use leveret_amqp::table::{RawTable, Table};
-use leveret_broker::message::NodeId;
 
 use super::channel::{Awaited, Consumer, Sent, Tx, Unconfirmed};
 use super::{Channel, Client, ConnectionState, World, encode_table};
@@ -115,7 +114,7 @@ impl Client {
             0..=15 if !acks_alone => self.publish(number, world),
             16..=26 if has_unacked && !recovers => {
                 let may_select = channel.tx.is_none() && channel.publisher % 3 == 0 && may_ask;
-                if world.shadow.is_agreed && may_select && self.may_commit(world) {
+                if world.shadow.is_agreed && may_select {
                     self.select_tx(number);
                 }
                 self.settle(number, world);
@@ -209,11 +208,6 @@ impl Client {
         }
     }
 
-    /// A transaction over several shards does not go on yet when the owner of the names is another one.
-    fn may_commit(&self, world: &World<'_>) -> bool {
-        world.shadow.has_one_shard || self.connection.node() == NodeId::ALONE
-    }
-
     fn select_tx(&mut self, number: u16) {
         self.put_method(number, tx::Select {});
         self.await_answer(number, Awaited::TxSelect);
@@ -239,7 +233,7 @@ impl Client {
         let has_none = |it: &Channel| it.tx.is_none() && !it.is_confirming;
         let is_agreed = world.shadow.is_agreed && self.channels.get(&number).is_some_and(has_none);
         let is_to = is_agreed || channel_tx(self.channels.get(&number)) == Some(false);
-        if is_to && self.may_commit(world) {
+        if is_to {
             self.select_tx(number);
         }
         for _ in 0..=world.random.below(4) {

@@ -12,8 +12,8 @@ fn own_sessions() -> Vec<Member> {
     three_of(|_| {
         let mut command = leveret(&[]);
         command.env("LEVERET_CLUSTER_SESSIONS", "own");
-        // A transaction over several that is not decided when the leader goes is refused by the next one.
-        command.env("LEVERET_SHARDS", "1");
+        // Transactions are over both.
+        command.env("LEVERET_SHARDS", "2");
         command
     })
 }
@@ -53,6 +53,11 @@ fn drain(client: &mut Connection, channel: u16, queue: &str) -> Vec<Vec<u8>> {
     std::iter::from_fn(|| client.get(channel, queue, true).unwrap()).map(|it| it.body).collect()
 }
 
+/// The queues that a client commits to.
+fn committed(number: usize) -> [String; 2] {
+    ["left", "right"].map(|side| format!("{side}-{number}"))
+}
+
 /// Does something with a number again and again until it is told to stop: how often it did it. Others see how far it is.
 fn again_and_again(
     done: &AtomicU32,
@@ -89,6 +94,11 @@ fn clients_of_other_nodes_outlive_the_one_that_leads() {
     let (first, ..) = delivered(&mut holds);
     let (second, ..) = delivered(&mut holds);
 
+    // One after the other, so that they are in different shards.
+    for queue in (0..2).flat_map(committed) {
+        feeds.queue_declare(feeding, &queue, &durable()).unwrap();
+    }
+
     let stops = AtomicBool::new(false);
     let done: [AtomicU32; 4] = Default::default();
     let all_went_on = std::thread::scope(|scope| {
@@ -100,10 +110,7 @@ fn clients_of_other_nodes_outlive_the_one_that_leads() {
             .map(|(number, (at, done))| {
                 scope.spawn(move || {
                     let (mut client, channel) = connect(*at);
-                    let queues = ["left", "right"].map(|side| format!("{side}-{number}"));
-                    for queue in &queues {
-                        client.queue_declare(channel, queue, &durable()).unwrap();
-                    }
+                    let queues = committed(number);
                     client.tx_select(channel).unwrap();
                     let count = again_and_again(done, stops, |count| {
                         for queue in &queues {

@@ -1,5 +1,6 @@
 use leveret_broker::message::{Message, Publish, Settle, Settlement};
 use leveret_broker::stream::{StreamEvent, StreamId, StreamNews, StreamPlace};
+use leveret_broker::transaction::TxId;
 use leveret_queue::{Offset, UnackedId};
 use leveret_topology::QueueId;
 
@@ -8,7 +9,11 @@ use super::*;
 const GROUP: GroupId = GroupId::new(0);
 
 fn remote(letters: usize) -> RemoteShards {
-    RemoteShards::new(7, 3, Homes::among(1), KeptMax { letters, ..KeptMax::default() })
+    remote_of(1, letters)
+}
+
+fn remote_of(groups: u32, letters: usize) -> RemoteShards {
+    RemoteShards::new(7, 3, Homes::among(groups), KeptMax { letters, ..KeptMax::default() })
 }
 
 fn publish(from: ConnectionId, confirm: u64) -> ToShard {
@@ -60,7 +65,8 @@ fn begins(remote: &mut RemoteShards, term: u64, taken: u64) -> Outbox {
     remote.hear(names(1, true, false), &mut out).expect("the first ones");
     remote.names_taken(1);
     let place = |next| StreamPlace { term: term << 32, next, agreed: next - 1 };
-    let shards = vec![(GROUP, [place(taken + 1), place(1)])];
+    let groups = (0..remote.groups.len()).map(|index| remote.homes.group_at(index));
+    let shards = groups.map(|group| (group, [place(taken + 1), place(1)])).collect();
     let terms = LeaderTerms { names: term, shards };
     remote.hear(FromLeader::Begins(terms), &mut out).expect("it may begin");
     out
@@ -283,4 +289,56 @@ fn what_is_told_has_a_bound_in_bytes() {
     begins(&mut remote, 2, 0);
     assert_eq!(sent(&mut remote), ["names 1"], "the rest was for the leader before");
     assert!(remote.told(told(TOLD_BYTES_MAX)));
+}
+
+/// The parts that are to be sent, in words.
+fn parts_sent(remote: &mut RemoteShards) -> Vec<String> {
+    let word = |letter| {
+        let ToLeader::Shard(group, ToShard::Numbered(it)) = letter else { return None };
+        let ToShard::Prepare { parts, messages, .. } = it.letter else { return None };
+        Some(format!("{} of {parts} with {}", group.get(), messages.len()))
+    };
+    std::iter::from_fn(|| remote.send_next()).filter_map(word).collect()
+}
+
+/// Shards wait for all parts of a transaction, so each is sent to the next leader until it is answered, though its session is over. Of
+/// one that is refused no part is to be, whatever the next leader has of it.
+#[test]
+fn a_part_of_a_transaction_is_kept_until_it_is_answered() {
+    let mut remote = remote_of(2, 9);
+    let groups = [0, 1].map(|index| remote.homes.group_at(index));
+    begins(&mut remote, 1, 0);
+    let id = remote.node().connection(1);
+    remote.opened(id);
+    let mut out = Outbox::default();
+    for group in groups {
+        let ToShard::Publish { messages, .. } = publish(id, 0) else { panic!("a publish") };
+        let (reply, tx, settlements) =
+            (ReplyTo { connection: id, channel: 1 }, TxId::new(9), Vec::new());
+        let letter = ToShard::Prepare { reply, tx, parts: 2, messages, settlements };
+        remote.to_shard(group, letter, &mut out);
+    }
+    let both = ["0 of 2 with 1", "1 of 2 with 1"];
+    assert_eq!(parts_sent(&mut remote), both);
+    for group in groups {
+        let letter = ToShard::Disconnected { connection: id, reply: None };
+        remote.to_shard(group, letter, &mut out);
+    }
+    remote.forgotten(id);
+    begins(&mut remote, 2, 0);
+    assert_eq!(parts_sent(&mut remote), both);
+
+    let reply = || {
+        let (code, text) = (ReplyCode::ResourceError, String::new());
+        ToSession::Reply { channel: 1, reply: Reply::Refused { code, text } }
+    };
+    remote.hear(FromLeader::Session(id, Some(groups[0]), reply()), &mut out).expect("a letter");
+    assert_eq!(parts_sent(&mut remote), [""; 0], "this leader knows of it");
+    begins(&mut remote, 3, 0);
+    assert_eq!(parts_sent(&mut remote), ["0 of 0 with 0", "1 of 0 with 0"]);
+    begins(&mut remote, 4, 1);
+    assert_eq!(parts_sent(&mut remote), ["1 of 0 with 0"]);
+    remote.hear(FromLeader::Session(id, Some(groups[1]), reply()), &mut out).expect("a letter");
+    begins(&mut remote, 5, 1);
+    assert_eq!(parts_sent(&mut remote), [""; 0]);
 }
