@@ -80,14 +80,16 @@ pub struct StreamNews {
 /// See [`StreamNews`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEvent {
-    /// All letters up to this number are done, and that is agreed upon.
-    Agreed(u64),
+    /// What is agreed upon.
+    Agreed {
+        /// All letters up to this number are done, and that is.
+        low: u64,
+        /// Verdicts of all letters up to this number that came in this term, but for those of messages that wait for a consumer, were
+        /// told before this.
+        told: u64,
+    },
     /// A letter came before this one, which is missing: all from here on are to come again, in order.
     Lacks(u64),
-    /// There is too much to say of the letters before this one, so none from here on is taken. It is behind all verdicts of letters that
-    /// were done before this term. One letter is to come whenever the sender has heard more, since that says so; all
-    /// others when the shard says which one it lacks.
-    Full(u64),
 }
 
 /// How far a shard has taken a stream.

@@ -241,7 +241,7 @@ fn what_was_done_before_is_told_again_and_not_done_again() {
     world.publish(2, [message(7, &[all]), message(8, &[acked, all])]);
     world.shard.sync().expect("handed over");
     world.write();
-    assert!(world.news.split_off(0).contains(&StreamEvent::Agreed(2)));
+    assert!(world.news.split_off(0).contains(&StreamEvent::Agreed { low: 2, told: 2 }));
     world.publish(3, [message(9, &[all])]);
     world.told.clear();
     world.lose();
@@ -314,56 +314,30 @@ fn a_new_term_says_what_is_agreed_upon() {
     assert_eq!(world.news, []);
     world.lose();
     world.turn([]);
-    assert_eq!(world.news, [StreamEvent::Agreed(1)]);
+    assert_eq!(world.news, [StreamEvent::Agreed { low: 1, told: 1 }]);
     assert_eq!(world.shard.stream_place(BODIES).agreed, 1);
 }
 
-/// Of more letters than there is room for something is to be said, as their sender has not heard of the first one. It is told so, behind
-/// what is held, once for each time that it sends the next one, and then that there is room.
+/// A message leaves its queue before it is agreed upon, which confirms it; that is held until what took it away is agreed upon. Whoever asks
+/// the next leader, as he has not heard of it, is told what it was.
 #[test]
-fn a_sender_is_told_that_there_is_no_room() {
+fn what_is_confirmed_by_a_later_turn_is_confirmed_again() {
     let mut world = World::new();
-    world.shard.take_no_more_with(64);
-    let [_, few, _] = world.queues;
-    let from = NodeId::ALONE.connection(1);
-    let letter = |number: u64, heard_below| {
-        // Every other one has nothing that could be refused.
-        let has_one = number <= 4 || number % 2 == 1;
-        let messages = has_one.then(|| message(number, &[few])).into_iter().collect();
-        let letter = ToShard::Publish { from, messages };
-        let undecided_from = number;
-        let stream = BODIES;
-        ToShard::Numbered(Box::new(Numbered {
-            stream,
-            number,
-            term: 0,
-            heard_below,
-            undecided_from,
-            letter,
-        }))
-    };
-    for first in (1..400).step_by(50) {
-        world.turn((first..first + 50).map(|number| letter(number, 1)).collect::<Vec<_>>());
-    }
-    let next = world.shard.stream_place(BODIES).next;
-    assert!((132..140).contains(&next), "{next}");
-    assert!(!world.news.contains(&StreamEvent::Full(next)), "verdicts are held");
-    world.write();
-    let news = world.news.split_off(0);
-    let [.., StreamEvent::Agreed(low), StreamEvent::Full(full)] = news[..] else {
-        panic!("{news:?}")
-    };
-    assert_eq!((low, full), (next - 1, next));
-    for _ in 0..3 {
-        world.turn([letter(next, 2), letter(next + 1, 2)]);
-        world.turn([]);
-        assert_eq!(world.news.split_off(0), [StreamEvent::Full(next)]);
-    }
-    world.turn([letter(next + 1, 100)]);
-    assert_eq!(world.news.split_off(0), [StreamEvent::Lacks(next)]);
-    world.turn([letter(next, 100), letter(next + 1, 100)]);
-    world.write();
-    assert_eq!(world.news, [StreamEvent::Agreed(next + 1)]);
+    let [all, ..] = world.queues;
+    world.publish(1, [message(1, &[all])]);
+    world.shard.sync().expect("handed over");
+    let first = world.log.moment();
+    let reply = ReplyTo { connection: NodeId::ALONE.connection(1), channel: 1 };
+    world.turn([ToShard::Purge { reply, queue: all, max: u64::MAX }]);
+    world.log.hand().agreed = Some(first);
+    world.log.hand().reads_agreed = true;
+    world.turn([ToShard::LogWoke]);
+    assert_eq!(world.told.len(), 0, "it is held");
+    assert_eq!(world.news.split_off(0), [StreamEvent::Agreed { low: 1, told: 0 }]);
+    world.log.hand().agreed = Some(world.log.moment());
+    world.turn([ToShard::LogWoke]);
+    assert_eq!(world.told[&1], [true]);
+    assert_eq!(world.news.split_off(0), [StreamEvent::Agreed { low: 1, told: 1 }]);
 }
 
 /// A queue has another rule by the time that its messages are asked for again: those that waited for a consumer are lost, and those that
@@ -705,8 +679,7 @@ fn once(seed: u64) {
         for news in world.news.split_off(0) {
             match news {
                 StreamEvent::Lacks(number) => sent = number,
-                StreamEvent::Full(_) => panic!("seed {seed}: few letters are kept"),
-                StreamEvent::Agreed(low) => kept.retain(|&(number, _, ref messages)| {
+                StreamEvent::Agreed { low, .. } => kept.retain(|&(number, _, ref messages)| {
                     let is_told = messages.iter().all(|it| world.told.contains_key(&it.confirm));
                     number > low || !is_told
                 }),

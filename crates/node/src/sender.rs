@@ -10,8 +10,8 @@
 //! fill the window. After a change of the
 //! link or of the group's shard the cursor goes back, and what is kept is sent again in its order. A verdict is passed on
 //! once for each message: it may come from the shard before a change and from the one after it, and `Confirms` of a session counts
-//! answers. What became of a letter's messages is *heard* before it is agreed upon, but for what waits for a consumer's ack; the shard
-//! is told so with each letter, and has nothing more to say of it. Bodies are kept by reference. See [`stream`](leveret_broker::stream) for the other side.
+//! answers. The shard says up to which letter this side has *heard* what became of all messages, but for those that wait for a consumer's
+//! ack; it is told so with each letter, and has nothing more to say of those. Bodies are kept by reference. See [`stream`](leveret_broker::stream) for the other side.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -26,9 +26,6 @@ use leveret_broker::stream::{
 use leveret_broker::transaction::TxId;
 
 const CLASSES: [StreamClass; 2] = StreamClass::BOTH;
-
-/// No settlement is a transaction.
-const NOTHING: BTreeSet<u64> = BTreeSet::new();
 
 /// How much is kept of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,10 +85,6 @@ struct Window {
     bytes: u64,
     /// The number that is sent next.
     cursor: u64,
-    /// The other side has no room for this one, nor for those behind it.
-    full_at: Option<u64>,
-    /// What the last letter said of that.
-    said: Heard,
     /// The other side had those below when the link was new.
     has_below: u64,
     /// Of each message of those up to this one is known whether it was stored, or refused.
@@ -100,13 +93,6 @@ struct Window {
     agreed: u64,
     /// Who pauses, as there is no room here.
     paused: Vec<ConnectionId>,
-}
-
-/// See [`Numbered`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Heard {
-    heard_below: u64,
-    undecided_from: u64,
 }
 
 #[derive(Debug)]
@@ -236,8 +222,6 @@ impl Window {
             not_agreed: 0,
             bytes: 0,
             cursor: 1,
-            full_at: None,
-            said: Heard::default(),
             has_below: 0,
             heard: 0,
             agreed: 0,
@@ -285,49 +269,32 @@ impl Window {
     }
 
     fn agreed(&mut self, low: u64) {
+        let low = low.min(self.end() - 1);
         let from = (self.agreed + 1).max(self.first);
         self.agreed = self.agreed.max(low);
-        (from..=low.min(self.end() - 1)).for_each(|number| self.look_at(number));
+        (from..=low).for_each(|number| self.look_at(number));
     }
 
-    /// In this term all up to `low` are agreed upon. Verdicts come before that: of letters that were done in this term, and of
-    /// those before them, which were asked for again before any of this term was sent.
-    fn hears(&mut self, low: u64) {
-        if low >= self.has_below {
-            self.heard = self.heard.max(low);
+    /// Verdicts of all up to this one came that came in this term. Those of letters of earlier terms are behind the question for
+    /// them, which is before all that has come in this term alone.
+    fn hears(&mut self, told: u64) {
+        if told >= self.has_below {
+            self.heard = self.heard.max(told.min(self.end() - 1));
         }
-        self.hears_of_earlier();
-    }
-
-    /// That there is no room is said behind verdicts of letters of earlier terms.
-    fn hears_of_earlier(&mut self) {
-        if let Some(next) = self.full_at {
-            self.heard = self.heard.max(self.agreed.min(next - 1));
-        }
-    }
-
-    fn heard(&self, undecided: &BTreeSet<u64>) -> Heard {
-        let undecided_from = undecided.first().copied().unwrap_or_else(|| self.end());
-        Heard { heard_below: self.first.max(self.heard + 1), undecided_from }
     }
 
     /// The next letter is this one, unless it is one before.
-    fn go_back_to(&mut self, number: u64, full_at: Option<u64>) {
+    fn go_back_to(&mut self, number: u64) {
         self.cursor = self.cursor.min(number).max(self.first);
-        self.full_at = full_at;
     }
 
-    /// Whether there is a letter to be sent that is not above `last`. Where there is no room, that is one whenever more was heard.
-    fn has_next_up_to(&self, last: u64, undecided: &BTreeSet<u64>) -> bool {
-        self.cursor < self.end()
-            && self.cursor <= last
-            && (self.full_at.is_none_or(|full| self.cursor < full)
-                || self.heard(undecided) != self.said)
+    fn has_next_up_to(&self, last: u64) -> bool {
+        self.cursor < self.end() && self.cursor <= last
     }
 
     /// The next letter is the first one, and the other side has those below `next`.
     fn begins(&mut self, next: u64) {
-        (self.cursor, self.has_below, self.full_at) = (self.first, next, None);
+        (self.cursor, self.has_below) = (self.first, next);
     }
 
     fn is_over(&self, max: KeptMax, shift: u32) -> bool {
@@ -426,12 +393,14 @@ impl StreamSender {
     /// The same, if its number is not above `last`.
     fn next_up_to(&mut self, class: StreamClass, last: u64) -> Option<Numbered> {
         let stream = self.stream(class);
-        let Self { bodies, acks, undecided, term, .. } = self;
-        let (window, undecided) = match class {
-            StreamClass::Bodies => (bodies, &*undecided),
-            StreamClass::Acks => (acks, &NOTHING),
+        let undecided = match class {
+            StreamClass::Bodies => self.undecided.first().copied(),
+            // No settlement is a transaction.
+            StreamClass::Acks => None,
         };
-        while window.has_next_up_to(last, undecided) {
+        let term = self.term;
+        let window = self.window(class);
+        while window.has_next_up_to(last) {
             let number = window.cursor;
             window.cursor += 1;
             let has_below = window.has_below;
@@ -439,9 +408,8 @@ impl StreamSender {
                 && (kept.untold > 0 || number >= has_below)
             {
                 let letter = kept.letter.again();
-                window.said = window.heard(undecided);
-                let Heard { heard_below, undecided_from } = window.said;
-                let term = *term;
+                let heard_below = window.first.max(window.heard + 1);
+                let undecided_from = undecided.unwrap_or_else(|| window.end());
                 let numbered =
                     Numbered { stream, number, term, heard_below, undecided_from, letter };
                 return Some(numbered);
@@ -452,10 +420,11 @@ impl StreamSender {
 
     /// Whether [`next`](Self::next) has something.
     pub fn has_next(&self, class: StreamClass) -> bool {
-        match class {
-            StreamClass::Bodies => self.bodies.has_next_up_to(u64::MAX, &self.undecided),
-            StreamClass::Acks => self.acks.has_next_up_to(u64::MAX, &NOTHING),
-        }
+        let window = match class {
+            StreamClass::Bodies => &self.bodies,
+            StreamClass::Acks => &self.acks,
+        };
+        window.has_next_up_to(u64::MAX)
     }
 
     /// All up to these numbers have been sent, as far as they have to be: of messages, and of settlements.
@@ -535,25 +504,20 @@ impl StreamSender {
             return;
         }
         match what {
-            StreamEvent::Agreed(low) => {
+            StreamEvent::Agreed { low, told } => {
                 let is_of_this_term = term == self.term;
                 let window = self.window(stream.class);
                 window.agreed(low);
                 if is_of_this_term {
-                    window.hears(low);
+                    window.hears(told);
                 }
                 self.resume(out);
             }
             // Of a later term, it comes before the news that the shard is another one.
             StreamEvent::Lacks(next) if term == self.term => {
-                self.window(stream.class).go_back_to(next, None);
+                self.window(stream.class).go_back_to(next);
             }
-            StreamEvent::Full(next) if term == self.term => {
-                let window = self.window(stream.class);
-                window.go_back_to(next, Some(next));
-                window.hears_of_earlier();
-            }
-            StreamEvent::Lacks(_) | StreamEvent::Full(_) => {}
+            StreamEvent::Lacks(_) => {}
         }
     }
 

@@ -56,11 +56,6 @@ pub(crate) fn start(
     });
     let mut actors = host(stores, &topology, false, now);
     actors.iter_mut().for_each(|shard| shard.set_limits(limits(random)));
-    if has_links && seed >> 31 & 1 == 0 {
-        // So few things may be said of a stream.
-        let items = 2 + (seed >> 32) as usize % 7;
-        actors.iter_mut().for_each(|shard| shard.take_no_more_with(items));
-    }
     let mut node = Node::with(checks::settings(seed), topology, meta, actors);
     if has_links {
         // So little that it is full now and then.

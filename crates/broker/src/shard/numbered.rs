@@ -59,7 +59,7 @@ impl<L: Log> Shard<L> {
                 let news = self.streams.news(stream, StreamEvent::Lacks(next));
                 out.news.push((self.group, news));
             }
-            NumberFate::Full | NumberFate::Again | NumberFate::StillLacks => {}
+            NumberFate::Again | NumberFate::StillLacks => {}
         }
         // What it cost is taken from the turn already.
         self.jobs.count();
@@ -193,7 +193,7 @@ impl<L: Log> Shard<L> {
         self.jobs.spend();
     }
 
-    /// Tells nodes how far their streams are agreed upon. They hear that behind all verdicts that stand on what is agreed upon.
+    /// Tells nodes how far their streams are agreed upon, behind the verdicts of this turn that stand on that.
     #[cold]
     pub(super) fn tell_agreed(&mut self, out: &mut Outbox) {
         let Self { streams, store, group, .. } = self;
@@ -212,11 +212,6 @@ impl<L: Log> Shard<L> {
         for old in self.streams.keep_only(is_alive) {
             self.store.release_note(old);
         }
-    }
-
-    /// With so many items to say of a stream the shard takes no more of its letters, until there is less: 4,096 if nobody says so. For tests.
-    pub fn take_no_more_with(&mut self, items: usize) {
-        self.streams.take_no_more_with(items);
     }
 
     /// Records that say how far streams are.

@@ -12,10 +12,8 @@
 //! batch begins is never written.
 //!
 //! What was refused, and what waits for a consumer, is said until the sender has heard what the letter came to. That needs nobody but
-//! the log, and so do letters that are done above others: a stream of which there is too much to say has room again by itself.
-//! Until then it takes no more letters: its sender keeps them, and is told which one is next. Then one letter comes whenever the
-//! sender has heard more, and all others when the shard says that half of the room is free. What fills a gap that an earlier term left
-//! is taken all the same: the less there is to say then.
+//! the log, and so does what is done above other letters: how much there is to say is bounded by what the sender keeps, as it keeps no
+//! more letters that are not agreed upon.
 
 mod facts;
 mod reopened;
@@ -31,9 +29,6 @@ use crate::stream::{
 use facts::{Done, Facts, Messages};
 use reopened::Reopened;
 
-/// With so many items to say of a stream it takes no more letters.
-const ITEMS_MAX: usize = 4096;
-
 /// Notes since the last whole one have twice its items, and so many more, at most.
 const ITEMS_BEYOND: usize = 64;
 
@@ -48,8 +43,6 @@ pub(super) enum NumberFate {
     Again,
     /// This one is missing before it.
     Lacks(u64),
-    /// It is the next one, and there is no room for what may have to be said of it.
-    Full,
     /// Another one is to come before it, which was said already.
     StillLacks,
 }
@@ -64,11 +57,9 @@ pub(super) enum Outcome {
 }
 
 /// See the [module](self).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Streams {
     term: u64,
-    /// With so many items to say of a stream it takes no more letters.
-    items_max: usize,
     all: Vec<Stream>,
     /// The letter that is being done.
     current: Option<Doing>,
@@ -86,7 +77,16 @@ struct Doing {
     /// All of its messages.
     messages: u32,
     /// The rest of it waits in a line.
-    waits: bool,
+    rest_waits: bool,
+    /// The last messages in a row that were refused, and those that wait for a consumer.
+    runs: [Option<(u32, u32)>; 2],
+}
+
+/// What may be said of a message.
+#[derive(Clone, Copy)]
+enum Said {
+    Refused,
+    Waits,
 }
 
 #[derive(Debug)]
@@ -108,10 +108,6 @@ struct Stream {
     reopened: Reopened,
     is_changed: bool,
     has_said_lacks: bool,
-    /// Letters were not taken: the next one is asked for when there is room.
-    had_no_room: bool,
-    /// The sender is to be told so, once what was written before that turn's end is on its way.
-    says_full: Option<Option<Moment>>,
     /// Notes in the log, the oldest first.
     notes: VecDeque<InLog>,
     /// Items of the last whole note, and of those behind it, of which each counts as one at least: it is a record.
@@ -120,6 +116,10 @@ struct Stream {
     marks: VecDeque<(Moment, u64)>,
     /// The last low number of which was said that it is agreed upon.
     agreed: u64,
+    /// See [`StreamEvent::Agreed`]: the last one that was said.
+    told: u64,
+    /// The next one, once what was held in the turn that said it is agreed upon is agreed upon.
+    is_to_be_told: Option<(Moment, u64)>,
 }
 
 /// A note in the log.
@@ -154,12 +154,12 @@ impl Stream {
             reopened: Reopened::default(),
             is_changed: false,
             has_said_lacks: false,
-            had_no_room: false,
-            says_full: None,
             notes: VecDeque::new(),
             items: 0,
             marks: VecDeque::new(),
             agreed: 0,
+            told: 0,
+            is_to_be_told: None,
         }
     }
 
@@ -189,11 +189,6 @@ impl Stream {
         pieces
     }
 
-    /// Transactions that were undone are few, and of those nobody hears by what the log does: they count for themselves.
-    fn has_items(&self, max: usize) -> bool {
-        self.facts.passing() >= max || self.facts.undone.len() >= max
-    }
-
     /// Something is to be noted.
     fn changed(&mut self, change: impl Fn(&mut Facts)) {
         change(&mut self.facts);
@@ -202,25 +197,7 @@ impl Stream {
     }
 }
 
-impl Default for Streams {
-    fn default() -> Self {
-        Self {
-            term: 0,
-            items_max: ITEMS_MAX,
-            all: Vec::new(),
-            current: None,
-            is_changed: false,
-            records: 0,
-        }
-    }
-}
-
 impl Streams {
-    /// See [`has_items`](Stream::has_items).
-    pub(super) fn take_no_more_with(&mut self, items: usize) {
-        self.items_max = items;
-    }
-
     fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
         self.all.iter_mut().find(|stream| stream.id == id)
     }
@@ -243,7 +220,6 @@ impl Streams {
         heard_below: u64,
         undecided_from: u64,
     ) -> NumberFate {
-        let max = self.items_max;
         let stream = self.stream_or_new(id);
         stream.heard_below = stream.heard_below.max(heard_below);
         stream.facts.forget_below(heard_below, undecided_from);
@@ -252,11 +228,6 @@ impl Streams {
             stream.unknown.pop_first();
         }
         let next = stream.taken + 1;
-        if number == next && stream.has_items(max) && number > stream.earlier.highest() {
-            (stream.has_said_lacks, stream.had_no_room) = (true, true);
-            stream.says_full = Some(None);
-            return NumberFate::Full;
-        }
         if number > next {
             return match std::mem::replace(&mut stream.has_said_lacks, true) {
                 false => NumberFate::Lacks(next),
@@ -344,30 +315,52 @@ impl Streams {
     /// A letter of so many messages, or what is left of it, is being done from now on. Its first messages were done before.
     pub(super) fn begin(&mut self, tag: Tag, base: u32, messages: usize) {
         let messages = u32::try_from(messages).unwrap_or(u32::MAX);
-        self.current = Some(Doing { tag, base, messages, waits: false });
+        self.current = Some(Doing { tag, base, messages, rest_waits: false, runs: [None; 2] });
     }
 
     /// The rest of the letter that is being done, if one is, is to wait in a line.
     pub(super) fn leaves(&mut self, done: u32) -> Option<Tag> {
         let current = self.current.as_mut()?;
-        current.waits = true;
-        let tag = current.tag;
+        current.rest_waits = true;
+        let (tag, runs) = (current.tag, std::mem::take(&mut current.runs));
+        self.say_runs(tag, runs, None);
         self.is_done_so_far(tag, done);
         Some(tag)
     }
 
     /// What was begun is done, unless its rest waits.
     pub(super) fn end(&mut self) {
-        let Some(Doing { tag, messages, waits: false, .. }) = self.current.take() else { return };
-        if let Some(Stream { facts, fresh, .. }) = self.stream(tag.stream) {
-            if facts.refused.is_whole(tag.number, messages) {
-                fresh.refused.add_whole(tag.number, tag.number);
-            }
-            if facts.waits.is_whole(tag.number, messages) {
-                fresh.waits.add_whole(tag.number, tag.number);
+        let Some(Doing { tag, messages, rest_waits: false, runs, .. }) = self.current.take() else {
+            return;
+        };
+        self.say_runs(tag, runs, Some(messages));
+        self.is_done(tag);
+    }
+
+    /// Notes these messages of a letter. If they are its last ones, it has so many.
+    #[inline]
+    fn say_runs(&mut self, tag: Tag, runs: [Option<(u32, u32)>; 2], messages: Option<u32>) {
+        for (said, run) in [Said::Refused, Said::Waits].into_iter().zip(runs) {
+            if let Some(run) = run {
+                self.say(tag, said, run, messages);
             }
         }
-        self.is_done(tag);
+    }
+
+    fn say(&mut self, tag: Tag, said: Said, (first, last): (u32, u32), messages: Option<u32>) {
+        let Some(stream) = self.stream(tag.stream) else { return };
+        let number = tag.number;
+        let is_whole = first == 0 && last.checked_add(1) == messages;
+        stream.changed(|it| match is_whole {
+            true => it.messages(said).add_whole(number, number),
+            false => it.messages(said).add(number, first, last),
+        });
+        if let Some(messages) = messages
+            && stream.facts.messages(said).is_whole(number, messages)
+        {
+            stream.fresh.messages(said).add_whole(number, number);
+        }
+        self.is_changed = true;
     }
 
     /// The letter is done.
@@ -392,20 +385,25 @@ impl Streams {
     /// A message was refused: its place among those of the letter that are being done.
     #[cold]
     pub(super) fn refused(&mut self, place: usize) {
-        self.note_message(place, |it, number, at| it.refused.add(number, at, at));
+        self.note_message(place, Said::Refused);
     }
 
     /// A message was taken in, and that does not confirm it.
     pub(super) fn waits(&mut self, place: usize) {
-        self.note_message(place, |it, number, at| it.waits.add(number, at, at));
+        self.note_message(place, Said::Waits);
     }
 
-    fn note_message(&mut self, place: usize, note: impl Fn(&mut Facts, u64, u32)) {
-        let Some(Doing { tag, base, .. }) = self.current else { return };
+    fn note_message(&mut self, place: usize, said: Said) {
+        let Some(Doing { tag, base, runs, .. }) = &mut self.current else { return };
         let at = base.saturating_add(u32::try_from(place).unwrap_or(u32::MAX));
-        if let Some(stream) = self.stream(tag.stream) {
-            stream.changed(|it| note(it, tag.number, at));
-            self.is_changed = true;
+        match &mut runs[said as usize] {
+            Some((_, last)) if last.checked_add(1) == Some(at) => *last = at,
+            run => {
+                let tag = *tag;
+                if let Some(before) = run.replace((at, at)) {
+                    self.say(tag, said, before, None);
+                }
+            }
         }
     }
 
@@ -497,39 +495,32 @@ impl Streams {
         old
     }
 
-    /// Says how far streams are agreed upon, which have no room, and which have it again. What was written up to the end of this turn is on
-    /// its way once `end` is agreed upon, or at once if nothing is held.
+    /// Says how far streams are agreed upon. A verdict may have been given later than its letter was done, and be held: up to `end`, if
+    /// anything is.
     pub(super) fn agreed(
         &mut self,
         end: Option<Moment>,
         is_agreed: impl Fn(&Moment) -> bool,
         mut each: impl FnMut(StreamNews),
     ) {
-        let (term, max) = (self.term, self.items_max);
+        let term = self.term;
         for stream in &mut self.all {
-            let mut last = None;
+            let before = (stream.agreed, stream.told);
             while let Some((_, low)) = stream.marks.pop_front_if(|(until, _)| is_agreed(until)) {
-                last = Some(low);
-            }
-            if let Some(low) = last {
                 stream.agreed = low;
-                each(StreamNews { stream: stream.id, term, what: StreamEvent::Agreed(low) });
             }
-            if !stream.had_no_room {
-                continue;
+            if let Some((_, low)) = stream.is_to_be_told.take_if(|(until, _)| is_agreed(until)) {
+                stream.told = low;
             }
-            let next = stream.taken + 1;
-            let mut tell = |what| each(StreamNews { stream: stream.id, term, what });
-            if !stream.has_items((max / 2).max(1)) {
-                (stream.had_no_room, stream.says_full) = (false, None);
-                tell(StreamEvent::Lacks(next));
-            } else if let Some(until) = stream.says_full {
-                let until = until.or(end);
-                stream.says_full = Some(until);
-                if until.as_ref().is_none_or(&is_agreed) {
-                    stream.says_full = None;
-                    tell(StreamEvent::Full(next));
+            if stream.is_to_be_told.is_none() && stream.told < stream.agreed {
+                match end {
+                    Some(end) => stream.is_to_be_told = Some((end, stream.agreed)),
+                    None => stream.told = stream.agreed,
                 }
+            }
+            if before != (stream.agreed, stream.told) {
+                let what = StreamEvent::Agreed { low: stream.agreed, told: stream.told };
+                each(StreamNews { stream: stream.id, term, what });
             }
         }
     }
@@ -547,7 +538,7 @@ impl Streams {
 
     /// The log is to be read anew: what was not noted there was never done.
     pub(super) fn begin_term(&mut self) {
-        *self = Self { term: self.term + 1, items_max: self.items_max, ..Self::default() };
+        *self = Self { term: self.term + 1, ..Self::default() };
     }
 
     /// See [`term`](Self::term).

@@ -112,7 +112,7 @@ impl<L: Log> Shard<L> {
         let offsets = match self.append_all(messages, &mut wants, now) {
             Ok(offsets) => offsets,
             Err(error) => {
-                self.streams.refused(0);
+                self.is_given_up();
                 self.give_back(reply.connection, settlements, now);
                 refuse(reply, &error.to_string(), out);
                 return;
@@ -192,7 +192,7 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// The part that is being prepared is not to be. That is said until its sender has the answer: of a letter that comes again
+    /// The transaction, or the part, that is being done is not to be. That is said until its sender has the answer: of a letter that comes again
     /// others behind it may have been heard of.
     fn is_given_up(&mut self) {
         self.streams.doing().into_iter().for_each(|tag| self.streams.was_given_up(tag));

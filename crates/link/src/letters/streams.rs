@@ -78,13 +78,13 @@ pub(super) fn put_news(news: &StreamNews, to: &mut Writer) {
         StreamClass::Bodies => 0,
         StreamClass::Acks => 1,
     };
-    let (what, number) = match what {
-        StreamEvent::Agreed(number) => (0, number),
-        StreamEvent::Lacks(number) => (1, number),
-        StreamEvent::Full(number) => (2, number),
+    let (what, number, told) = match what {
+        StreamEvent::Agreed { low, told } => (0, low, Some(told)),
+        StreamEvent::Lacks(number) => (1, number, None),
     };
     to.put(&[class, what]);
     number.put(to);
+    told.into_iter().for_each(|it| it.put(to));
 }
 
 /// Reads the news of a term.
@@ -98,9 +98,8 @@ pub(super) fn get_news(term: u64, from: &mut Reader<'_>) -> Result<StreamNews, L
         }
     };
     let what = match from.byte()? {
-        0 => StreamEvent::Agreed(from.get()?),
+        0 => StreamEvent::Agreed { low: from.get()?, told: from.get()? },
         1 => StreamEvent::Lacks(from.get()?),
-        2 => StreamEvent::Full(from.get()?),
         number => return Err(LetterError::Unknown { what: "news", number: number.into() }),
     };
     Ok(StreamNews { stream: StreamId { node, start, class }, term, what })

@@ -723,13 +723,10 @@ impl Seeded {
             let class = if any.is() { StreamClass::Bodies } else { StreamClass::Acks };
             StreamNews { stream: any.stream(class), term: any.word(), what }
         };
-        let all = [StreamEvent::Agreed(self.word()), StreamEvent::Lacks(self.word())];
-        let mut all = all.map(|what| news(self, what)).to_vec();
-        // What follows has the same numbers: the lines of before stay as they were.
-        let mut any = self.clone();
-        let full = StreamEvent::Full(any.word());
-        all.push(news(&mut any, full));
-        all
+        let low = self.word();
+        let agreed = StreamEvent::Agreed { low, told: low / 3 };
+        let all = [agreed, StreamEvent::Lacks(self.word())];
+        all.map(|what| news(self, what)).to_vec()
     }
 
     /// A letter to a shard that gives back what channels had.

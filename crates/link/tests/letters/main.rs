@@ -312,7 +312,7 @@ fn wrong_letters() {
     check(22, vec![0, 0, 0, 1],                          "a stream whose node cannot be");
     check(22, vec![1, 0, 0, 0, 0, 9],                    "unknown numbered letter 9");
     check(56, vec![1, 0, 2, 0, 0],                       "unknown class of stream 2");
-    check(56, vec![1, 0, 1, 3, 0],                       "unknown news 3");
+    check(56, vec![1, 0, 1, 2, 0],                       "unknown news 2");
     check(0, vec![],                                     "unknown kind of letter 64");
 }
 

@@ -74,18 +74,18 @@ fn a_letter_is_kept_until_it_is_agreed_upon_and_told() {
     assert_eq!(sent(&mut sender, BODIES), [1, 2, 3]);
     assert_eq!(sent(&mut sender, StreamClass::Acks), [1], "numbers of its own");
     assert_eq!(sender.kept(), 4);
-    hear(&mut sender, BODIES, StreamEvent::Agreed(3));
+    hear(&mut sender, BODIES, StreamEvent::Agreed { low: 3, told: 3 });
     assert_eq!(sender.kept(), 3, "of the third nobody is told");
     assert_eq!(confirm(&mut sender, 2, 3, true), ["1: 2..3 true"]);
     assert_eq!(sender.kept(), 2);
     assert_eq!(confirm(&mut sender, 1, 1, false), ["1: 1..1 false"]);
-    hear(&mut sender, StreamClass::Acks, StreamEvent::Agreed(1));
+    hear(&mut sender, StreamClass::Acks, StreamEvent::Agreed { low: 1, told: 1 });
     assert_eq!((sender.kept(), sender.last(BODIES)), (0, 3));
     // Told before it is agreed upon.
     keep(&mut sender, publish(ME, [4]));
     confirm(&mut sender, 4, 4, true);
     assert_eq!(sender.kept(), 1);
-    hear(&mut sender, BODIES, StreamEvent::Agreed(4));
+    hear(&mut sender, BODIES, StreamEvent::Agreed { low: 4, told: 4 });
     assert_eq!(sender.kept(), 0);
 }
 
@@ -102,7 +102,7 @@ fn what_is_kept_is_sent_again_in_order() {
     confirm(&mut sender, 2, 2, true);
     begins(&mut sender, 0, 6, 0);
     assert_eq!(sent(&mut sender, BODIES), [1, 3, 4, 5]);
-    hear(&mut sender, BODIES, StreamEvent::Agreed(2));
+    hear(&mut sender, BODIES, StreamEvent::Agreed { low: 2, told: 2 });
     // A new term: the first one has no verdict.
     begins(&mut sender, 1, 4, 2);
     assert_eq!(sent(&mut sender, BODIES), [1, 3, 4, 5]);
@@ -110,7 +110,8 @@ fn what_is_kept_is_sent_again_in_order() {
     let news = StreamNews { stream: sender.stream(BODIES), term: 0, what: StreamEvent::Lacks(1) };
     sender.hear(&news, &mut Outbox::default());
     let of_another = StreamId { start: 2, ..sender.stream(BODIES) };
-    let news = StreamNews { stream: of_another, term: 1, what: StreamEvent::Agreed(9) };
+    let news =
+        StreamNews { stream: of_another, term: 1, what: StreamEvent::Agreed { low: 9, told: 9 } };
     sender.hear(&news, &mut Outbox::default());
     assert_eq!((sent(&mut sender, BODIES), sender.kept()), (vec![], 4));
 }
@@ -141,9 +142,12 @@ fn who_fills_the_window_pauses() {
     assert!(keep(&mut sender, publish(ME, [5])).is_empty(), "once");
     assert_eq!(keep(&mut sender, publish(OTHER, [1])), ["2: Paused(true)"]);
     assert!(keep(&mut sender, publish(ConnectionId::NOBODY, [0])).is_empty());
-    assert!(hear(&mut sender, BODIES, StreamEvent::Agreed(5)).is_empty());
+    assert!(hear(&mut sender, BODIES, StreamEvent::Agreed { low: 5, told: 5 }).is_empty());
     assert!(told(|out| sender.ended(OTHER, out)).is_empty());
-    assert_eq!(hear(&mut sender, BODIES, StreamEvent::Agreed(7)), ["1: Paused(false)"]);
+    assert_eq!(
+        hear(&mut sender, BODIES, StreamEvent::Agreed { low: 7, told: 7 }),
+        ["1: Paused(false)"]
+    );
     assert_eq!(sender.kept(), 5, "they wait for verdicts, which fills nothing");
     assert_eq!(confirm(&mut sender, 1, 5, true), ["1: 1..5 true"]);
     assert_eq!(sender.kept(), 0);
@@ -154,37 +158,6 @@ fn who_fills_the_window_pauses() {
     assert!(paused.iter().any(|it| it[..] == ["1: Paused(true)"]), "{paused:?}");
 }
 
-/// Where there is no room one letter is sent whenever this side has heard more, and all others when the shard asks for them.
-#[test]
-fn what_there_is_no_room_for_waits_until_more_is_heard() {
-    let mut sender = sender(100);
-    begins(&mut sender, 0, 1, 0);
-    (1..=6).for_each(|it| _ = keep(&mut sender, publish(ME, [it])));
-    assert_eq!(sent(&mut sender, BODIES), [1, 2, 3, 4, 5, 6]);
-    // The first one waits for its consumer.
-    confirm(&mut sender, 2, 3, true);
-    hear(&mut sender, BODIES, StreamEvent::Full(4));
-    assert!(!sender.has_next(BODIES) && sender.next(BODIES).is_none());
-    // A letter without a number waits, too: nothing that it brings is needed for room.
-    sender.send(get(ME));
-    assert!(sender.next_in_order(BODIES).is_none());
-    for (low, number) in [(2, 4), (3, 5)] {
-        hear(&mut sender, BODIES, StreamEvent::Agreed(low));
-        let next = sender.next(BODIES).expect("one that says so");
-        assert_eq!((next.number, next.heard_below), (number, low + 1));
-        assert!(sent(&mut sender, BODIES).is_empty());
-    }
-    hear(&mut sender, BODIES, StreamEvent::Full(5));
-    assert!(sent(&mut sender, BODIES).is_empty(), "the shard knows that much");
-    hear(&mut sender, BODIES, StreamEvent::Lacks(5));
-    assert_eq!(sent(&mut sender, BODIES), [5, 6]);
-    assert_eq!(sender.next_in_order(BODIES).map(|it| it.kind()), Some("Get"));
-    // Over a new link all that has no verdict is asked for again.
-    hear(&mut sender, BODIES, StreamEvent::Full(5));
-    begins(&mut sender, 0, 5, 3);
-    assert_eq!(sent(&mut sender, BODIES), [1, 4, 5, 6]);
-}
-
 /// Verdicts of what an earlier leader took are not heard before those of this one: its news may have come without them.
 #[test]
 fn what_came_to_letters_of_an_earlier_term_is_heard_behind_others() {
@@ -193,24 +166,28 @@ fn what_came_to_letters_of_an_earlier_term_is_heard_behind_others() {
     (1..=4).for_each(|it| _ = keep(&mut sender, publish(ME, [it])));
     sent(&mut sender, BODIES);
     begins(&mut sender, 2, 4, 3);
-    hear(&mut sender, BODIES, StreamEvent::Agreed(3));
+    hear(&mut sender, BODIES, StreamEvent::Agreed { low: 3, told: 3 });
     let next = |sender: &mut StreamSender| {
         sender.next(BODIES).map(|it| (it.number, it.heard_below)).expect("a letter")
     };
     for number in 1..=4 {
         assert_eq!(next(&mut sender), (number, 1));
     }
-    // What is said behind the answers to those.
-    hear(&mut sender, BODIES, StreamEvent::Full(4));
-    assert_eq!(next(&mut sender), (4, 4));
-    hear(&mut sender, BODIES, StreamEvent::Agreed(4));
+    // Some verdicts are held still.
+    hear(&mut sender, BODIES, StreamEvent::Agreed { low: 4, told: 3 });
     keep(&mut sender, publish(ME, [5]));
-    hear(&mut sender, BODIES, StreamEvent::Lacks(5));
-    assert_eq!(next(&mut sender), (5, 5));
-    let late = StreamNews { stream: sender.stream(BODIES), term: 1, what: StreamEvent::Agreed(5) };
-    sender.hear(&late, &mut Outbox::default());
+    assert_eq!(next(&mut sender), (5, 1));
+    hear(&mut sender, BODIES, StreamEvent::Agreed { low: 4, told: 4 });
     keep(&mut sender, publish(ME, [6]));
-    assert_eq!(next(&mut sender), (6, 5), "an earlier leader's");
+    assert_eq!(next(&mut sender), (6, 5));
+    let late = StreamNews {
+        stream: sender.stream(BODIES),
+        term: 1,
+        what: StreamEvent::Agreed { low: 5, told: 5 },
+    };
+    sender.hear(&late, &mut Outbox::default());
+    keep(&mut sender, publish(ME, [7]));
+    assert_eq!(next(&mut sender), (7, 5), "an earlier leader's");
 }
 
 /// A transaction is asked for until it is answered, whatever was heard of letters.
@@ -228,7 +205,7 @@ fn who_waits_for_a_transaction_says_so() {
     }
     assert_eq!(sender.next(BODIES).map(|it| it.undecided_from), Some(1));
     sent(&mut sender, BODIES);
-    hear(&mut sender, BODIES, StreamEvent::Agreed(4));
+    hear(&mut sender, BODIES, StreamEvent::Agreed { low: 4, told: 4 });
     let undecided_from = |sender: &mut StreamSender| {
         keep(sender, publish(ME, [0]));
         let it = sender.next(BODIES).expect("a letter");
@@ -262,8 +239,14 @@ fn who_acks_does_not_wait_for_room_for_messages() {
     assert_eq!(keep(&mut sender, settle(OTHER)), ["2: Paused(true)"]);
     assert!(keep(&mut sender, settle(ME)).is_empty(), "it pauses already");
     let acks = StreamClass::Acks;
-    assert_eq!(hear(&mut sender, acks, StreamEvent::Agreed(5)), ["2: Paused(false)"]);
-    assert_eq!(hear(&mut sender, BODIES, StreamEvent::Agreed(4)), ["1: Paused(false)"]);
+    assert_eq!(
+        hear(&mut sender, acks, StreamEvent::Agreed { low: 5, told: 5 }),
+        ["2: Paused(false)"]
+    );
+    assert_eq!(
+        hear(&mut sender, BODIES, StreamEvent::Agreed { low: 4, told: 4 }),
+        ["1: Paused(false)"]
+    );
 }
 
 #[test]
@@ -318,7 +301,7 @@ fn all_is_done_once() {
             if below(4) == 0 && agreed < done.len() as u64 {
                 answers.extend(&done[agreed as usize]);
                 agreed += 1;
-                let what = StreamEvent::Agreed(agreed);
+                let what = StreamEvent::Agreed { low: agreed, told: agreed };
                 let news = StreamNews { stream: sender.stream(BODIES), term, what };
                 // News get lost, too.
                 if below(5) > 0 {

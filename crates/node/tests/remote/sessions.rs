@@ -216,7 +216,7 @@ fn names_are_told_to_all_in_parts() {
     let news = StreamNews {
         stream: StreamId { node, start: 2, class: StreamClass::Acks },
         term: 1,
-        what: StreamEvent::Agreed(1),
+        what: StreamEvent::Agreed { low: 1, told: 1 },
     };
     assert!(sessions.tell(node, FromLeader::News(GROUP, news)).is_ok());
     assert!(sessions.tell(NodeId::ALONE, FromLeader::Beat).is_err());

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Said;
 use crate::stream::NoteItem;
 
 /// Numbers in ranges, first and last, that do not touch.
@@ -39,10 +40,6 @@ impl Ranges {
     /// Takes out the range that begins with this number. Its last one.
     fn take(&mut self, first: u64) -> Option<u64> {
         self.0.remove(&first)
-    }
-
-    fn last(&self) -> Option<u64> {
-        self.0.last_key_value().map(|(_, &last)| last)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
@@ -102,12 +99,6 @@ impl Done {
         }
     }
 
-    /// Of those behind it none is done, not even in part.
-    pub(super) fn highest(&self) -> u64 {
-        let part = self.parts.last_key_value().map_or(0, |(&number, _)| number);
-        self.above.last().unwrap_or(self.low).max(part)
-    }
-
     fn len(&self) -> usize {
         self.above.len() + self.parts.len()
     }
@@ -151,7 +142,9 @@ impl Messages {
     /// So many messages are all that a letter has: if they are all here, it is.
     pub(super) fn is_whole(&mut self, number: u64, messages: u32) -> bool {
         let runs = self.some.get(&number);
-        let is_whole = runs.is_some_and(|it| matches!(it[..], [(0, last)] if last + 1 == messages));
+        let is_whole = runs.is_some_and(
+            |it| matches!(it[..], [(0, last)] if last.checked_add(1) == Some(messages)),
+        );
         if is_whole {
             self.add_whole(number, number);
         }
@@ -209,12 +202,15 @@ pub(super) struct Facts {
 impl Facts {
     /// How many [items](Self::items) there are.
     pub(super) fn len(&self) -> usize {
-        self.passing() + self.undone.len()
+        self.done.len() + self.refused.len() + self.waits.len() + self.undone.len()
     }
 
-    /// How many of them go by themselves: when other letters are done, and when the sender hears of these.
-    pub(super) fn passing(&self) -> usize {
-        self.done.len() + self.refused.len() + self.waits.len()
+    /// The messages of which that is said.
+    pub(super) fn messages(&mut self, said: Said) -> &mut Messages {
+        match said {
+            Said::Refused => &mut self.refused,
+            Said::Waits => &mut self.waits,
+        }
     }
 
     /// What a note says beside the low number.

@@ -197,60 +197,30 @@ fn notes_that_say_only_a_number_are_let_go_of() {
     }
 }
 
-/// Something is to be said of each letter. Its sender is told that there is no room once all that was written before is on its way, and
-/// that there is room when half of it is free.
+/// A verdict that was given in a later turn than its letter was done is held for longer than what is agreed upon of the letter.
 #[test]
-fn a_stream_with_much_to_say_takes_no_more() {
+fn what_is_held_is_told_before_it_is_said_to_be() {
     let mut streams = Streams::default();
-    streams.take_no_more_with(8);
     let moment = |end| Moment { end: leveret_log::Offset::new(end), notes: 0 };
-    let refused_in_part = |streams: &mut Streams, number, heard| {
-        let fate = streams.take(ID, number, heard, 1);
-        if fate == (NumberFate::Next { done: 0 }) {
-            streams.begin(Tag { stream: ID, number }, 0, 2);
-            streams.refused(0);
-            streams.end();
-        }
-        fate
-    };
-    // In a turn whose end is this, when all before that is agreed upon.
-    let said = |streams: &mut Streams, end: Option<u64>, until: u64| {
-        for (id, pieces) in streams.next_notes() {
-            streams.noted(id, Offset::new(0), pieces.len() as u64, moment(7), 0);
-        }
+    for number in 1..=3 {
+        streams.take(ID, number, 1, 1);
+        streams.is_done(Tag { stream: ID, number });
+        streams.noted(ID, Offset::new(number), 1, moment(10 * number), 0);
+    }
+    let mut said = |end: Option<u64>, until| {
         let mut said = Vec::new();
         let is_agreed = |it: &Moment| it.end.get() <= until;
         streams.agreed(end.map(moment), is_agreed, |news| said.push(news.what));
         said
     };
-    for number in 1..=8 {
-        assert_eq!(refused_in_part(&mut streams, number, 1), NumberFate::Next { done: 0 });
-    }
-    assert_eq!(said(&mut streams, None, 7), [StreamEvent::Agreed(8)]);
-    assert_eq!(said(&mut streams, None, 7), [], "nobody wants more");
-    for _ in 0..2 {
-        assert_eq!(refused_in_part(&mut streams, 9, 1), NumberFate::Full);
-        assert_eq!(refused_in_part(&mut streams, 10, 1), NumberFate::StillLacks);
-        assert_eq!(said(&mut streams, Some(20), 19), []);
-        assert_eq!(said(&mut streams, Some(30), 19), [], "it counts from the first turn");
-        assert_eq!(said(&mut streams, Some(40), 20), [StreamEvent::Full(9)]);
-        assert_eq!(said(&mut streams, None, 99), [], "once");
-    }
-    assert_eq!(refused_in_part(&mut streams, 9, 1), NumberFate::Full);
-    assert_eq!(said(&mut streams, None, 0), [StreamEvent::Full(9)], "nothing is held");
-    // Its sender has heard of a few: there is room for this one.
-    assert_eq!(refused_in_part(&mut streams, 9, 4), NumberFate::Next { done: 0 });
-    assert_eq!(said(&mut streams, None, 7), [StreamEvent::Agreed(9)]);
-    // A letter that is not taken says so, too. That there is no room need not be said any more.
-    assert_eq!(refused_in_part(&mut streams, 12, 8), NumberFate::Lacks(10));
-    assert_eq!(said(&mut streams, None, 7), [StreamEvent::Lacks(10)]);
-    for number in 10..=15 {
-        assert_eq!(refused_in_part(&mut streams, number, 8), NumberFate::Next { done: 0 });
-    }
-    assert_eq!(refused_in_part(&mut streams, 16, 8), NumberFate::Full);
-    assert_eq!(refused_in_part(&mut streams, 17, 16), NumberFate::StillLacks);
-    assert_eq!(said(&mut streams, Some(50), 7), [StreamEvent::Agreed(15), StreamEvent::Lacks(16)]);
-    assert_eq!(said(&mut streams, None, 99), []);
+    let agreed = |low, told| [StreamEvent::Agreed { low, told }];
+    assert_eq!(said(Some(15), 10), agreed(1, 0));
+    assert_eq!(said(Some(25), 14), []);
+    assert_eq!(said(Some(25), 20), agreed(2, 1), "what is held now is of later turns");
+    assert_eq!(said(Some(35), 24), []);
+    assert_eq!(said(Some(35), 30), agreed(3, 2));
+    assert_eq!(said(None, 35), agreed(3, 3));
+    assert_eq!(said(None, 40), []);
 }
 
 /// What a transaction came to is asked for until it is answered, however much else was heard.
@@ -314,7 +284,8 @@ fn a_note_that_moves_no_number_brings_no_news() {
         }
         let mut said = Vec::new();
         streams.agreed(None, |_| true, |news| said.push(news.what));
-        let want: &[StreamEvent] = if number == 1 { &[StreamEvent::Agreed(1)] } else { &[] };
+        let want: &[StreamEvent] =
+            if number == 1 { &[StreamEvent::Agreed { low: 1, told: 1 }] } else { &[] };
         assert_eq!(said, want, "{number}");
     }
 }
@@ -325,13 +296,12 @@ fn a_note_that_moves_no_number_brings_no_news() {
 fn what_an_earlier_term_left_out_is_taken_though_there_is_much_to_say() {
     let mut streams = Streams::default();
     streams.begin_term();
-    let last = 2 * ITEMS_MAX as u64;
+    let last = 2 * 4096;
     let mut items: Vec<_> =
         (1..last / 2).map(|it| NoteItem::Done { first: 2 * it, last: 2 * it }).collect();
     items.push(NoteItem::Part { number: last, count: 1 });
     streams.found(Offset::new(0), NotePiece { stream: ID, role: PieceRole::Whole, low: 0, items });
     streams.all_found(Moment::default());
-    assert_eq!(streams.all[0].facts.len(), ITEMS_MAX);
     for number in 1..=last {
         let want = match number {
             number if number == last => NumberFate::Next { done: 1 },
@@ -347,7 +317,6 @@ fn what_an_earlier_term_left_out_is_taken_though_there_is_much_to_say() {
         streams.end();
     }
     assert_eq!(streams.all[0].facts.done, Done { low: last, ..Done::default() });
-    assert_eq!(streams.take(ID, last + 1, 1, 1), NumberFate::Full, "here the bound counts");
 }
 
 #[test]
@@ -396,7 +365,8 @@ fn what_is_agreed_upon_is_said_once() {
     for until in [9, 10, 29, 30, 30] {
         streams.agreed(None, |it| it.end.get() <= until, |news| said.push((until, news.what)));
     }
-    let want = [(10, 1), (29, 2), (30, 3)].map(|(at, low)| (at, StreamEvent::Agreed(low)));
+    let want = [(10, 1), (29, 2), (30, 3)]
+        .map(|(at, low)| (at, StreamEvent::Agreed { low: low, told: low }));
     assert_eq!(said, want);
     assert_eq!(streams.place(ID).agreed, 3, "whoever begins to talk to the shard is told again");
 
@@ -416,5 +386,5 @@ fn what_is_agreed_upon_is_said_once() {
             |news| said.push((until, news.term, news.what)),
         );
     }
-    assert_eq!(said, [(40, 1, StreamEvent::Agreed(3))]);
+    assert_eq!(said, [(40, 1, StreamEvent::Agreed { low: 3, told: 3 })]);
 }

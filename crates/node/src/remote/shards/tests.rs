@@ -101,7 +101,7 @@ fn what_a_leader_paused_goes_on_with_the_next() {
     remote.hear(paused(false), &mut out).expect("a letter");
     assert!(pauses(&out).is_empty(), "it ends none that this leader has not begun");
     let stream = StreamId { node: remote.node(), start: 3, class: StreamClass::Bodies };
-    let news = StreamNews { stream, term: 2 << 32, what: StreamEvent::Agreed(1) };
+    let news = StreamNews { stream, term: 2 << 32, what: StreamEvent::Agreed { low: 1, told: 1 } };
     remote.hear(FromLeader::News(GROUP, news), &mut out).expect("news");
     assert_eq!(pauses(&out), [false]);
 }
