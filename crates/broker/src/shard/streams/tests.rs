@@ -365,8 +365,8 @@ fn what_is_agreed_upon_is_said_once() {
     for until in [9, 10, 29, 30, 30] {
         streams.agreed(None, |it| it.end.get() <= until, |news| said.push((until, news.what)));
     }
-    let want = [(10, 1), (29, 2), (30, 3)]
-        .map(|(at, low)| (at, StreamEvent::Agreed { low: low, told: low }));
+    let want =
+        [(10, 1), (29, 2), (30, 3)].map(|(at, low)| (at, StreamEvent::Agreed { low, told: low }));
     assert_eq!(said, want);
     assert_eq!(streams.place(ID).agreed, 3, "whoever begins to talk to the shard is told again");
 
