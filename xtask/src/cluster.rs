@@ -41,9 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const UNDISTURBED: Duration = Duration::from_secs(2);
 /// Rounds of the tests that need small disks, or little that is kept.
 const SMALL: [&str; 1] = ["leader-disk-full"];
-/// Rounds of the tests in which sessions are on the nodes of their clients.
-const OWN: [&str; 5] =
-    ["leader-killed", "leader-cut-off", "leader-stopped", "follower-killed", "rolling-restart"];
+/// Rounds of the tests in which all sessions are on the node that leads.
+const RELAYED: [&str; 3] = ["leader-killed", "leader-stopped", "rolling-restart"];
 /// MiB of a log that are let go of soon: what a node lacks that was away for `follower-away` is more.
 const LITTLE_KEPT: u64 = 4;
 
@@ -81,7 +80,7 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "MIB")]
     kept: Option<u64>,
     /// Where the sessions of clients are: cluster.sessions
-    #[arg(long, value_name = "WHERE", default_value = "relayed")]
+    #[arg(long, value_name = "WHERE", default_value = "own")]
     sessions: Sessions,
     /// The same rounds on another broker, too
     #[arg(long, value_name = "BROKER")]
@@ -151,7 +150,7 @@ impl ClusterArgs {
             backlog_size: "16-1024".to_owned(),
             disk: None,
             kept: None,
-            sessions: Sessions::Relayed,
+            sessions: Sessions::Own,
             beside: None,
             costs: false,
             seconds: 0,
@@ -179,7 +178,7 @@ impl ClusterArgs {
 pub(crate) fn counted() -> anyhow::Result<Count> {
     let mut count = run(&ClusterArgs::short())?;
     if count.failed == 0 {
-        let (sessions, only) = (Sessions::Own, OWN.map(str::to_owned).to_vec());
+        let (sessions, only) = (Sessions::Relayed, RELAYED.map(str::to_owned).to_vec());
         count += run(&ClusterArgs { sessions, only, ..ClusterArgs::short() })?;
     }
     if !Disk::is_possible() {

@@ -170,11 +170,11 @@ options! {
     kept_size: ByteSize = ByteSize::mib(1024), keys = ["cluster.kept_size"],
         range = ByteSize::mib(1)..=ByteSize::mib(1024 * 1024);
 
-    /// Where the sessions of AMQP clients are: on the node that leads (`relayed`), or on the node that a client is connected to (`own`).
+    /// Where the sessions of AMQP clients are: on the node that a client is connected to (`own`), or on the node that leads (`relayed`).
     ///
-    /// With `own` a client of a node that does not lead keeps its connection when another node begins to lead, and notices a pause. It is
-    /// not for production yet: see the page about clustering for what is missing. It is the same on all nodes.
-    sessions: Sessions = Sessions::Relayed, keys = ["cluster.sessions"];
+    /// With `own` a client of a node that does not lead keeps its connection when another node begins to lead, and notices a pause. With
+    /// `relayed` all connections end then, and nodes that do not lead need less CPU. It is the same on all nodes.
+    sessions: Sessions = Sessions::Own, keys = ["cluster.sessions"];
 }
 
 options! {

@@ -245,13 +245,29 @@ fn a_node_whose_disk_hangs_leads_no_more() {
     assert_eq!((&bodies[0][..], &bodies[bodies.len() - 1][..]), (&b"one"[..], &b"three"[..]));
 }
 
-/// Three nodes, each of which runs the sessions of its own clients.
-fn three_with_sessions() -> Vec<Member> {
-    three_of(|_| {
+/// Where all sessions are on the node that leads its clients are relayed to it, also by a node that would have some of its own: nodes are
+/// switched over one at a time.
+#[test]
+fn clients_are_relayed_to_a_leader_that_has_all_sessions() {
+    let mut members = three_of(|_| {
         let mut command = leveret(&[]);
-        command.env("LEVERET_CLUSTER_SESSIONS", "own");
+        command.env("LEVERET_CLUSTER_SESSIONS", "relayed");
         command
-    })
+    });
+    let (leads, _) = leader(&members, &[0, 1, 2]);
+    let follows = (leads + 1) % 3;
+    for own in [false, true] {
+        if own {
+            members[follows].start_again(leveret(&[]));
+            members[follows].log.wait_for("so clients are relayed to it");
+        }
+        let (mut client, channel) = connect(members[follows].relays());
+        client.queue_declare(channel, "orders", &QueueDeclare::default()).unwrap();
+        client.publish(channel, "", "orders", &PERSISTENT, b"one");
+        assert!(client.get(channel, "orders", true).unwrap().is_some());
+        let shown = told(&members[follows], &["cluster_status"]);
+        assert_eq!(shown["leader"], format!("rabbit@{leads}"), "{shown}");
+    }
 }
 
 /// What a command says on a node, as JSON.
@@ -267,7 +283,7 @@ fn told(member: &Member, words: &[&str]) -> serde_json::Value {
 /// Clients of nodes that follow are listed, counted and closed wherever somebody asks.
 #[test]
 fn sessions_of_other_nodes_are_shown_and_closed() {
-    let members = three_with_sessions();
+    let members = three();
     let (leads, address) = leader(&members, &[0, 1, 2]);
     let follows = (leads + 1) % 3;
     let (mut at_leader, events) = connect(address);

@@ -193,8 +193,11 @@ pub(super) fn start(
     }
     let (orders_in, orders) = mpsc::unbounded_channel();
     let (duty, duty_out) = watch::channel(Duty::StandBy);
-    let (views, views_out) =
-        watch::channel(Arc::new(ClusterView::of(&cluster.status(), Lapses::default())));
+    let (views, views_out) = watch::channel(Arc::new(ClusterView::of(
+        &cluster.status(),
+        Lapses::default(),
+        &ClusterView::default(),
+    )));
     let relayed = Arc::<Totals>::default();
     let leading = Arc::new(Leading::new());
     let sessions_leading = Arc::new(Leading::new());
@@ -670,7 +673,8 @@ impl Driver {
         }
         let numbers = self.numbers.now();
         self.cluster.set_status(NodeStatus { numbers, ..self.own.clone() });
-        let mut view = ClusterView::of(&self.cluster.status(), self.leading.lapses());
+        let (status, lapses) = (self.cluster.status(), self.leading.lapses());
+        let mut view = ClusterView::of(&status, lapses, &self.views.borrow());
         view.explain(self.links.peers());
         self.views.send_replace(Arc::new(view));
     }

@@ -253,7 +253,7 @@ fn announce(standby: &Standby, started: Instant, basis: &Basis, own: &str) {
         listeners = listeners.join(", "),
         started_in_ms = started.elapsed().as_millis() as u64,
         data_dir = %basis.data_dir.display(),
-        "Leveret {} stands by: clients are relayed to the node that leads",
+        "Leveret {} stands by: what clients ask goes to the node that leads",
         env!("CARGO_PKG_VERSION"),
     );
 }

@@ -201,17 +201,29 @@ impl Drop for WaitingPlace {
     }
 }
 
+/// What clients of AMQP get at a node that has sessions of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Reception {
+    /// They wait: no node that leads hears what sessions write.
+    #[default]
+    Waits,
+    /// A session of this node.
+    Own,
+    /// They are relayed: the node that leads takes no sessions of this one.
+    Relayed,
+}
+
 /// Where clients of AMQP go that are not relayed: to sessions of this node.
 #[derive(Clone, Debug)]
 pub struct OwnClients {
-    /// Sessions are heard by a node that leads.
-    pub(crate) is_heard: watch::Receiver<bool>,
+    /// Whether they do.
+    pub(crate) reception: watch::Receiver<Reception>,
     pub(crate) amqp: mpsc::Sender<Arrival>,
     pub(crate) amqps: mpsc::Sender<Arrival>,
 }
 
 impl OwnClients {
-    /// Where those of a listener go; none if they are relayed.
+    /// Where those of a listener go; none if they are always relayed.
     fn of(&self, listener: RelayedListener) -> Option<&mpsc::Sender<Arrival>> {
         match listener {
             RelayedListener::Amqp => Some(&self.amqp),
@@ -472,8 +484,14 @@ impl Shared {
                 }
             }
         }
-        if let Some(enters) = self.own.as_ref().and_then(|own| own.of(of.listener)) {
-            return self.enter(of, (client, ends), enters, give).await;
+        let mut client = client;
+        if let Some(own) = &self.own
+            && let Some(enters) = own.of(of.listener)
+        {
+            match self.enter(of, (client, ends), (own.reception.clone(), enters), give).await? {
+                Some(relayed) => client = relayed,
+                None => return Ok(None),
+            }
         }
         let mut why = None;
         let reached = tokio::select! {
@@ -514,43 +532,46 @@ impl Shared {
         Ok(None)
     }
 
-    /// A client gets a session of this node, once a node that leads hears what sessions write. None, whatever comes of it.
+    /// A client gets a session of this node, once a node that leads hears what sessions write. Returned is one that is to be relayed.
     async fn enter(
         &self,
         of: &StandbyListener,
         (client, ends): (TcpStream, Ends),
-        enters: &mpsc::Sender<Arrival>,
+        (mut reception, enters): (watch::Receiver<Reception>, &mpsc::Sender<Arrival>),
         give: &Give,
-    ) -> io::Result<Option<Reached>> {
+    ) -> io::Result<Option<TcpStream>> {
         let mut ending = self.ending.clone();
-        let heard = self.own.as_ref().map(|own| own.is_heard.clone());
-        let is_heard = async {
-            if let Some(mut heard) = heard
-                && heard.wait_for(|it| *it).await.is_ok()
-            {
-                return;
+        let known = async {
+            let known = reception.wait_for(|it| *it != Reception::Waits).await.map(|it| *it);
+            match known {
+                Ok(reception) => reception,
+                // The sessions are over, and the process is about to end.
+                Err(_) => std::future::pending().await,
             }
-            std::future::pending().await
         };
-        let is_heard = tokio::select! {
-            heard = tokio::time::timeout(of.patience, is_heard) => heard.is_ok(),
+        let reception = tokio::select! {
+            reception = tokio::time::timeout(of.patience, known) => reception.unwrap_or_default(),
             _ = ending.wait_for(|it| *it) => {
                 // Nobody takes it where a node ends for good.
                 let _ = give.send((of.listener, Arrival { socket: client.into_std()?, ends }));
                 return Ok(None);
             }
         };
-        if is_heard {
-            let arrival = Arrival { socket: client.into_std()?, ends };
-            // An error means that there are no sessions any more, and that the process is about to end.
-            let _ = enters.send(arrival).await;
-            return Ok(None);
+        match reception {
+            Reception::Relayed => return Ok(Some(client)),
+            Reception::Own => {
+                let arrival = Arrival { socket: client.into_std()?, ends };
+                // An error means that there are no sessions any more, and that the process is about to end.
+                let _ = enters.send(arrival).await;
+            }
+            Reception::Waits => {
+                let why = self.views.borrow().why_not_served();
+                let why = why.unwrap_or_else(|| "the node that leads does not answer".to_owned());
+                self.totals.refused.fetch_add(1, Ordering::Relaxed);
+                let peer = ends.source;
+                tracing::warn!(from = %peer.ip(), %peer, "connection closed: {why}");
+            }
         }
-        let why = self.views.borrow().why_not_served();
-        let why = why.unwrap_or_else(|| "the node that leads does not answer".to_owned());
-        self.totals.refused.fetch_add(1, Ordering::Relaxed);
-        let peer = ends.source;
-        tracing::warn!(from = %peer.ip(), %peer, "connection closed: {why}");
         Ok(None)
     }
 

@@ -29,6 +29,9 @@ pub struct ClusterView {
     /// Its Raft id.
     #[serde(skip)]
     pub leader_id: Option<u64>,
+    /// That of the last other node that this one has known to lead.
+    #[serde(skip)]
+    pub led_last: Option<u64>,
     /// All members, or all that are configured before there is a cluster; by name. This node is one of them.
     pub nodes: Vec<NodeView>,
     /// The groups.
@@ -63,6 +66,9 @@ pub enum Standing {
 pub struct NodeView {
     /// `name@host`.
     pub name: String,
+    /// Its Raft id, if it is known.
+    #[serde(skip)]
+    pub raft_id: Option<u64>,
     /// Linked with this one, or this one.
     pub running: bool,
     /// The link with it has TLS.

@@ -1,4 +1,4 @@
-//! Sessions on the node of their client (`cluster.sessions = own`): clients of the nodes that follow while the one that leads is killed.
+//! Sessions on the node of their client: clients of the nodes that follow while the one that leads is killed.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -8,10 +8,9 @@ use leveret_client::{Consume, Error, Event};
 use super::*;
 use crate::broker::wait_until;
 
-fn own_sessions() -> Vec<Member> {
+fn two_shards() -> Vec<Member> {
     three_of(|_| {
         let mut command = leveret(&[]);
-        command.env("LEVERET_CLUSTER_SESSIONS", "own");
         // Transactions are over both.
         command.env("LEVERET_SHARDS", "2");
         command
@@ -77,7 +76,7 @@ fn again_and_again(
 /// confirmed once, in order; a consumer keeps what it has not acked, may ack it at the next leader, and goes on.
 #[test]
 fn clients_of_other_nodes_outlive_the_one_that_leads() {
-    let mut members = own_sessions();
+    let mut members = two_shards();
     let (old, _) = leader(&members, &[0, 1, 2]);
     let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
     let at = others.iter().map(|at| members[*at].relays()).collect::<Vec<_>>();

@@ -33,7 +33,7 @@ use super::seen::{Happened, Looks, Question};
 use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::{Arrival, Bringers, RelayedListener};
 use crate::cluster::links::LinkSocket;
-use crate::cluster::standby::Relay;
+use crate::cluster::standby::{Reception, Relay};
 use crate::locks::{Rank, Ranked};
 use crate::node::Node;
 use crate::proxy::Ends;
@@ -52,8 +52,8 @@ pub(crate) struct Away {
     shards: Ranked<RemoteShards>,
     /// There is something to write.
     woken: Notify,
-    /// A leader hears: clients may come.
-    is_heard: watch::Sender<bool>,
+    /// What clients that come get.
+    reception: watch::Sender<Reception>,
     /// No leader is called any more.
     hangs_up: watch::Sender<bool>,
     /// The node's name, as lists show it.
@@ -66,18 +66,18 @@ pub(crate) struct Away {
 
 impl Away {
     /// Of the member's process at its `start`, of a cluster with so many shards. No leader is there yet.
-    /// `is_heard` is told when one hears.
+    /// `reception` is told what clients get.
     pub(crate) fn new(
         (name, raft_id, start): (String, u64, u32),
         homes: Homes,
-        is_heard: watch::Sender<bool>,
+        reception: watch::Sender<Reception>,
     ) -> Self {
         let shards = RemoteShards::new(raft_id, start, homes, KeptMax::default());
         Self {
             id: shards.node(),
             shards: Ranked::new(Rank::RemoteShards, shards),
             woken: Notify::new(),
-            is_heard,
+            reception,
             hangs_up: watch::Sender::new(false),
             name,
             looks: tokio::sync::Mutex::default(),
@@ -216,7 +216,9 @@ pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Ca
             _ = hangs_up.wait_for(|it| *it) => Over::HungUp,
         };
         away.shards.lock().lost();
-        away.is_heard.send_replace(false);
+        let is_refused = caller.over.get().is_some();
+        // Before any leader has heard this node nothing is lost by it.
+        away.reception.send_replace(if is_refused { Reception::Relayed } else { Reception::Waits });
         let left_out = away.left_out.swap(0, Ordering::Relaxed);
         if left_out > 0 {
             tracing::info!(
@@ -229,14 +231,13 @@ pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Ca
             Over::Another => continue,
             Over::HungUp => return std::future::pending().await,
         };
-        let is_refused = caller.over.get().is_some();
         if is_refused && away.shards.lock().is_open() {
             return why;
         }
         if why != told {
             match is_refused {
                 true => tracing::warn!(
-                    "the node that leads takes no sessions of this one, whose clients wait: {why}"
+                    "the node that leads takes no sessions of this one, so clients are relayed to it: {why}"
                 ),
                 false => tracing::info!("sessions wait for a node that leads: {why}"),
             }
@@ -303,7 +304,10 @@ impl Caller<'_> {
         };
         match heard {
             Heard::Done => {
-                self.away.is_heard.send_if_modified(|it| std::mem::replace(it, is_open) != is_open);
+                let enters = |reception: &mut Reception| {
+                    is_open && std::mem::replace(reception, Reception::Own) != Reception::Own
+                };
+                self.away.reception.send_if_modified(enters);
             }
             Heard::Names(batch) => self.apply(batch)?,
             Heard::Alarm(alarm) => self.raise(alarm),

@@ -43,7 +43,7 @@ use super::seen::{AnyConnection, Happened, Part, Question, SampleTold, SampledEl
 use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::Arrival;
 use crate::cluster::links::LinkSocket;
-use crate::cluster::view::Views;
+use crate::cluster::view::{ClusterView, Views};
 use crate::locks::{Rank, Ranked, RankedRw};
 use crate::node::Node;
 use crate::runner::with_runner;
@@ -230,17 +230,16 @@ impl Gateway {
     }
 
     /// Waits, not for long, until the members that are linked have called, and the sessions that were in this process before it led: each
-    /// calls, whether it has sessions or not. The one that led before is none of them: it is not linked,
-    /// or its process is a new one.
+    /// calls, whether it has sessions or not. The one that led before is none of them, though its link may be there: it stands still, or
+    /// is about to end.
     pub(crate) async fn all_are_here(&self) {
         let Some(mut views) = self.views.clone() else { return };
         let all_came = async {
             loop {
-                let linked = {
-                    let view = views.borrow_and_update();
-                    view.nodes.iter().filter(|it| it.running).count()
-                };
-                if self.nodes.read().len() >= linked {
+                let awaited = awaited(&views.borrow_and_update());
+                let here = self.here();
+                let here = here.iter().filter_map(|end| end.raft_id()).collect::<BTreeSet<_>>();
+                if awaited.is_subset(&here) {
                     return;
                 }
                 tokio::select! {
@@ -416,7 +415,7 @@ impl Gateway {
         }
         let nodes = self.nodes.read();
         if let Some(other) = nodes.get(&new.node())
-            && let Some(raft_id) = other.sessions.lock().remote.as_ref().map(RemoteNode::raft_id)
+            && let Some(raft_id) = other.raft_id()
             && raft_id != hello.raft_id
         {
             return Err(Refused::Over(format!(
@@ -632,6 +631,12 @@ impl Gateway {
     }
 }
 
+/// The members for which a leader waits, by Raft id.
+fn awaited(view: &ClusterView) -> BTreeSet<u64> {
+    let linked = view.nodes.iter().filter(|it| it.running).filter_map(|it| it.raft_id);
+    linked.filter(|id| Some(*id) != view.led_last).collect()
+}
+
 impl RemoteEnd {
     fn new(from: SocketAddr) -> Self {
         Self {
@@ -649,6 +654,11 @@ impl RemoteEnd {
                 sampled: None,
             }),
         }
+    }
+
+    /// Whose it is; none before hello, and when its sessions are over.
+    fn raft_id(&self) -> Option<u64> {
+        self.sessions.lock().remote.as_ref().map(RemoteNode::raft_id)
     }
 
     /// Asks for a part of what the node shows. None: it is gone, or says nothing in time.
@@ -1038,6 +1048,23 @@ impl Caller<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::view::NodeView;
+
+    #[test]
+    fn a_leader_waits_for_linked_members_but_not_for_who_led_before() {
+        let node = |raft_id, running| NodeView { raft_id, running, ..NodeView::default() };
+        let nodes = vec![
+            node(Some(1), true),
+            node(Some(2), true),
+            node(Some(3), true),
+            node(Some(4), false),
+            node(None, true),
+        ];
+        let mut view = ClusterView { nodes, ..ClusterView::default() };
+        assert_eq!(awaited(&view), [1, 2, 3].into());
+        view.led_last = Some(2);
+        assert_eq!(awaited(&view), [1, 3].into());
+    }
 
     #[test]
     fn names_are_to_be_taken_soon_after_they_are_written() {

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use super::away::{Away, Called, keep_leader};
 use crate::alarms::{Resource, watch_memory};
 use crate::cluster::arrivals::Arrival;
-use crate::cluster::standby::{OwnClients, Totals};
+use crate::cluster::standby::{OwnClients, Reception, Totals};
 use crate::cluster::view::Views;
 use crate::lease::Leading;
 use crate::listener::{Entrance, take_arrivals};
@@ -70,10 +70,10 @@ impl OwnSessions {
     pub(crate) fn begin(beginning: Beginning) -> (Arc<Self>, OwnClients) {
         let over = watch::Sender::new(None);
         let own = Arc::new(Self { running: OnceLock::new(), over });
-        let (is_heard, heard) = watch::channel(false);
+        let (enters, reception) = watch::channel(Reception::Waits);
         let ((amqp, plain), (amqps, encrypted)) =
             (mpsc::channel(WAITING_MAX), mpsc::channel(WAITING_MAX));
-        let clients = OwnClients { is_heard: heard, amqp, amqps };
+        let clients = OwnClients { reception, amqp, amqps };
         let begun = Arc::clone(&own);
         tokio::spawn(async move {
             let mut views = beginning.views.clone();
@@ -88,7 +88,7 @@ impl OwnSessions {
                     return;
                 }
             };
-            if let Err(error) = begun.run(beginning, shards, is_heard, plain, encrypted) {
+            if let Err(error) = begun.run(beginning, shards, enters, plain, encrypted) {
                 let why = format!("sessions of this node cannot begin: {error:#}");
                 begun.over.send_replace(Some(Err(why)));
             }
@@ -100,7 +100,7 @@ impl OwnSessions {
         self: &Arc<Self>,
         beginning: Beginning,
         shards: usize,
-        is_heard: watch::Sender<bool>,
+        enters: watch::Sender<Reception>,
         plain: mpsc::Receiver<Arrival>,
         encrypted: mpsc::Receiver<Arrival>,
     ) -> anyhow::Result<()> {
@@ -117,7 +117,7 @@ impl OwnSessions {
         } = beginning;
         let homes = Homes::among(u32::try_from(shards)?);
         let name = node_name(&config);
-        let away = Arc::new(Away::new((name.clone(), called.own_id, start), homes, is_heard));
+        let away = Arc::new(Away::new((name.clone(), called.own_id, start), homes, enters));
         let settings = Settings {
             // No record of a log that has copies elsewhere is in another log, and no gate is here.
             embed_bytes_below: u64::MAX,
@@ -241,7 +241,8 @@ mod tests {
         let leading = Arc::new(Leading::new());
         leading.set(ALWAYS);
         let homes = Homes::among(1);
-        let away = Away::new(("rabbit@far".to_owned(), 7, 0), homes, watch::Sender::new(true));
+        let away =
+            Away::new(("rabbit@far".to_owned(), 7, 0), homes, watch::Sender::new(Reception::Own));
         let logins = Logins::new(login::Options::default(), [0; 32]);
         let held = Arc::clone(&leading);
         let node = Node::of_sessions(Arc::default(), logins, Arc::new(away), 0, held);

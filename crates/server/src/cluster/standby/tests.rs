@@ -53,13 +53,22 @@ fn door(listener: RelayedListener) -> StandbyListener {
 }
 
 fn start(of: StandbyListener, leader: Option<u64>, limits: Limits) -> Set {
+    start_with(None, of, leader, limits)
+}
+
+fn start_with(
+    own: Option<OwnClients>,
+    of: StandbyListener,
+    leader: Option<u64>,
+    limits: Limits,
+) -> Set {
     let (views, seen) = watch::channel(view(leader));
     let relay = Arc::new(ToBroker::default());
     let options = SocketOptions::default();
     let to = Arc::clone(&relay);
     let totals = Arc::<Totals>::default();
     let counted = Arc::clone(&totals);
-    let standby = Standby::with(limits, &[of], &options, (to, None), seen, counted, 2).unwrap();
+    let standby = Standby::with(limits, &[of], &options, (to, own), seen, counted, 2).unwrap();
     Set { standby, relay, views, totals }
 }
 
@@ -201,6 +210,32 @@ fn a_client_waits_until_a_node_leads_and_is_reached() {
     let broker = set.broker(7);
     let mut relayed = accept(&broker);
     assert_eq!(read(&mut relayed, 4), b"AMQP");
+}
+
+/// At a node with sessions of its own: until it is known whether the node that leads takes them, to one of them, or to the node that
+/// leads if that takes none.
+#[test]
+fn a_client_gets_a_session_of_this_node_or_is_relayed() {
+    let (says, reception) = watch::channel(Reception::Waits);
+    let ((amqp, mut entered), (amqps, _)) = (mpsc::channel(1), mpsc::channel(1));
+    let own = Some(OwnClients { reception, amqp, amqps });
+    let set = start_with(own, door(RelayedListener::Amqp), Some(7), LIMITS);
+    let broker = set.broker(7);
+    let first = set.connect();
+    until(|| set.totals.now().waiting == 1);
+    assert!(set.relay.asked.lock().unwrap().is_empty(), "it waits");
+    says.send_replace(Reception::Own);
+    let arrival = entered.blocking_recv().unwrap();
+    assert_eq!(arrival.ends.source, first.local_addr().unwrap());
+    says.send_replace(Reception::Relayed);
+    let mut second = set.connect();
+    second.write_all(b"AMQP").unwrap();
+    assert_eq!(read(&mut accept(&broker), 4), b"AMQP");
+    says.send_replace(Reception::Own);
+    let third = set.connect();
+    let arrival = entered.blocking_recv().unwrap();
+    assert_eq!(arrival.ends.source, third.local_addr().unwrap());
+    assert_eq!(set.totals.now().relayed, 1);
 }
 
 #[test]

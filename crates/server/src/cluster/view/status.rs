@@ -6,8 +6,8 @@ use leveret_link::letters::NodeStatus;
 use super::{ClusterView, GroupView, Lapses, NodeTold, NodeView, Standing};
 
 impl ClusterView {
-    /// What is known now.
-    pub(crate) fn of(status: &ClusterStatus, lapses: Lapses) -> Self {
+    /// What is known now, behind the view before.
+    pub(crate) fn of(status: &ClusterStatus, lapses: Lapses, before: &Self) -> Self {
         let named = |id| status.nodes.iter().find(|it| it.raft_id == Some(id));
         let own = || status.nodes.iter().find(|it| it.name == status.own);
         let cluster = match &status.standing {
@@ -28,6 +28,10 @@ impl ClusterView {
             standing,
             leader: leader.map(|it| it.name.clone()),
             leader_id: leader.and_then(|it| it.raft_id).map(|id| id.0),
+            led_last: match before.standing {
+                Standing::Follows => before.leader_id,
+                _ => before.led_last,
+            },
             nodes: status.nodes.iter().map(|it| node(it, leads(it))).collect(),
             groups: status.groups.iter().map(group).collect(),
             repaired: status.repaired,
@@ -40,6 +44,7 @@ impl ClusterView {
 fn node(row: &NodeRow, leads: bool) -> NodeView {
     NodeView {
         name: row.name.clone(),
+        raft_id: row.raft_id.map(|id| id.0),
         running: row.is_running,
         encrypted: row.encrypted,
         joins: row.joins,
