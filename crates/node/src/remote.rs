@@ -12,11 +12,57 @@ pub mod held;
 pub mod sessions;
 pub mod shards;
 
-use leveret_broker::message::NodeId;
+use leveret_broker::message::{Message, NodeId, ToSession};
 
 pub use held::HeldTurns;
 pub use sessions::{NodeHeard, RemoteNode};
 pub use shards::{Heard, RemoteShards};
+
+/// With so many bytes of direct replies that wait for a connection the next ones are lost: as much as a session keeps for a client
+/// that does not read them. The last one may go beyond that.
+const REPLIES_MAX: u64 = 16 << 20;
+
+/// What a reply takes beside its bytes.
+const REPLY_BYTES: u64 = 256;
+
+/// Shorter replies wait in memory of their own: else each keeps all of the read that it came with.
+const OWN_MEMORY_BELOW: u64 = 4 << 10;
+
+/// Room for direct replies that wait for a connection. Whoever sends them waits for nobody, and is told nothing, so nothing else
+/// bounds them. A reply is delivered at most once.
+#[derive(Debug, Default)]
+struct ReplyRoom {
+    bytes: u64,
+    /// Replies for which there was no room.
+    lost: u64,
+}
+
+impl ReplyRoom {
+    /// Whether there is room for a letter, which is taken if it is a reply.
+    fn take(&mut self, letter: &mut ToSession) -> bool {
+        let ToSession::DirectReply { message, .. } = letter else { return true };
+        if self.bytes >= REPLIES_MAX {
+            self.lost += 1;
+            return false;
+        }
+        if message.len() < OWN_MEMORY_BELOW {
+            *message = message.detached();
+        }
+        self.bytes += Self::of(message);
+        true
+    }
+
+    /// A letter waits no more.
+    fn give_back(&mut self, letter: &ToSession) {
+        if let ToSession::DirectReply { message, .. } = letter {
+            self.bytes = self.bytes.saturating_sub(Self::of(message));
+        }
+    }
+
+    fn of(message: &Message) -> u64 {
+        message.len() + REPLY_BYTES
+    }
+}
 
 /// Numbers of nodes of sessions: of 24 bits, but for 0, which no node has, and 1, which is that of the broker's own sessions.
 const NUMBERS: u64 = (1 << 24) - 2;

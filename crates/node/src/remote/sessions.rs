@@ -18,7 +18,7 @@ use leveret_broker::stream::{Numbered, StreamClass, StreamId};
 use leveret_queue::{Offset, UnackedId};
 use leveret_topology::{Change, GroupId, Homes, QueueId};
 
-use super::node_of;
+use super::{ReplyRoom, node_of};
 
 /// A part of a batch of names has so many changes at most, and about so many bytes: it is one letter.
 const PART_CHANGES: usize = 1024;
@@ -53,6 +53,7 @@ pub struct RemoteNode {
     /// What they were given, and did not settle.
     held: HashMap<(QueueId, Offset), Holding, FixedState>,
     line: VecDeque<FromLeader>,
+    reply_room: ReplyRoom,
     /// Who has asked one of its sessions something, and has no answer.
     asked: BTreeMap<ConnectionId, ReplyTo>,
 }
@@ -82,6 +83,7 @@ impl RemoteNode {
             open: BTreeSet::new(),
             held: HashMap::default(),
             line: VecDeque::new(),
+            reply_room: ReplyRoom::default(),
             asked: BTreeMap::new(),
         };
         connections.iter().try_for_each(|id| node.is_own(*id))?;
@@ -259,8 +261,14 @@ impl RemoteNode {
         reply.map_or(Ok(()), |reply| self.is_own(reply.connection))
     }
 
-    /// Leaves a letter for the node. Of those for its sessions it remembers what they are given.
-    pub fn tell(&mut self, letter: FromLeader) {
+    /// Leaves a letter for the node. Of those for its sessions it remembers what they are given. Direct replies for which there is no
+    /// room are lost.
+    pub fn tell(&mut self, mut letter: FromLeader) {
+        if let FromLeader::Session(_, _, letter) = &mut letter
+            && !self.reply_room.take(letter)
+        {
+            return;
+        }
         match &letter {
             FromLeader::Session(id, _, ToSession::Deliver(deliveries)) => {
                 deliveries.iter().for_each(|delivery| self.given(*id, delivery));
@@ -308,12 +316,23 @@ impl RemoteNode {
 
     /// The next letter for the node.
     pub fn send_next(&mut self) -> Option<FromLeader> {
-        self.line.pop_front()
+        let letter = self.line.pop_front()?;
+        if let FromLeader::Session(_, _, letter) = &letter {
+            self.reply_room.give_back(letter);
+        }
+        Some(letter)
     }
 
-    /// Takes all letters for the node; `into` is empty, and its room is used for later ones.
+    /// Takes all letters for the node; `into` is empty, and its room is used for later ones. Direct replies have all room again,
+    /// though what was taken may wait.
     pub fn take_line(&mut self, into: &mut VecDeque<FromLeader>) {
+        self.reply_room.bytes = 0;
         std::mem::swap(&mut self.line, into);
+    }
+
+    /// Direct replies that were lost as too much waited for the node.
+    pub fn lost_replies(&self) -> u64 {
+        self.reply_room.lost
     }
 
     /// What its sessions were given and have not settled.

@@ -8,8 +8,8 @@
 //!
 //! What it keeps outlives the connection and the leader: to the next one it is sent again, once that has said
 //! [`Begins`](FromLeader::Begins). What is in the line is of the connection alone, and comes first: hello, names that were taken, the
-//! beginnings of sessions, what they allow, and letters to sessions of other nodes. Of the rest each group, and the owner of the
-//! names, has a letter in turn.
+//! beginnings of sessions, what they allow, and questions to sessions of other nodes. Of the rest each group, the owner of the
+//! names, and direct replies to sessions of other nodes have a letter in turn.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,7 +24,7 @@ use leveret_broker::message::{
 use leveret_broker::stream::StreamClass;
 use leveret_topology::{GroupId, Homes};
 
-use super::node_of;
+use super::{ReplyRoom, node_of};
 use crate::{CommandSender, KeptMax, StreamSender};
 
 /// Letters of the line beyond which nothing is told that nobody waits for.
@@ -71,13 +71,16 @@ pub struct RemoteShards {
     /// By index.
     groups: Vec<Group>,
     commands: CommandSender,
-    /// Those that may have something to send, by index, each once: groups, and behind them commands.
+    /// Those that may have something to send, by index, each once: groups, and behind them commands and replies.
     busy: VecDeque<usize>,
     is_busy: Vec<bool>,
     /// Of this connection.
     line: VecDeque<ToLeader>,
     /// Bytes in it that nobody waits for.
     told_bytes: usize,
+    /// Direct replies to sessions of other nodes, of this connection. No other letter waits behind all of them.
+    replies: VecDeque<(ConnectionId, ToSession)>,
+    reply_room: ReplyRoom,
     /// Sessions that are over: each is told once so many letters without a number were sent, by index of the sender.
     ends: VecDeque<(Vec<(usize, u64)>, ConnectionId)>,
     open: BTreeSet<ConnectionId>,
@@ -178,9 +181,11 @@ impl RemoteShards {
             groups: (0..groups).map(|_| group()).collect(),
             commands: CommandSender::new(node, start, COMMANDS_MAX),
             busy: VecDeque::new(),
-            is_busy: vec![false; groups + 1],
+            is_busy: vec![false; groups + 2],
             line: VecDeque::new(),
             told_bytes: 0,
+            replies: VecDeque::new(),
+            reply_room: ReplyRoom::default(),
             ends: VecDeque::new(),
             open: BTreeSet::new(),
             has_had_sessions: false,
@@ -276,7 +281,7 @@ impl RemoteShards {
     }
 
     /// A letter of a session of this node to one of another node. It may be lost with the connection; a question is asked again.
-    pub fn to_session(&mut self, id: ConnectionId, letter: ToSession) {
+    pub fn to_session(&mut self, id: ConnectionId, mut letter: ToSession) {
         if let ToSession::DirectReplyAsked { reply, channel, token } = letter {
             let question = Question { to: id, reply, channel, token };
             self.questions.insert(reply.connection, question);
@@ -286,7 +291,12 @@ impl RemoteShards {
             }
             return;
         }
-        self.say(ToLeader::Session(id, letter));
+        if !matches!(letter, ToSession::DirectReply { .. }) {
+            self.say(ToLeader::Session(id, letter));
+        } else if self.says() && self.reply_room.take(&mut letter) {
+            self.replies.push_back((id, letter));
+            self.is_busy(self.groups.len() + 1);
+        }
     }
 
     /// There is a new connection to a node that leads: what was to go over the one before is gone.
@@ -300,6 +310,8 @@ impl RemoteShards {
         self.stage = Stage::Lost;
         self.line.clear();
         self.told_bytes = 0;
+        self.replies.clear();
+        self.reply_room = ReplyRoom::default();
         self.ends.clear();
         self.names = Names::default();
     }
@@ -450,7 +462,7 @@ impl RemoteShards {
                 out.sessions.extend(self.open.iter().map(|connection| (*connection, letter())));
             }
         }
-        (0..=self.groups.len()).for_each(|index| self.is_busy(index));
+        (0..self.is_busy.len()).for_each(|index| self.is_busy(index));
         self.line.extend(self.questions.values().map(|question| question.letter()));
         Ok(())
     }
@@ -474,6 +486,11 @@ impl RemoteShards {
         self.told_bytes += told.len();
         self.say(ToLeader::Told(told));
         true
+    }
+
+    /// Direct replies that were lost as too much waited for the connection, since it began.
+    pub fn lost_replies(&self) -> u64 {
+        self.reply_room.lost
     }
 
     /// Answers a look. One that came over an earlier connection has nobody who waits for that.
@@ -533,7 +550,8 @@ impl RemoteShards {
             Stage::Learns => !self.line.is_empty(),
             Stage::Begun => {
                 let has_some = |index: &usize| match self.groups.get(*index) {
-                    None => self.commands.has_next(),
+                    None if *index == self.groups.len() => self.commands.has_next(),
+                    None => !self.replies.is_empty(),
                     Some(Group { sender, .. }) => sender.has_next_in_order(),
                 };
                 !self.line.is_empty() || self.has_end() || self.busy.iter().any(has_some)
@@ -548,6 +566,11 @@ impl RemoteShards {
 
     fn next_of(&mut self, index: usize) -> Option<ToLeader> {
         let Some(Group { sender, first, .. }) = self.groups.get_mut(index) else {
+            if index > self.groups.len() {
+                let (id, letter) = self.replies.pop_front()?;
+                self.reply_room.give_back(&letter);
+                return Some(ToLeader::Session(id, letter));
+            }
             let command = self.commands.send_next()?;
             return Some(ToLeader::Meta(ToMeta::Numbered(Box::new(command))));
         };

@@ -1,6 +1,7 @@
-use leveret_broker::message::{ConsumerSlot, Publish};
+use leveret_broker::message::{ConsumerSlot, Message, Publish, Span};
 
 use super::*;
+use crate::remote::{REPLIES_MAX, REPLY_BYTES};
 
 const HOMES: Homes = Homes::among(2);
 const GROUP: GroupId = GroupId::new(1);
@@ -141,4 +142,35 @@ fn what_a_node_leaves_goes_back() {
         answer,
         Some((id, ToSession::Reply { channel: 3, reply: Reply::Gone })) if id == reply.connection
     ));
+}
+
+/// As many direct replies wait for a node as fit, in memory of their own.
+#[test]
+fn direct_replies_have_a_bound() {
+    let mut node = RemoteNode::new(&hello(5, 2, false), HOMES).expect("a node");
+    let to = node_of(5).connection(1);
+    let read = Bytes::from(vec![0; 1 << 20]);
+    let reply = |len: usize| {
+        let body = Span::new(0, len);
+        let (names, properties) = (Span::new(0, 0), Span::new(0, 0));
+        let message = Message::new(read.clone(), names, properties, body, Vec::new());
+        FromLeader::Session(to, None, ToSession::DirectReply { channel: 1, token: 5, message })
+    };
+    let fits = REPLIES_MAX / (1 + REPLY_BYTES) + 1;
+    (0..=fits).for_each(|_| node.tell(reply(1)));
+    assert_eq!(node.lost_replies(), 1);
+    assert!(read.is_unique(), "replies that wait keep a read");
+    let mut line = VecDeque::new();
+    node.take_line(&mut line);
+    assert_eq!(line.len() as u64, fits);
+    let long = || {
+        let message = Message::from_parts(b"", b"", &vec![0; REPLIES_MAX as usize]);
+        FromLeader::Session(to, None, ToSession::DirectReply { channel: 1, token: 5, message })
+    };
+    node.tell(long());
+    node.tell(long());
+    assert_eq!(node.lost_replies(), 2, "a long one is taken where nothing waits");
+    assert!(node.send_next().is_some());
+    node.tell(long());
+    assert_eq!(node.lost_replies(), 2);
 }

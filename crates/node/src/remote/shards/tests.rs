@@ -5,6 +5,7 @@ use leveret_queue::{Offset, UnackedId};
 use leveret_topology::QueueId;
 
 use super::*;
+use crate::remote::{REPLIES_MAX, REPLY_BYTES};
 
 const GROUP: GroupId = GroupId::new(0);
 
@@ -341,4 +342,42 @@ fn a_part_of_a_transaction_is_kept_until_it_is_answered() {
     remote.hear(FromLeader::Session(id, Some(groups[1]), reply()), &mut out).expect("a letter");
     begins(&mut remote, 5, 1);
     assert_eq!(parts_sent(&mut remote), [""; 0]);
+}
+
+fn reply(len: usize) -> ToSession {
+    let message = Message::from_parts(b"", b"", &vec![0; len]);
+    ToSession::DirectReply { channel: 1, token: 5, message }
+}
+
+/// Nobody who sends direct replies waits. So they have a bound, and hold up nobody else.
+#[test]
+fn direct_replies_have_a_bound_and_take_turns() {
+    let mut remote = remote(10);
+    begins(&mut remote, 1, 0);
+    let other = NodeId::ALONE.connection(4);
+    let len = 1 << 20;
+    let fits = REPLIES_MAX / (len as u64 + REPLY_BYTES) + 1;
+    (0..fits).for_each(|_| remote.to_session(other, reply(len)));
+    assert_eq!(remote.lost_replies(), 0, "the last one goes beyond the bound");
+    remote.to_session(other, reply(1));
+    assert_eq!(remote.lost_replies(), 1);
+    let mut out = Outbox::default();
+    let id = remote.node().connection(1);
+    remote.to_shard(GROUP, publish(id, 1), &mut out);
+    remote.to_shard(GROUP, publish(id, 2), &mut out);
+    let letters = sent(&mut remote);
+    let at = |word: &str| letters.iter().position(|it| it == word).expect("a message");
+    assert_eq!(at("Publish 2") - at("Publish 1"), 2, "one of each in turn");
+    assert_eq!(letters.len() as u64, 3 + fits);
+
+    (0..fits).for_each(|_| remote.to_session(other, reply(len)));
+    assert_eq!(remote.lost_replies(), 1, "there is room again");
+    begins(&mut remote, 2, 0);
+    assert_eq!(
+        sent(&mut remote),
+        ["names 1", "Publish 1", "Publish 2"],
+        "replies were for that leader"
+    );
+    (0..fits).for_each(|_| remote.to_session(other, reply(len)));
+    assert_eq!(remote.lost_replies(), 0, "what was for the leader before took no room");
 }

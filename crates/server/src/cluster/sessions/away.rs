@@ -45,6 +45,9 @@ const RETRY: Duration = Duration::from_millis(50);
 /// The same of one that refuses this node, which has had no session yet: nothing is lost by it, and it may be mended there.
 const REFUSED: Duration = Duration::from_secs(5);
 
+/// Said once for each connection.
+pub(super) const REPLIES_LOST: &str = "direct replies (amq.rabbitmq.reply-to) come faster than the connection between two nodes takes them: some are lost";
+
 /// What a node of sessions has in the place of shards.
 #[derive(Debug)]
 pub(crate) struct Away {
@@ -159,8 +162,13 @@ impl Away {
     /// Letters to a session of another node.
     pub(crate) fn to_session(&self, id: ConnectionId, letters: impl Iterator<Item = ToSession>) {
         let mut shards = self.shards.lock();
+        let lost = shards.lost_replies();
         letters.for_each(|letter| shards.to_session(id, letter));
+        let is_first = lost == 0 && shards.lost_replies() > 0;
         drop(shards);
+        if is_first {
+            tracing::warn!(%id, "{REPLIES_LOST}");
+        }
         self.woken.notify_one();
     }
 }
@@ -215,7 +223,15 @@ pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Ca
             _ = leads.wait_for(|now| now.is_some_and(|now| now != leader)) => Over::Another,
             _ = hangs_up.wait_for(|it| *it) => Over::HungUp,
         };
-        away.shards.lock().lost();
+        let lost_replies = {
+            let mut shards = away.shards.lock();
+            let lost = shards.lost_replies();
+            shards.lost();
+            lost
+        };
+        if lost_replies > 0 {
+            tracing::info!(lost_replies, "direct replies that no leader was told");
+        }
         let is_refused = caller.over.get().is_some();
         // Before any leader has heard this node nothing is lost by it.
         away.reception.send_replace(if is_refused { Reception::Relayed } else { Reception::Waits });

@@ -39,6 +39,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+use super::away::REPLIES_LOST;
 use super::seen::{AnyConnection, Happened, Part, Question, SampleTold, SampledElsewhere};
 use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::Arrival;
@@ -509,7 +510,11 @@ impl Gateway {
         {
             let mut sessions = end.sessions.lock();
             let Some(remote) = &mut sessions.remote else { return };
+            let lost = remote.lost_replies();
             letters.for_each(|letter| remote.tell(FromLeader::Session(id, from, letter)));
+            if lost == 0 && remote.lost_replies() > 0 {
+                tracing::warn!(%id, peer = %end.from, "{REPLIES_LOST}");
+            }
         }
         end.woken.notify_one();
     }
@@ -614,6 +619,9 @@ impl Gateway {
             (remote, has_begun, *stage == Stage::Leads)
         };
         let id = remote.node();
+        if remote.lost_replies() > 0 {
+            tracing::info!(peer = %end.from, lost_replies = remote.lost_replies(), "direct replies that a node was not told");
+        }
         let mut out = Outbox::default();
         if leads {
             node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(id));
