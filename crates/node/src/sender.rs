@@ -11,14 +11,15 @@
 //! link or of the group's shard the cursor goes back, and what is kept is sent again in its order. A verdict is passed on
 //! once for each message: it may come from the shard before a change and from the one after it, and `Confirms` of a session counts
 //! answers. The shard says up to which letter this side has *heard* what became of all messages, but for those that wait for a consumer's
-//! ack; it is told so with each letter, and has nothing more to say of those. Bodies are kept by reference. See [`stream`](leveret_broker::stream) for the other side.
+//! ack; it is told so with each letter, and has nothing more to say of those. Bodies are kept by reference, until they are agreed upon. See [`stream`](leveret_broker::stream) for the other side.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use leveret_broker::message::{
-    Attached, ChannelId, ConnectionId, GivenBack, NodeId, Outbox, Publish, Reply, ReplyTo,
-    Settlement, ToSession, ToShard,
+    Attached, ChannelId, ConnectionId, GivenBack, Message, NodeId, Outbox, Publish, Reply, ReplyTo,
+    Settlement, Span, Targets, ToSession, ToShard,
 };
 use leveret_broker::stream::{
     Numbered, StreamClass, StreamEvent, StreamId, StreamNews, StreamPlace,
@@ -182,6 +183,16 @@ impl StreamLetter {
         }
     }
 
+    /// Each shard to come has what it says, and is asked for verdicts alone. These may be acks of consumers who never come: bodies and
+    /// queues of what waits for them are not kept. (A transaction that is not decided is done anew.)
+    fn is_agreed(&mut self) {
+        if let Self::Publish { messages, .. } = self {
+            for message in messages {
+                (message.message, message.targets) = (nothing(), Targets::default());
+            }
+        }
+    }
+
     /// The letter once more, with the same bodies.
     fn again(&self) -> ToShard {
         match self {
@@ -206,6 +217,12 @@ impl StreamLetter {
             }
         }
     }
+}
+
+/// A message that says nothing: two empty names, and the flags of no property.
+fn nothing() -> Message {
+    let (names, properties, body) = (Span::new(0, 2), Span::new(2, 4), Span::new(4, 4));
+    Message::new(Bytes::from_static(&[0; 4]), names, properties, body, Vec::new())
 }
 
 fn bytes_of(messages: &[Publish]) -> u64 {
@@ -255,6 +272,9 @@ impl Window {
         let mut filled = None;
         if is_agreed && let Some(kept) = place {
             filled = std::mem::take(&mut kept.fills).then_some(kept.bytes);
+            if kept.untold > 0 {
+                kept.letter.is_agreed();
+            }
         }
         let is_gone = is_agreed && place.take_if(|it| it.untold == 0).is_some();
         self.len -= usize::from(is_gone);

@@ -89,6 +89,28 @@ fn a_letter_is_kept_until_it_is_agreed_upon_and_told() {
     assert_eq!(sender.kept(), 0);
 }
 
+/// What waits for an ack is asked for again by its number alone: it may wait for ever.
+#[test]
+fn what_is_agreed_upon_is_kept_without_its_bodies() {
+    let mut sender = sender(3);
+    keep(&mut sender, publish(ME, [1, 2]));
+    keep(&mut sender, publish(ME, [3]));
+    sent(&mut sender, BODIES);
+    hear(&mut sender, BODIES, StreamEvent::Agreed { low: 1, told: 0 });
+    begins(&mut sender, 1, 2, 1);
+    let lens = |numbered: Numbered| match numbered.letter {
+        ToShard::Publish { messages, .. } => {
+            let len = |it: &Publish| (it.confirm, it.message.body_len(), it.message.len());
+            messages.iter().map(len).collect::<Vec<_>>()
+        }
+        other => panic!("{other:?}"),
+    };
+    let again: Vec<_> = std::iter::from_fn(|| sender.next(BODIES)).map(lens).collect();
+    assert_eq!(again[0], [(1, 0, 4), (2, 0, 4)], "names and properties as the letter has them");
+    assert_eq!(again[1], [(3, 10, 10)]);
+    assert_eq!(confirm(&mut sender, 1, 2, true).len(), 1);
+}
+
 #[test]
 fn what_is_kept_is_sent_again_in_order() {
     let mut sender = sender(100);
