@@ -176,9 +176,12 @@ fn changes() {
           ("DELETE /api/vhost-limits/%2F/max-publish-bytes-rate", 204, ""),
           ("DELETE /api/vhost-limits/%2F/max-deliver-rate", 204, "")],
         "Setting vhost limits to \"{\"max-connections\":5}\" for vhost \"/\" ...\n");
+    check("close_connection <connection.7@9> bye",
+        &[("DELETE /api/connections/%3Cconnection%2E7%409%3E", 204, "")],
+        "Closing connection <connection.7@9>, reason: bye...\n");
     check("close_all_connections --limit 1 bye",
-        &[("GET /api/vhosts/%2F/connections?columns=name", 200, r#"[{"name":"a"},{"name":"b"}]"#),
-          ("DELETE /api/connections/a", 204, "")],
+        &[("GET /api/vhosts/%2F/connections?columns=pid", 200, r#"[{"pid":"<connection.7>"},{"pid":"<connection.8>"}]"#),
+          ("DELETE /api/connections/%3Cconnection%2E7%3E", 204, "")],
         "Closing 1 connections in vhost /, reason: bye...\nClosed 1 connections\n");
     check("set_vm_memory_high_watermark absolute 1GB",
         &[(r#"PUT /api/leveret/watermarks/memory {"absolute":1000000000}"#, 204, "")],

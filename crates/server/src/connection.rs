@@ -284,6 +284,12 @@ impl Connection {
         self.actor.state().session.user().to_owned()
     }
 
+    /// Who logged in, and to which vhost; each is empty before. Waits for the turn that runs.
+    pub(crate) fn with_names<T>(&self, f: impl FnOnce(&str, &str) -> T) -> T {
+        let state = self.actor.state();
+        f(state.session.user(), state.session.vhost())
+    }
+
     /// For statistics. Waits for the turn that runs. None once the connection is over and the node has
     /// its totals.
     pub fn sample(&self) -> Option<Sampled> {

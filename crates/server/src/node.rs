@@ -18,7 +18,9 @@ use crate::alarms::Alarms;
 use crate::clock::now;
 use crate::cluster::sessions::away::Away;
 use crate::cluster::sessions::gateway::Gateway;
-use crate::cluster::sessions::seen::{AnyConnection, SampledElsewhere};
+use crate::cluster::sessions::seen::{
+    AnyConnection, Elsewheres, NotHeard, SampledElsewhere, Wanted,
+};
 use crate::connection::Connection;
 use crate::ended::Ended;
 use crate::events::Events;
@@ -285,23 +287,27 @@ impl Node {
         self.leading.as_ref().is_none_or(|it| it.holds())
     }
 
-    /// The connections of this node, and behind them those of nodes of sessions whose shards are here, both by id. Those of a node that
-    /// does not answer in time are left out.
-    pub async fn all_connections(&self) -> impl Iterator<Item = AnyConnection> + use<> {
-        let elsewhere = match &self.gateway {
-            Some(gateway) => gateway.connections().await,
-            None => Vec::new(),
-        };
-        self.connections().into_iter().map(AnyConnection::Here).chain(elsewhere)
+    /// The connections, of those that are wanted, of nodes of sessions whose shards are here.
+    pub fn connections_elsewhere(&self, wanted: &Wanted) -> Elsewheres {
+        match &self.gateway {
+            Some(gateway) => gateway.connections(wanted),
+            None => Elsewheres::new(),
+        }
     }
 
-    /// The connection of this [name](Connection::name), wherever its client is connected.
-    pub async fn connection_named(&self, name: &str) -> Option<AnyConnection> {
-        let here = self.connections().into_iter().find(|it| it.name() == name);
-        match (here, &self.gateway) {
-            (Some(here), _) => Some(AnyConnection::Here(here)),
-            (None, Some(gateway)) => gateway.connection(name).await,
-            (None, None) => None,
+    /// The connection that [is called](AnyConnection::is_called) so, wherever its client is connected.
+    ///
+    /// # Errors
+    ///
+    /// Nodes that did not answer in time, if no other one has it.
+    pub async fn connection_called(&self, name: &str) -> Result<Option<AnyConnection>, NotHeard> {
+        let here = self.connections().into_iter().map(AnyConnection::Here);
+        if let Some(here) = here.into_iter().find(|it| it.is_called(name)) {
+            return Ok(Some(here));
+        }
+        match &self.gateway {
+            Some(gateway) => gateway.connection(name).await,
+            None => Ok(None),
         }
     }
 

@@ -133,6 +133,11 @@ impl Session {
         &self.core.identity.user
     }
 
+    /// The vhost that it is connected to; empty before.
+    pub fn vhost(&self) -> &str {
+        &self.core.identity.vhost_name
+    }
+
     /// What statistics are made of. Cheaper than [`facts`](Self::facts): it copies no names.
     pub fn numbers(&self) -> ConnectionNumbers {
         let core = &self.core;

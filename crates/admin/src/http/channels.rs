@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use leveret_broker::message::{ConnectionId, Named};
+use leveret_server::cluster::sessions::seen::Wanted;
 use leveret_session::ChannelFacts;
 use leveret_topology::Topology;
 use serde_json::{Value, json};
@@ -47,25 +48,29 @@ impl Listed for Channels {
 
 /// `GET /api/channels`.
 pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
-    let seen = connections::seen(&mut call, |_| true).await?;
-    listed(call, seen).await
+    let (seen, silent) = connections::seen(&mut call, Wanted::default()).await?;
+    listed(call, seen, silent).await
 }
 
 /// `GET /api/vhosts/{vhost}/channels`.
 pub(super) async fn list_of_vhost(mut call: Call) -> Result<Answer, Fault> {
-    let vhost = call.visible_vhost()?.to_owned();
-    let seen = connections::seen(&mut call, |facts| facts.vhost == vhost).await?;
-    listed(call, seen).await
+    let wanted = Wanted { vhost: Some(call.visible_vhost()?), ..Wanted::default() };
+    let (seen, silent) = connections::seen(&mut call, wanted).await?;
+    listed(call, seen, silent).await
 }
 
-/// A list of the channels of these connections.
-pub(super) async fn listed(call: Call, seen: Vec<Seen>) -> Result<Answer, Fault> {
+/// A list of the channels of these connections; those of some nodes are not all there.
+pub(super) async fn listed(
+    call: Call,
+    seen: Vec<Seen>,
+    silent: Vec<String>,
+) -> Result<Answer, Fault> {
     let channels = |seen: Seen| {
         let seen = Arc::new(seen);
         (0..seen.1.channels.len()).map(move |at| (Arc::clone(&seen), at))
     };
     let items = seen.into_iter().flat_map(channels).collect();
-    listing::list(call, Channels, items).await
+    Ok(connections::lacks(listing::list(call, Channels, items).await?, silent))
 }
 
 /// `GET /api/channels/{channel}`.
@@ -73,8 +78,7 @@ pub(super) async fn get(mut call: Call) -> Result<Answer, Fault> {
     let name = call.param("channel").to_owned();
     // As `channel_name` puts it together.
     let (of, _) = name.rsplit_once(" (").ok_or_else(Fault::not_found)?;
-    let connection = call.node().connection_named(of).await.ok_or_else(Fault::not_found)?;
-    let facts = connection.facts().ok_or_else(Fault::not_found)?;
+    let (connection, facts) = connections::called(&call, of).await?;
     let is_it = |channel: &ChannelFacts| channel_name(of, channel) == name;
     let at = facts.channels.iter().position(is_it).ok_or_else(Fault::not_found)?;
     let seen: Seen = (connection, facts);

@@ -1,10 +1,13 @@
 //! Connections.
 
 use std::borrow::Cow;
+use std::ops::Bound;
+use std::sync::Arc;
 
-use leveret_server::cluster::sessions::seen::AnyConnection;
+use leveret_broker::message::NodeId;
+use leveret_server::cluster::sessions::seen::{AnyConnection, Wanted};
 use leveret_session::{ChannelFacts, ConnectionFacts};
-use leveret_topology::{table_to_json, weight};
+use leveret_topology::{Topology, table_to_json, weight};
 use serde_json::{Value, json};
 
 use super::answer::{Answer, Fault};
@@ -12,7 +15,7 @@ use super::call::Call;
 use super::listing::{Listed, Why};
 use super::{channels, listing, stats};
 use crate::ops::close;
-use crate::ops::pages::Slice;
+use crate::ops::pages::{self, Slice};
 use crate::stats::snapshot::ConnectionEntry;
 
 /// A connection and what it tells of itself.
@@ -21,29 +24,57 @@ pub(super) type Seen = (AnyConnection, ConnectionFacts);
 /// Bytes of what was seen for which room is taken at once.
 const STEP: usize = 1 << 20;
 
-/// The connections whose user or vhost lets this user see them, and that are wanted, oldest first. They take room until the
-/// answer is sent.
+/// The connections that are wanted and whose user lets this user see them, oldest first, and the nodes that did not show all of theirs.
+/// They take room until the answer is sent.
 pub(super) async fn seen(
     call: &mut Call,
-    is_wanted: impl Fn(&ConnectionFacts) -> bool + Send + Sync,
-) -> Result<Vec<Seen>, Fault> {
-    let mut seen = Vec::new();
-    let mut bytes = 0;
-    let mut slice = Slice::begin();
-    for connection in call.node().all_connections().await {
-        let Some(facts) = connection.facts() else { continue };
-        let may_see = call.login.is_monitor() || facts.user == call.login.name;
-        if may_see && is_wanted(&facts) {
-            bytes += weight_of(&facts);
-            seen.push((connection, facts));
+    mut wanted: Wanted,
+) -> Result<(Vec<Seen>, Vec<String>), Fault> {
+    if !call.login.is_monitor() {
+        let own = call.login.name.clone();
+        if wanted.user.replace(own.clone()).is_some_and(|user| user != own) {
+            return Ok((Vec::new(), Vec::new()));
         }
-        if bytes >= STEP {
-            call.hold(std::mem::take(&mut bytes)).await?;
+    }
+    let (mut seen, mut held) = (Vec::new(), 0);
+    let mut slice = Slice::begin();
+    for connection in call.node().connections() {
+        if wanted.has(&connection) {
+            let facts = connection.facts();
+            see(call, &mut seen, &mut held, (AnyConnection::Here(connection), facts)).await?;
         }
         slice.share().await;
     }
-    call.hold(bytes).await?;
-    Ok(seen)
+    let mut elsewhere = call.node().connections_elsewhere(&wanted);
+    while let Some(some) = elsewhere.next().await {
+        for connection in some {
+            let Some(facts) = connection.facts() else { continue };
+            see(call, &mut seen, &mut held, (connection, facts)).await?;
+            slice.share().await;
+        }
+    }
+    let silent = elsewhere.all_came().await.err().map_or_else(Vec::new, |it| it.0);
+    call.hold(held).await?;
+    pages::sort(&mut seen, |(a, _), (b, _)| a.id().cmp(&b.id())).await;
+    Ok((seen, silent))
+}
+
+async fn see(
+    call: &mut Call,
+    seen: &mut Vec<Seen>,
+    held: &mut usize,
+    one: Seen,
+) -> Result<(), Fault> {
+    *held += weight_of(&one.1);
+    seen.push(one);
+    if *held >= STEP { call.hold(std::mem::take(held)).await } else { Ok(()) }
+}
+
+/// With a warning that names nodes which did not show all of their connections.
+pub(super) fn lacks(answer: Answer, silent: Vec<String>) -> Answer {
+    let told =
+        |node| format!("connections of {node} are not all there: it does not answer in time");
+    answer.with_warnings(silent.into_iter().map(told))
 }
 
 /// Bytes that it takes, about.
@@ -55,22 +86,48 @@ fn weight_of(facts: &ConnectionFacts) -> usize {
     size_of::<Seen>() + properties + facts.channels.iter().map(of_channel).sum::<usize>()
 }
 
-/// How many connections are wanted, whoever may see them, and how many channels they have.
+/// Connections of other nodes that are counted with one hold of statistics.
+const COUNTED: usize = 256;
+
+/// How many connections and channels `is_wanted` by vhost and user: of this node now, of others as statistics know them.
 pub(super) async fn counts(
     call: &Call,
-    is_wanted: impl Fn(&ConnectionFacts) -> bool + Send + Sync,
+    is_wanted: impl Fn(&str, &str) -> bool + Send + Sync,
 ) -> (usize, usize) {
     let (mut connections, mut channels) = (0, 0);
     let mut slice = Slice::begin();
-    for connection in call.node().all_connections().await {
-        let Some(facts) = connection.facts() else { continue };
-        if is_wanted(&facts) {
+    for connection in call.node().connections() {
+        let facts = connection.facts();
+        if is_wanted(&facts.vhost, &facts.user) {
             connections += 1;
             channels += facts.channels.len();
         }
         slice.share().await;
     }
-    (connections, channels)
+    let mut last = *NodeId::ALONE.connections().end();
+    loop {
+        let some: Vec<_> = {
+            let stats = call.stats();
+            let some = stats.connections.range((Bound::Excluded(last), Bound::Unbounded));
+            let some = some.take(COUNTED);
+            some.map(|(id, it)| {
+                (*id, it.connection.user(), it.numbers.vhost, it.numbers.channels.len())
+            })
+            .collect()
+        };
+        let Some((id, ..)) = some.last() else { return (connections, channels) };
+        last = *id;
+        let named = |topology: &Topology, (_, user, vhost, channels): (_, _, _, _)| {
+            let vhost = topology.vhost_by_id(vhost).map(|it| Arc::clone(&it.name));
+            Some((user, vhost, channels))
+        };
+        for (user, vhost, of_it) in pages::copied(call.node(), some, named).await {
+            if is_wanted(vhost.as_deref().unwrap_or_default(), &user) {
+                connections += 1;
+                channels += of_it;
+            }
+        }
+    }
 }
 
 /// A list of connections.
@@ -95,30 +152,36 @@ impl Listed for Connections {
 }
 
 /// `GET /api/connections`.
-pub(super) async fn list(mut call: Call) -> Result<Answer, Fault> {
-    let seen = seen(&mut call, |_| true).await?;
-    listing::list(call, Connections, seen).await
+pub(super) async fn list(call: Call) -> Result<Answer, Fault> {
+    listed(call, Wanted::default()).await
+}
+
+async fn listed(mut call: Call, wanted: Wanted) -> Result<Answer, Fault> {
+    let (seen, silent) = seen(&mut call, wanted).await?;
+    Ok(lacks(listing::list(call, Connections, seen).await?, silent))
 }
 
 /// `GET /api/vhosts/{vhost}/connections`.
-pub(super) async fn list_of_vhost(mut call: Call) -> Result<Answer, Fault> {
-    let vhost = call.visible_vhost()?.to_owned();
-    let seen = seen(&mut call, |facts| facts.vhost == vhost).await?;
-    listing::list(call, Connections, seen).await
+pub(super) async fn list_of_vhost(call: Call) -> Result<Answer, Fault> {
+    let vhost = Some(call.visible_vhost()?);
+    listed(call, Wanted { vhost, ..Wanted::default() }).await
 }
 
 /// `GET /api/connections/username/{user}`.
-pub(super) async fn list_of_user(mut call: Call) -> Result<Answer, Fault> {
-    let user = call.param("user").to_owned();
-    let seen = seen(&mut call, |facts| facts.user == user).await?;
-    listing::list(call, Connections, seen).await
+pub(super) async fn list_of_user(call: Call) -> Result<Answer, Fault> {
+    let user = Some(call.param("user").to_owned());
+    listed(call, Wanted { user, ..Wanted::default() }).await
 }
 
 /// `DELETE /api/connections/username/{user}`.
 pub(super) async fn close_of_user(call: Call) -> Result<Answer, Fault> {
     call.login.must_be(call.param("user"), true)?;
-    close::close_all(call.node(), &reason(&call), |facts| facts.user == call.param("user")).await;
-    Ok(Answer::Done)
+    let meant = Wanted { user: Some(call.param("user").to_owned()), ..Wanted::default() };
+    let closed = close::close_all(call.node(), &reason(&call), &meant).await;
+    let silent = closed.err().map_or_else(Vec::new, |it| it.0);
+    let told =
+        |node| format!("connections of {node} may be open still: it does not answer in time");
+    Ok(Answer::Done.with_warnings(silent.into_iter().map(told)))
 }
 
 /// `GET /api/connections/{connection}`.
@@ -131,7 +194,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
 /// `GET /api/connections/{connection}/channels`.
 pub(super) async fn list_channels(call: Call) -> Result<Answer, Fault> {
     let seen = find(&call, false).await?;
-    channels::listed(call, vec![seen]).await
+    channels::listed(call, vec![seen], Vec::new()).await
 }
 
 /// `GET /api/connections/{connection}/sessions`: AMQP 1.0 has them.
@@ -140,7 +203,7 @@ pub(super) async fn list_sessions(call: Call) -> Result<Answer, Fault> {
     Err(Fault::bad("connection does not use AMQP 1.0"))
 }
 
-/// `DELETE /api/connections/{connection}`, with the reason in the header `X-Reason`.
+/// `DELETE /api/connections/{connection}`, by name or by what lists call its `pid`, with the reason in the header `X-Reason`.
 pub(super) async fn close(call: Call) -> Result<Answer, Fault> {
     let (connection, _) = find(&call, true).await?;
     connection.close(call.node(), reason(&call));
@@ -154,9 +217,19 @@ fn reason(call: &Call) -> String {
 
 async fn find(call: &Call, closes: bool) -> Result<Seen, Fault> {
     let name = call.param("connection");
-    let connection = call.node().connection_named(name).await.ok_or_else(Fault::not_found)?;
-    let facts = connection.facts().ok_or_else(Fault::not_found)?;
+    let (connection, facts) = called(call, name).await?;
     call.login.must_be(&facts.user, closes)?;
+    Ok((connection, facts))
+}
+
+/// The connection of this name, whoever may see it.
+pub(super) async fn called(call: &Call, name: &str) -> Result<Seen, Fault> {
+    let found = call.node().connection_called(name).await;
+    let found = found.map_err(|it| {
+        Fault::unavailable(format!("whether there is such a connection is not known: {it}"))
+    })?;
+    let connection = found.ok_or_else(Fault::not_found)?;
+    let facts = connection.facts().ok_or_else(Fault::not_found)?;
     Ok((connection, facts))
 }
 

@@ -47,8 +47,7 @@ pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
         let is_mine = call.login.is_monitor() || user == call.login.name;
         is_mine && (call.login.is_monitor() || vhosts.iter().any(|one| one == vhost))
     };
-    let (connections, channels) =
-        connections::counts(&call, |facts| seen(&facts.vhost, &facts.user)).await;
+    let (connections, channels) = connections::counts(&call, |vhost, user| seen(vhost, user)).await;
     let (cluster_name, cluster_tags) = (cluster::name(&call), cluster::tags(&call));
     let default_queue_type = call.node().topology().default_queue_type();
     let default_queue_type = default_queue_type.map_or("classic", |kind| kind.name());

@@ -1,6 +1,7 @@
 //! Users.
 
 use leveret_broker::message::AdminCommand;
+use leveret_server::cluster::sessions::seen::Wanted;
 use leveret_topology::{Hashing, PasswordHash, Topology, User};
 use serde_json::{Map, Value, json};
 
@@ -137,7 +138,9 @@ pub(super) async fn bulk_delete(call: Call) -> Result<Answer, Fault> {
 async fn remove(call: &Call, name: String) -> Result<Answer, Fault> {
     ask::admin(call.node(), call.by(), AdminCommand::DeleteUser { name: name.clone() }).await?;
     let reason = format!("user '{name}' was deleted");
-    close::close_all(call.node(), &reason, |facts| facts.user == name).await;
+    // Other nodes have heard that it is gone, and close theirs.
+    let meant = Wanted { user: Some(name.clone()), ..Wanted::default() };
+    close::close_here(call.node(), &reason, &meant).await;
     call.app.ops.traces.stop_of(&name).await;
     Ok(Answer::Done)
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use leveret_broker::message::AdminCommand;
+use leveret_server::cluster::sessions::seen::Wanted;
 use leveret_topology::Vhost;
 use serde_json::{Map, Value, json};
 
@@ -165,7 +166,9 @@ pub(super) async fn delete(call: Call) -> Result<Answer, Fault> {
         return Err(Fault::precondition(refusal.to_string()));
     }
     let reason = format!("vhost '{name}' is deleted");
-    close::close_all(call.node(), &reason, |facts| facts.vhost == name).await;
+    let meant = Wanted { vhost: Some(name.clone()), ..Wanted::default() };
+    // Those of a node that does not answer now end when it hears that the vhost is gone.
+    let _ = close::close_all(call.node(), &reason, &meant).await;
     ask::admin(call.node(), call.by(), AdminCommand::DeleteVhost { name }).await?;
     Ok(Answer::Done)
 }

@@ -602,6 +602,9 @@ fn totals_outlive_the_node_that_counted_them() {
             assert!(published >= 43 && connections == 1, "{published}, {connections}");
             published == 45
         });
+        // Of other nodes a page at a glance knows what statistics do: that it is asked for nothing else is seen below.
+        let overview = leader.node.get("/api/overview");
+        assert_eq!(overview["object_totals"]["connections"], 1, "{overview}");
     });
     wait_until("it is gone", || {
         let sampled = sampled();
@@ -663,7 +666,7 @@ fn connections_of_a_node_are_asked_for() {
     std::thread::scope(|scope| {
         let list = scope.spawn(|| leader.node.get("/api/connections"));
         let (number, question) = far.is_asked();
-        assert_eq!(question, json!("list"));
+        assert_eq!(question, lists(None));
         far.shows(number, &part(&[1, 2], true));
         let (number, question) = far.is_asked();
         assert_eq!(question, json!("more"));
@@ -677,11 +680,112 @@ fn connections_of_a_node_are_asked_for() {
         assert_eq!(list.join().unwrap().as_array().unwrap().len(), 2);
         let list = scope.spawn(|| leader.node.get("/api/connections"));
         let (number, question) = far.is_asked();
-        assert_eq!(question, json!("list"));
+        assert_eq!(question, lists(None));
         far.shows(late, &part(&[3], false));
         far.shows(number, &part(&[1, 2, 3], false));
         assert_eq!(list.join().unwrap().as_array().unwrap().len(), 3);
     });
+}
+
+/// The question for a list: of a user, or of all.
+fn lists(user: Option<&str>) -> Value {
+    json!({"list": {"user": user, "vhost": null}})
+}
+
+/// Lists lack what a node does not show in time, and say so; whether it has a connection is not known; its connections may be open.
+#[test]
+fn who_asks_is_told_of_nodes_that_do_not_answer() {
+    let leader = leader();
+    let far = Far::come(&leader.bringers, hello(7, 0));
+    far.begins();
+    let (silent, open) = (
+        "connections of rabbit@far are not all there: it does not answer in time",
+        "connections of rabbit@far may be open still: it does not answer in time",
+    );
+    let shows_one = |number| {
+        let rows = [shown(far.session(1), 0, true)];
+        far.shows(number, &json!({"node": "rabbit@far", "connections": rows, "goes_on": true}));
+    };
+    std::thread::scope(|scope| {
+        for path in ["/api/connections", "/api/channels"] {
+            let list = scope.spawn(|| leader.node.must("GET", path, "", 200));
+            shows_one(far.is_asked().0);
+            assert_eq!(far.is_asked().1, json!("more"));
+            assert!(list.join().unwrap().header("warning").contains(silent));
+        }
+        let one = "/api/connections/nobody";
+        let page = scope.spawn(|| leader.node.must("GET", one, "", 503));
+        assert_eq!(far.is_asked().1, json!({"one": {"name": "nobody"}}));
+        assert!(page.join().unwrap().text().contains("not heard in time: rabbit@far"));
+        let of_user = "/api/connections/username/guest";
+        let done = scope.spawn(|| leader.node.must("DELETE", of_user, "", 204));
+        let (number, question) = far.is_asked();
+        assert_eq!(question, lists(Some("guest")));
+        shows_one(number);
+        let closes = |letter| match letter {
+            FromLeader::Session(to, _, ToSession::Close { .. }) => Some(to),
+            _ => None,
+        };
+        assert_eq!(far.hears(closes), far.session(1));
+        assert!(done.join().unwrap().header("warning").contains(open));
+        // It answers again, and nothing is told.
+        let done = scope.spawn(|| leader.node.must("DELETE", of_user, "", 204));
+        far.shows(far.is_asked().0, &json!({}));
+        assert_eq!(done.join().unwrap().header("warning"), "");
+    });
+}
+
+/// Who may see only connections of its own has only those asked for. One that is named by its `pid` is asked of its node alone.
+#[test]
+fn no_more_is_asked_than_is_wanted() {
+    let leader = leader();
+    let node = &leader.node;
+    let (far, other) =
+        (Far::come(&leader.bringers, hello(7, 0)), Far::come(&leader.bringers, hello(8, 0)));
+    far.begins();
+    other.begins();
+    let user = json!({"password": "p", "tags": "management"}).to_string();
+    let answers_names = |far: &Far| far.say(ToLeader::NamesTaken(far.names().number));
+    let id = far.session(4);
+    let path = format!("/api/connections/%3Cconnection.{id}%3E");
+    std::thread::scope(|scope| {
+        let put = scope.spawn(|| node.must("PUT", "/api/users/m", &user, 201).status);
+        [&far, &other].into_iter().for_each(answers_names);
+        put.join().unwrap();
+        for (path, asks) in [("/api/connections", true), ("/api/connections/username/guest", false)]
+        {
+            let list = scope.spawn(move || node.ask_as(Some("m:p"), "GET", path, &[], b"").json());
+            for far in [&far, &other].into_iter().filter(|_| asks) {
+                let (number, question) = far.is_asked();
+                assert_eq!(question, lists(Some("m")));
+                far.shows(number, &json!({}));
+            }
+            assert_eq!(list.join().unwrap(), json!([]));
+        }
+        let closed = scope.spawn(|| node.must("DELETE", &path, "", 204).status);
+        let (number, question) = far.is_asked();
+        assert_eq!(question, json!({"one": {"name": id.pid()}}));
+        far.shows(number, &json!({"connections": [shown(id, 0, true)]}));
+        let is_told = |letter| match letter {
+            FromLeader::Session(to, _, ToSession::Close { .. }) => Some(to),
+            _ => None,
+        };
+        assert_eq!(far.hears(is_told), id);
+        closed.join().unwrap();
+    });
+    // Nobody else was asked for it, and of a node that is not here nobody is.
+    let path =
+        format!("/api/connections/%3Cconnection.{}%3E", NodeId::new(99).unwrap().connection(1));
+    node.must("DELETE", &path, "", 404);
+    let asked: Vec<_> = other
+        .heard
+        .try_iter()
+        .filter_map(|it| match it {
+            FromLeader::Look(_, question) => serde_json::from_slice::<Value>(&question).ok(),
+            _ => None,
+        })
+        .collect();
+    assert!(asked.iter().all(|it| it.get("sample").is_some()), "{asked:?}");
 }
 
 #[test]

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::{Command, Tools, Word, flag, one, value};
 use crate::call::{Answer, Call};
 use crate::fault::Fault;
 
 const EXPLANATION: Word = one("explanation", "Told to the clients");
 
-/// Closes a connection of this name, and says whether it was still there.
+/// Closes the connection of this name or pid, and says whether it was still there.
 fn close(it: &mut Call<'_>, name: &str) -> Result<bool, Fault> {
     let reason = it.word("explanation").to_owned();
     let name = percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC);
@@ -24,12 +22,8 @@ fn close(it: &mut Call<'_>, name: &str) -> Result<bool, Fault> {
 }
 
 fn close_one(it: &mut Call<'_>) -> Result<Answer, Fault> {
-    let all = it.get("/api/connections?columns=name,pid")?;
-    let pid = it.word("pid");
-    let is_it = |row: &&Value| row["pid"] == pid || row["name"] == pid;
-    let found = all.as_array().into_iter().flatten().find(is_it);
-    let name = found.and_then(|row| row["name"].as_str()).unwrap_or_default().to_owned();
-    if name.is_empty() || !close(it, &name)? {
+    let pid = it.word("pid").to_owned();
+    if pid.is_empty() || !close(it, &pid)? {
         return Err(Fault::data(it.fill("there is no connection {pid}")));
     }
     Ok(Answer::Done)
@@ -47,8 +41,8 @@ fn close_all(it: &mut Call<'_>) -> Result<Answer, Fault> {
     it.say_this(&it.fill(banner))?;
     let delay = Duration::from_millis(it.number("per-connection-delay")?);
     let all = it.get(match is_global {
-        true => "/api/connections?columns=name",
-        false => "/api/vhosts/{vhost}/connections?columns=name",
+        true => "/api/connections?columns=pid",
+        false => "/api/vhosts/{vhost}/connections?columns=pid",
     })?;
     let mut closed = 0;
     for row in all.as_array().into_iter().flatten() {
@@ -58,7 +52,7 @@ fn close_all(it: &mut Call<'_>) -> Result<Answer, Fault> {
         if closed > 0 {
             std::thread::sleep(delay);
         }
-        closed += u64::from(close(it, row["name"].as_str().unwrap_or_default())?);
+        closed += u64::from(close(it, row["pid"].as_str().unwrap_or_default())?);
     }
     Ok(Answer::Message(format!("Closed {closed} connections")))
 }

@@ -27,9 +27,10 @@ use leveret_topology::stored::StoredError;
 use leveret_topology::{EntityKey, Event, GroupId, Homes, Topology};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::sync::{Notify, watch};
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use super::seen::{Happened, Looks, Question};
+use super::seen::{Happened, LOOKED_AT, Looks, Question};
 use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::{Arrival, Bringers, RelayedListener};
 use crate::cluster::links::LinkSocket;
@@ -352,28 +353,28 @@ impl Caller<'_> {
         };
         self.away.shards.lock().names_taken(number);
         if !gone.is_empty() {
-            self.close_those_of(&gone);
+            self.close_those_of(gone);
         }
         Ok(())
     }
 
-    /// Whose user or vhost was deleted is told to go, as by the broker's management.
-    fn close_those_of(&self, gone: &[Gone]) {
-        for connection in self.node.connections() {
-            let facts = connection.facts();
-            let text = gone.iter().find_map(|gone| match gone {
-                Gone::User(name) if **name == *facts.user => {
-                    Some(format!("user '{name}' was deleted"))
+    /// Whose user or vhost was deleted is told to go, as by the broker's management. There may be very many connections, and this task
+    /// has the letters of all: another one looks for them.
+    fn close_those_of(&self, gone: Vec<Gone>) {
+        let (node, connections) = (Arc::clone(self.node), self.node.connections());
+        tokio::spawn(async move {
+            for some in connections.chunks(LOOKED_AT) {
+                for connection in some {
+                    let text = connection.with_names(|user, vhost| {
+                        gone.iter().find_map(|gone| gone.text(user, vhost))
+                    });
+                    if let Some(text) = text {
+                        with_runner(&node, |runner| runner.close_connection(connection, text));
+                    }
                 }
-                Gone::Vhost(name) if **name == *facts.vhost => {
-                    Some(format!("vhost '{name}' is deleted"))
-                }
-                _ => None,
-            });
-            if let Some(text) = text {
-                with_runner(self.node, |runner| runner.close_connection(&connection, text));
+                yield_now().await;
             }
-        }
+        });
     }
 
     /// What is short at the node that leads.
@@ -389,6 +390,17 @@ impl Caller<'_> {
 enum Gone {
     User(Box<str>),
     Vhost(Box<str>),
+}
+
+impl Gone {
+    /// What a connection of this user to this vhost is told, if it is to end.
+    fn text(&self, user: &str, vhost: &str) -> Option<String> {
+        match self {
+            Self::User(name) if **name == *user => Some(format!("user '{name}' was deleted")),
+            Self::Vhost(name) if **name == *vhost => Some(format!("vhost '{name}' is deleted")),
+            _ => None,
+        }
+    }
 }
 
 /// Makes the names what a batch says. Returned is what went that connections end with.
@@ -446,6 +458,9 @@ mod tests {
         let changes = vec![permission, goes(EntityKey::User("other".into()))];
         let gone = apply(batch(false, changes), &mut names).unwrap();
         assert_eq!(gone, [Gone::User("other".into())]);
+        let told = |user, vhost| gone[0].text(user, vhost);
+        assert_eq!(told("other", "/").as_deref(), Some("user 'other' was deleted"));
+        assert_eq!([told("one", "/"), told("", "other")], [None, None]);
         assert!(names.user("other").is_none());
         assert_eq!(names.take_events(), [], "who owns the names tells them");
     }

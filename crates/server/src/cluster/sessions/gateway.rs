@@ -34,13 +34,16 @@ use leveret_node::Run;
 use leveret_node::remote::{HeldTurns, NodeHeard, RemoteNode};
 use leveret_topology::{Change, GroupId, Homes};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::away::REPLIES_LOST;
-use super::seen::{AnyConnection, Happened, Part, Question, SampleTold, SampledElsewhere};
+use super::seen::{
+    AnyConnection, Elsewheres, Happened, NotHeard, Part, Question, SampleTold, SampledElsewhere,
+    Wanted, called,
+};
 use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::Arrival;
 use crate::cluster::links::LinkSocket;
@@ -75,7 +78,7 @@ const ATTACHING: Duration = Duration::from_secs(30);
 /// How long management waits for a part of what a node shows.
 const LOOKING: Duration = Duration::from_secs(3);
 
-/// The longest that a list waits for all that a node shows, and for the looks before it.
+/// The longest that a list waits for all that a node shows, and for the lists before it; and a page of one connection for its turn.
 const LISTING: Duration = Duration::from_secs(10);
 
 /// The same of a sample, the first of which is of all connections: nobody needs it at once.
@@ -141,7 +144,14 @@ struct RemoteEnd {
     is_cut: Notify,
     /// It was told names, and had taken all before.
     names_told: Notify,
-    looking: tokio::sync::Mutex<Looking>,
+    /// One list at a time.
+    listing: tokio::sync::Mutex<()>,
+    /// The number of the last sample, if all of it was taken in. One at a time.
+    sampling: tokio::sync::Mutex<Option<u64>>,
+    /// The number of the last question. One at a time: a list, a sample and pages of one connection have a part in turn.
+    asking: tokio::sync::Mutex<u64>,
+    /// The node's name, once it has told it.
+    name: OnceLock<String>,
     /// Its last answer to management did not come in time.
     is_silent: AtomicBool,
 }
@@ -159,15 +169,6 @@ struct Sessions {
     has_begun: bool,
     /// Management waits for the answer with this number.
     asked: Option<(u64, oneshot::Sender<Bytes>)>,
-}
-
-/// Looks at a node: one after the other.
-#[derive(Debug, Default)]
-struct Looking {
-    /// Of the last one.
-    number: u64,
-    /// Of the last one for statistics, if all of its answer was taken in.
-    sampled: Option<u64>,
 }
 
 /// A batch of names that a node was told and has not taken.
@@ -545,32 +546,40 @@ impl Gateway {
         self.nodes.read().values().cloned().collect()
     }
 
-    /// Connections of nodes of sessions, by id. Those that a node does not show in time are left out.
-    pub(crate) async fn connections(&self) -> Vec<AnyConnection> {
-        let mut looks = JoinSet::new();
-        for end in self.here() {
-            looks.spawn(async move { end.list().await });
+    /// Connections of nodes of sessions, as they come.
+    pub(crate) fn connections(&self, wanted: &Wanted) -> Elsewheres {
+        let ends = self.here();
+        let mut looks = Elsewheres::new();
+        for end in ends {
+            let wanted = wanted.clone();
+            looks.of(|parts| async move { end.list(wanted, parts).await });
         }
-        let mut all: Vec<AnyConnection> = looks.join_all().await.into_iter().flatten().collect();
-        all.sort_unstable_by_key(AnyConnection::id);
-        all
+        looks
     }
 
-    /// The connection of this name, of any node of sessions. Nobody else is waited for once one has it.
-    pub(crate) async fn connection(&self, name: &str) -> Option<AnyConnection> {
-        let mut looks = JoinSet::new();
-        for end in self.here() {
-            let name = name.to_owned();
+    /// The connection that [is called](AnyConnection::is_called) so, of any node of sessions. Nobody else is waited for once one has
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// Those nodes that did not answer in time, if none of the others has it.
+    pub(crate) async fn connection(&self, name: &str) -> Result<Option<AnyConnection>, NotHeard> {
+        let (mut looks, node) = (JoinSet::new(), called(name).map(ConnectionId::node));
+        let of_node = |it: &&Arc<RemoteEnd>| node.is_none() || it.node() == node;
+        for end in self.here().iter().filter(of_node) {
+            let (end, name) = (Arc::clone(end), name.to_owned());
             looks.spawn(async move { end.connection(name).await });
         }
+        let mut silent = Vec::new();
         while let Some(found) = looks.join_next().await {
-            if let Ok(Some(found)) = found
-                && found.name() == name
-            {
-                return Some(found);
+            match found {
+                Ok(Ok(Some(found))) if found.is_called(name) => return Ok(Some(found)),
+                Ok(Err(node)) => silent.push(node),
+                // A panic aborts the process.
+                Ok(Ok(_)) | Err(_) => {}
             }
         }
-        None
+        NotHeard::none(silent).map(|()| None)
     }
 
     /// What statistics are made of: of each node that is here.
@@ -656,11 +665,11 @@ impl RemoteEnd {
             is_cut: Notify::new(),
             names_told: Notify::new(),
             is_silent: AtomicBool::new(false),
+            listing: tokio::sync::Mutex::default(),
+            sampling: tokio::sync::Mutex::default(),
             // An answer to another leader, which may come by this connection, is not to be taken for one to this one.
-            looking: tokio::sync::Mutex::new(Looking {
-                number: u64::from(rand::random::<u32>()) << 20,
-                sampled: None,
-            }),
+            asking: tokio::sync::Mutex::new(u64::from(rand::random::<u32>()) << 20),
+            name: OnceLock::new(),
         }
     }
 
@@ -669,8 +678,22 @@ impl RemoteEnd {
         self.sessions.lock().remote.as_ref().map(RemoteNode::raft_id)
     }
 
-    /// Asks for a part of what the node shows. None: it is gone, or says nothing in time.
-    async fn ask(&self, number: u64, question: &Question, until: Instant) -> Option<Part> {
+    /// Its number, while it is here.
+    fn node(&self) -> Option<NodeId> {
+        self.sessions.lock().remote.as_ref().map(RemoteNode::node)
+    }
+
+    /// What lists call it.
+    fn name(&self) -> String {
+        self.name.get().cloned().unwrap_or_else(|| format!("the node at {}", self.from.ip()))
+    }
+
+    /// Asks for a part of what the node shows, and returns the number of the question with it. None: it is gone, or says nothing in
+    /// time.
+    async fn ask(&self, question: &Question, until: Instant) -> Option<(u64, Part)> {
+        let mut last = timeout_at(until, self.asking.lock()).await.ok()?;
+        *last += 1;
+        let number = *last;
         let (answers, answer) = oneshot::channel();
         let question = serde_json::to_vec(question).unwrap_or_default();
         let node = {
@@ -685,7 +708,13 @@ impl RemoteEnd {
         let seen = timeout_at(until.min(Instant::now() + LOOKING), answer).await.ok()?.ok()?;
         match serde_json::from_slice::<Part>(&seen) {
             Ok(part) => match part.stranger_to(node) {
-                None => Some(part),
+                None => {
+                    if !part.node.is_empty() {
+                        // Once.
+                        let _ = self.name.set(part.node.clone());
+                    }
+                    Some((number, part))
+                }
                 Some(id) => {
                     self.cut(format!("{id}, which it shows, is no session of node {node}"));
                     None
@@ -696,39 +725,6 @@ impl RemoteEnd {
                 None
             }
         }
-    }
-
-    /// Looks at the node, when the looks before are done. None: it was not so far in time.
-    async fn begin_look(&self, until: Instant) -> Option<tokio::sync::MutexGuard<'_, Looking>> {
-        let looking = timeout_at(until, self.looking.lock()).await.ok();
-        if looking.is_none() {
-            self.is_heard(false);
-        }
-        looking
-    }
-
-    /// All that the node shows, a part at a time. Returns whether that was all.
-    async fn look(
-        &self,
-        looking: &mut Looking,
-        first: Question,
-        until: Instant,
-        mut with: impl FnMut(Part),
-    ) -> bool {
-        let mut question = first;
-        let is_all = loop {
-            looking.number += 1;
-            let part = self.ask(looking.number, &question, until).await;
-            let Some(part) = part else { break false };
-            let goes_on = part.goes_on;
-            with(part);
-            if !goes_on {
-                break true;
-            }
-            question = Question::More;
-        };
-        self.is_heard(is_all);
-        is_all
     }
 
     /// Says once that the node does not answer, and once that it does again.
@@ -751,44 +747,75 @@ impl RemoteEnd {
         }
     }
 
-    async fn connection(&self, name: String) -> Option<AnyConnection> {
-        let until = Instant::now() + LISTING;
-        let mut looking = self.begin_look(until).await?;
-        let mut found = None;
-        let question = Question::One { name };
-        let _ = self
-            .look(&mut looking, question, until, |mut part| found = part.take_connections().next())
-            .await;
-        found.map(|it| AnyConnection::Elsewhere(Arc::new(it)))
+    /// The connection of this name.
+    ///
+    /// # Errors
+    ///
+    /// The node's name: it does not answer in time.
+    async fn connection(&self, name: String) -> Result<Option<AnyConnection>, String> {
+        let part = self.ask(&Question::One { name }, Instant::now() + LISTING).await;
+        self.is_heard(part.is_some());
+        let (_, mut part) = part.ok_or_else(|| self.name())?;
+        let found = part.take_connections().next();
+        Ok(found.map(|it| AnyConnection::Elsewhere(Arc::new(it))))
     }
 
-    async fn list(&self) -> Vec<AnyConnection> {
-        let until = Instant::now() + LISTING;
-        let Some(mut looking) = self.begin_look(until).await else { return Vec::new() };
-        let mut all = Vec::new();
-        // What came of a node that shows no more is shown.
-        let _ = self
-            .look(&mut looking, Question::List, until, |mut part| {
-                let connections = part.take_connections().map(Arc::new);
-                all.extend(connections.map(AnyConnection::Elsewhere));
-            })
-            .await;
-        all
+    /// Passes on what the node lists. What came of one that shows no more is shown.
+    ///
+    /// # Errors
+    ///
+    /// The node's name: it did not show all in time.
+    async fn list(
+        &self,
+        wanted: Wanted,
+        parts: mpsc::Sender<Vec<AnyConnection>>,
+    ) -> Result<(), String> {
+        let mut until = Instant::now() + LISTING;
+        let _one = timeout_at(until, self.listing.lock()).await.map_err(|_| self.name())?;
+        let mut question = Question::List(wanted);
+        let is_all = loop {
+            let Some((_, mut part)) = self.ask(&question, until).await else { break false };
+            let connections = part.take_connections().map(Arc::new);
+            let connections = connections.map(AnyConnection::Elsewhere).collect();
+            let came = Instant::now();
+            if parts.send(connections).await.is_err() {
+                // Nobody wants it any more.
+                return Ok(());
+            }
+            // Who reads may wait for room, which is no fault of the node.
+            until += came.elapsed();
+            if !part.goes_on {
+                break true;
+            }
+            question = Question::More;
+        };
+        self.is_heard(is_all);
+        if is_all { Ok(()) } else { Err(self.name()) }
     }
 
     /// Whoever asks takes the answer in: only what changes is told the next time.
     async fn sample(&self) -> Option<SampleTold> {
         let until = Instant::now() + SAMPLING;
-        let mut looking = self.begin_look(until).await?;
-        let mut sampled = SampleTold::default();
-        let (first, since) = (looking.number + 1, looking.sampled.take());
-        let question = Question::Sample { since };
-        let is_all = self.look(&mut looking, question, until, |part| sampled.add(part));
-        if !is_all.await {
+        let Ok(mut last) = timeout_at(until, self.sampling.lock()).await else {
+            self.is_heard(false);
             return None;
-        }
-        looking.sampled = Some(first);
-        Some(sampled)
+        };
+        let mut sampled = SampleTold::default();
+        let mut question = Question::Sample { since: last.take() };
+        let mut first = None;
+        let is_all = loop {
+            let Some((number, part)) = self.ask(&question, until).await else { break false };
+            first.get_or_insert(number);
+            let goes_on = part.goes_on;
+            sampled.add(part);
+            if !goes_on {
+                break true;
+            }
+            question = Question::MoreOfSample;
+        };
+        self.is_heard(is_all);
+        *last = first.filter(|_| is_all);
+        is_all.then_some(sampled)
     }
 
     fn tell(&self, letter: FromLeader) {
