@@ -43,6 +43,7 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
     let names = ["rabbit@b", "rabbit@c", "rabbit@test"];
     let nodes = names.into_iter().zip(running).map(|(name, running)| NodeView {
         name: name.to_owned(),
+        raft_id: None,
         running,
         encrypted: false,
         leads: Some(name) == leader,
