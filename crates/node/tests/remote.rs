@@ -538,7 +538,7 @@ impl World {
         let Some(letter) = site.down.pop_front() else { return };
         let mut out = Outbox::default();
         match site.remote.hear(letter, &mut out).expect("what a leader says") {
-            Heard::Done | Heard::Alarm(_) | Heard::Look(..) => {}
+            Heard::Done | Heard::Alarm(_) | Heard::Look(..) | Heard::Uses(_) => {}
             Heard::Names(batch) => site.names.push_back(batch),
             Heard::Over(why) => panic!("{why}"),
         }

@@ -175,6 +175,9 @@ pub fn run(
         tokio::spawn(go_on_with_leases(Arc::clone(&node)));
         if let Some(gateway) = &node.gateway {
             gateway.begin_names(&mut node.meta().state());
+            gateway.watch_uses(&mut node.topology_mut());
+            let (gateway, node) = (Arc::clone(gateway), Arc::clone(&node));
+            tokio::spawn(async move { gateway.tell_uses(&node).await });
         }
         // What was being deleted goes on to go.
         with_runner(&node, |runner| runner.run_meta(ToMeta::Continue));

@@ -22,7 +22,7 @@ use crate::journal::{EntityKey, Journal};
 use crate::kinds::HashKinds;
 use crate::named::Named;
 use crate::queue::{Queue, QueueKind};
-use crate::usage::NodeChannels;
+use crate::usage::{NodeChannels, UseWatch};
 use crate::user::User;
 use crate::vhost::{DeletedVhost, Matching, Vhost};
 use crate::weight::{self, Weighed};
@@ -62,6 +62,8 @@ pub struct Topology {
     /// Vhosts that are traced.
     pub(crate) traced: usize,
     pub(crate) channels: NodeChannels,
+    /// Where changes of what has a limit are noted, if somebody tells them.
+    pub(crate) use_watch: Option<Arc<UseWatch>>,
     /// What new vhosts have as their type of queues, unless they are given another one.
     pub(crate) default_queue_type: Option<QueueKind>,
     /// What else they have, and what new passwords have to be like.

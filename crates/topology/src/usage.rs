@@ -3,33 +3,140 @@
 //! A connection or a channel takes a [`CountedUse`] when it opens and drops it when it ends, however it ends:
 //! so the count is exact without anybody telling it. Many threads take them while they only read the
 //! topology; of two that race for the last one below a limit one gets it.
+//!
+//! Where several nodes have sessions each counts its own, and is told what the others counted ([`set_uses_elsewhere`]). What has a
+//! limit is [watched](UseWatch), so that they hear of it soon; what has none costs nothing.
+//!
+//! [`set_uses_elsewhere`]: Topology::set_uses_elsewhere
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use serde::{Deserialize, Serialize};
 
 use crate::error::AccessError;
+use crate::id::VhostId;
 use crate::topology::Topology;
+
+/// Who has connections and channels that may be limited.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UsedBy {
+    /// A vhost.
+    Vhost(VhostId),
+    /// A user.
+    User(Box<str>),
+}
+
+/// How many somebody has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uses {
+    /// Connections.
+    pub connections: u64,
+    /// Channels; of vhosts none are counted.
+    pub channels: u64,
+}
+
+impl std::ops::AddAssign for Uses {
+    fn add_assign(&mut self, other: Self) {
+        self.connections = self.connections.saturating_add(other.connections);
+        self.channels = self.channels.saturating_add(other.channels);
+    }
+}
+
+/// Whose counts have changed, of those that have limits.
+pub struct UseWatch {
+    changed: Mutex<BTreeSet<UsedBy>>,
+    /// Called when somebody is changed and nobody was. It waits for nothing.
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for UseWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UseWatch").field("changed", &self.changed).finish_non_exhaustive()
+    }
+}
+
+impl UseWatch {
+    /// Of nobody yet; `wake` is called when there is something to [take](Self::take).
+    pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { changed: Mutex::default(), wake: Box::new(wake) }
+    }
+
+    /// Somebody's count may be another one, or be of interest now.
+    pub fn note(&self, by: &UsedBy) {
+        {
+            let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+            if changed.contains(by) {
+                return;
+            }
+            changed.insert(by.clone());
+        }
+        (self.wake)();
+    }
+
+    /// Those that were noted. What changes from now on is noted anew.
+    pub fn take(&self) -> BTreeSet<UsedBy> {
+        std::mem::take(&mut *self.changed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 /// How many there are of something.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Count(Arc<AtomicU64>);
+pub(crate) struct Count(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    here: AtomicU64,
+    /// At other nodes, as far as is known.
+    elsewhere: AtomicU64,
+    watched: OnceLock<(Arc<UseWatch>, UsedBy)>,
+}
+
+impl Counts {
+    fn note(&self) {
+        if let Some((watch, by)) = self.watched.get() {
+            watch.note(by);
+        }
+    }
+}
 
 impl Count {
     /// One more, unless that is over the limit.
     fn take(&self, limit: Option<u64>) -> Option<CountedUse> {
-        let add = |count| limit.is_none_or(|limit| count < limit).then_some(count + 1);
-        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        taken.is_ok().then(|| CountedUse(Arc::clone(&self.0)))
+        let elsewhere = self.0.elsewhere.load(Ordering::Relaxed);
+        let is_below =
+            |count: u64| limit.is_none_or(|limit| count.saturating_add(elsewhere) < limit);
+        let add = |count| is_below(count).then_some(count + 1);
+        let taken = self.0.here.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        taken.ok()?;
+        self.0.note();
+        Some(CountedUse(Arc::clone(&self.0)))
+    }
+
+    fn watch(&self, watch: &Arc<UseWatch>, by: &UsedBy) {
+        self.0.watched.get_or_init(|| (Arc::clone(watch), by.clone()));
+    }
+
+    fn here(&self) -> u64 {
+        self.0.here.load(Ordering::Relaxed)
+    }
+
+    fn set_elsewhere(&self, count: u64) {
+        self.0.elsewhere.store(count, Ordering::Relaxed);
     }
 }
 
 /// One more in a count, for as long as this value is kept.
 #[derive(Debug)]
-pub struct CountedUse(Arc<AtomicU64>);
+pub struct CountedUse(Arc<Counts>);
 
 impl Drop for CountedUse {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.here.fetch_sub(1, Ordering::Relaxed);
+        self.0.note();
     }
 }
 
@@ -61,6 +168,74 @@ impl Topology {
     pub fn limit_channels(&mut self, node: &str, limit: Option<u64>) {
         self.channels.limit = limit;
         self.channels.node = node.into();
+    }
+
+    /// Whose counts have limits is noted there from now on, when these change: once it [was watched](Self::watches).
+    pub fn watch_uses(&mut self, watch: Arc<UseWatch>) {
+        self.use_watch = Some(watch);
+    }
+
+    /// Whether somebody's connections or channels have a limit; the counts are watched then, if there is a watch.
+    pub fn watches(&self, by: &UsedBy) -> bool {
+        let [connections, channels] = match by {
+            UsedBy::Vhost(id) => {
+                let Some(vhost) = self.vhost_by_id(*id) else { return false };
+                if vhost.max_connections().is_none() {
+                    return false;
+                }
+                [Some(&vhost.connections), None]
+            }
+            UsedBy::User(name) => {
+                let Some(user) = self.user(name) else { return false };
+                let limits = ["max-connections", "max-channels"];
+                if limits.iter().all(|name| user.limit(name).is_none()) {
+                    return false;
+                }
+                [Some(&user.connections), Some(&user.channels)]
+            }
+        };
+        if let Some(watch) = &self.use_watch {
+            [connections, channels].into_iter().flatten().for_each(|it| it.watch(watch, by));
+        }
+        true
+    }
+
+    /// All whose connections or channels have limits. Looks at all users and vhosts.
+    pub fn limited(&self) -> Vec<UsedBy> {
+        let vhosts = self.vhosts().map(|it| UsedBy::Vhost(it.id));
+        let users = self.users.keys().map(|name| UsedBy::User(name.clone()));
+        vhosts.chain(users).filter(|by| self.watches(by)).collect()
+    }
+
+    /// How many somebody has at this node; none of who does not exist.
+    pub fn uses(&self, by: &UsedBy) -> Uses {
+        match by {
+            UsedBy::Vhost(id) => self.vhost_by_id(*id).map_or_else(Uses::default, |vhost| Uses {
+                connections: vhost.connections.here(),
+                channels: 0,
+            }),
+            UsedBy::User(name) => self.user(name).map_or_else(Uses::default, |user| Uses {
+                connections: user.connections.here(),
+                channels: user.channels.here(),
+            }),
+        }
+    }
+
+    /// How many somebody has at all other nodes, as far as is known: they count for limits.
+    pub fn set_uses_elsewhere(&self, by: &UsedBy, uses: Uses) {
+        match by {
+            UsedBy::Vhost(id) => {
+                if let Some(vhost) = self.vhost_by_id(*id) {
+                    vhost.connections.set_elsewhere(uses.connections);
+                }
+            }
+            UsedBy::User(name) => {
+                if let Some(user) = self.user(name) {
+                    user.connections.set_elsewhere(uses.connections);
+                    user.channels.set_elsewhere(uses.channels);
+                }
+            }
+        }
     }
 
     /// Counts a connection of a user to a vhost. Where they do not exist nothing is counted: to refuse
@@ -143,6 +318,46 @@ mod tests {
 
     use super::*;
     use crate::user::PasswordHash;
+
+    /// What others have counts for limits, and is counted by nobody here. Only what has a limit is noted.
+    #[test]
+    fn others_count_for_limits() {
+        let mut topology = Topology::new();
+        let id = topology.add_vhost("/").unwrap();
+        topology.add_user("u", PasswordHash::new("p", [0; 4]), &[]).unwrap();
+        let woken = Arc::new(AtomicU64::new(0));
+        let wakes = Arc::clone(&woken);
+        let watch = Arc::new(UseWatch::new(move || _ = wakes.fetch_add(1, Ordering::Relaxed)));
+        topology.watch_uses(Arc::clone(&watch));
+        let first = topology.count_connection("u", "/").unwrap();
+        assert!(watch.take().is_empty() && topology.limited().is_empty());
+        let limits = [("max-connections", 4), ("max-channels", 2)];
+        let limits = limits.map(|(name, limit)| (name.to_owned(), limit));
+        topology.set_user_limits("u", limits.into()).unwrap();
+        let (user, vhost) = (UsedBy::User("u".into()), UsedBy::Vhost(id));
+        assert_eq!(topology.limited(), [user.clone()]);
+        assert!(topology.watches(&user) && !topology.watches(&vhost));
+        topology.set_uses_elsewhere(&user, Uses { connections: 2, channels: 1 });
+        topology.set_uses_elsewhere(&vhost, Uses { connections: 9, channels: 0 });
+        let second = topology.count_connection("u", "/").unwrap();
+        assert_eq!(watch.take(), BTreeSet::from([user.clone()]));
+        assert_eq!(topology.uses(&user), Uses { connections: 2, channels: 0 });
+        assert_eq!(topology.uses(&vhost), Uses { connections: 2, channels: 0 });
+        let refused = topology.count_connection("u", "/").unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "connection refused for user 'u': user connection limit (4) is reached"
+        );
+        let channel = topology.count_channel("u").unwrap();
+        assert!(topology.count_channel("u").is_err());
+        topology.set_uses_elsewhere(&user, Uses { connections: 1, channels: 0 });
+        drop(topology.count_connection("u", "/").unwrap());
+        drop(topology.count_channel("u").unwrap());
+        drop((first, second, channel));
+        assert_eq!(watch.take(), BTreeSet::from([user.clone()]));
+        assert_eq!(topology.uses(&user), Uses::default());
+        assert_eq!(woken.load(Ordering::Relaxed), 2, "once until it was taken");
+    }
 
     /// Of many that race for three places, three get one; who ends makes room for one more.
     #[test]

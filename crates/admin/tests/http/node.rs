@@ -116,12 +116,17 @@ impl Node {
 
     /// A client of AMQP with one channel.
     pub(crate) fn client(&self) -> (Connection, u16) {
+        let mut client = self.connect().unwrap();
+        let channel = client.open_channel().unwrap();
+        (client, channel)
+    }
+
+    /// A client that may be refused: why.
+    pub(crate) fn connect(&self) -> Result<Connection, String> {
         let uri =
             Uri { host: self.amqp.ip().to_string(), port: self.amqp.port(), ..Uri::default() };
         let options = Options { heartbeat_s: Some(0), ..Options::default() };
-        let mut client = Connection::open(&uri, &options).unwrap();
-        let channel = client.open_channel().unwrap();
-        (client, channel)
+        Connection::open(&uri, &options).map_err(|why| why.to_string())
     }
 
     /// Does what a shard was left to do while a test had the duty to run it.

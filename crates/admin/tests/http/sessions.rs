@@ -22,7 +22,7 @@ use leveret_server::connection::{Io, Sampled};
 use leveret_server::ended::Sums;
 use leveret_server::proxy::Ends;
 use leveret_session::{ConnectionFacts, ConnectionNumbers, SessionTotals};
-use leveret_topology::{EntityKey, Event, GroupId, QueueId, VhostId};
+use leveret_topology::{EntityKey, Event, GroupId, QueueId, UsedBy, VhostId};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
@@ -786,6 +786,72 @@ fn no_more_is_asked_than_is_wanted() {
         })
         .collect();
     assert!(asked.iter().all(|it| it.get("sample").is_some()), "{asked:?}");
+}
+
+/// What all nodes have together is below the limit, and each is told what all others have.
+#[test]
+fn limits_are_of_all_nodes_together() {
+    let leader = leader();
+    let node = &leader.node;
+    let far = Far::come(&leader.bringers, hello(7, 0));
+    far.begins();
+    let user = UsedBy::User("guest".into());
+    let tells = |far: &Far, connections, channels| {
+        let told = json!([[user, {"connections": connections, "channels": channels}]]);
+        far.say(ToLeader::Uses(serde_json::to_vec(&told).unwrap().into()));
+    };
+    let hears = |far: &Far, connections: u64, channels: u64| {
+        let want = json!([[user, {"connections": connections, "channels": channels}]]);
+        far.hears(|letter| match letter {
+            FromLeader::Uses(told) => {
+                let told: Value = serde_json::from_slice(&told).unwrap();
+                (told == want).then_some(())
+            }
+            _ => None,
+        });
+    };
+    let limits = |name: &str, count: u64| {
+        std::thread::scope(|scope| {
+            let path = format!("/api/user-limits/guest/{name}");
+            let value = json!({ "value": count }).to_string();
+            let put = scope.spawn(move || node.must("PUT", &path, &value, 204).status);
+            far.say(ToLeader::NamesTaken(far.names().number));
+            put.join().unwrap();
+        });
+    };
+    limits("max-connections", 3);
+    hears(&far, 0, 0);
+    limits("max-channels", 2);
+    tells(&far, 2, 1);
+    // A second one comes, and is told of all that others have when it is heard.
+    let other = Far::come(&leader.bringers, hello(8, 0));
+    other.begins();
+    hears(&other, 2, 1);
+    let (mut client, _channel) = node.client();
+    hears(&far, 1, 1);
+    hears(&other, 3, 2);
+    let why = node.connect().err().unwrap();
+    assert!(why.contains("user connection limit (3) is reached"), "{why}");
+    let why = client.open_channel().unwrap_err().to_string();
+    assert!(why.contains("maximum allowed user limit of 2"), "{why}");
+    drop(client);
+    hears(&far, 0, 0);
+    tells(&other, 1, 0);
+    hears(&far, 1, 0);
+    // Those of a node that is gone count no more.
+    let mut far = far;
+    far.ends();
+    hears(&other, 0, 0);
+    let (_client, _channel) = node.client();
+    // What is told of somebody who is not there, or means nothing, is no harm.
+    let nobody = json!([[UsedBy::User("nobody".into()), {"connections": 9, "channels": 0}]]);
+    for told in [nobody, json!([["?"]])] {
+        other.say(ToLeader::Uses(serde_json::to_vec(&told).unwrap().into()));
+    }
+    tells(&other, 2, 0);
+    wait_until("no more may come", || {
+        node.connect().is_err_and(|why| why.contains("user connection limit (3) is reached"))
+    });
 }
 
 #[test]

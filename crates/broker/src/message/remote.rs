@@ -30,6 +30,9 @@ pub enum ToLeader {
     NamesTaken(u64),
     /// What happened to its connections and to traced messages, for who looks at the node that leads: of those who write and read it.
     Told(Bytes),
+    /// How many connections and channels of users and vhosts with limits are here, of those for whom that has changed; of those who
+    /// write and read it.
+    Uses(Bytes),
     /// An answer to a [look](FromLeader::Look), and its number.
     Seen(u64, Bytes),
     /// Nothing is to be said: the node is there.
@@ -69,6 +72,8 @@ pub enum FromLeader {
     Over(Box<str>),
     /// A question of management, with a number: what the node shows of its connections. What is in it is of those who ask and answer.
     Look(u64, Bytes),
+    /// How many connections and channels of users and vhosts with limits are at all other nodes, as in [`ToLeader::Uses`].
+    Uses(Bytes),
     /// Nothing is to be said: the leader is there.
     Beat,
 }

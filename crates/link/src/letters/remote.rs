@@ -16,6 +16,8 @@
 //! look        10 | varint number | bytes
 //! seen        11 | varint number | bytes
 //! told        12 | bytes
+//! uses        13 | bytes
+//! elsewhere   14 | bytes
 //!
 //! change       u8 kind of the key | its fields | stored | option of bytes: head and body
 //! ```
@@ -57,6 +59,8 @@ const ENDED: u8 = 9;
 const LOOK: u8 = 10;
 const SEEN: u8 = 11;
 const TOLD: u8 = 12;
+const USES: u8 = 13;
+const ELSEWHERE: u8 = 14;
 
 const IS_WHOLE: u8 = 1;
 const GOES_ON: u8 = 2;
@@ -98,6 +102,10 @@ pub fn write_to_leader(letter: &ToLeader, to: &mut Writer) -> Result<Letter, Not
         ToLeader::Told(told) => {
             to.put(&[TOLD]);
             told.put(to);
+        }
+        ToLeader::Uses(uses) => {
+            to.put(&[USES]);
+            uses.put(to);
         }
         ToLeader::Seen(number, seen) => {
             to.put(&[SEEN]);
@@ -149,6 +157,10 @@ pub fn write_from_leader(letter: &FromLeader, to: &mut Writer) -> Result<Letter,
         FromLeader::Over(why) => {
             to.put(&[OVER]);
             why.put(to);
+        }
+        FromLeader::Uses(uses) => {
+            to.put(&[ELSEWHERE]);
+            uses.put(to);
         }
         FromLeader::Look(number, question) => {
             to.put(&[LOOK]);
@@ -227,6 +239,7 @@ fn get_to_leader(from: &mut Reader<'_>) -> Result<ToLeader, LetterError> {
         NAMES_TAKEN => ToLeader::NamesTaken(from.get()?),
         SEEN => ToLeader::Seen(from.get()?, from.get()?),
         TOLD => ToLeader::Told(from.get()?),
+        USES => ToLeader::Uses(from.get()?),
         number => return Err(unknown("letter to a leader", number)),
     })
 }
@@ -258,6 +271,7 @@ fn get_from_leader(from: &mut Reader<'_>) -> Result<FromLeader, LetterError> {
         }
         OVER => FromLeader::Over(from.get()?),
         LOOK => FromLeader::Look(from.get()?, from.get()?),
+        ELSEWHERE => FromLeader::Uses(from.get()?),
         number => return Err(unknown("letter of a leader", number)),
     })
 }

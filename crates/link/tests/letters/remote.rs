@@ -66,6 +66,7 @@ fn to_leader(any: &mut Seeded) -> Vec<ToLeader> {
     all.extend(commands.into_iter().map(ToLeader::Meta));
     all.push(ToLeader::Seen(300, Bytes::from_static(b"seen")));
     all.push(ToLeader::Told(Bytes::from_static(b"told")));
+    all.push(ToLeader::Uses(Bytes::from_static(b"uses")));
     all
 }
 
@@ -109,6 +110,7 @@ fn from_leader(any: &mut Seeded) -> Vec<FromLeader> {
         FromLeader::News(any.group(), news)
     }));
     all.push(FromLeader::Look(300, Bytes::from_static(b"look")));
+    all.push(FromLeader::Uses(Bytes::from_static(b"else")));
     all
 }
 

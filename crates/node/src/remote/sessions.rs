@@ -38,6 +38,8 @@ pub enum NodeHeard {
     Seen(u64, Bytes),
     /// What happened there.
     Told(Bytes),
+    /// How many connections and channels are there.
+    Uses(Bytes),
 }
 
 /// The sessions of one node, over one connection.
@@ -167,6 +169,7 @@ impl RemoteNode {
             }
             ToLeader::NamesTaken(number) => return Ok(NodeHeard::NamesTaken(number)),
             ToLeader::Told(told) => return Ok(NodeHeard::Told(told)),
+            ToLeader::Uses(uses) => return Ok(NodeHeard::Uses(uses)),
             ToLeader::Seen(number, seen) => return Ok(NodeHeard::Seen(number, seen)),
             ToLeader::Beat => {}
         }

@@ -42,6 +42,8 @@ pub enum Heard {
     Names(NamesBatch),
     /// For all sessions.
     Alarm(Alarm),
+    /// How many connections and channels other nodes have; the same for [`RemoteShards::uses`].
+    Uses(Bytes),
     /// Management asks, with this number; [`RemoteShards::seen`] answers.
     Look(u64, Bytes),
     /// The sessions of this node are over, and why.
@@ -331,6 +333,7 @@ impl RemoteShards {
             }
             FromLeader::Over(why) => return Ok(Heard::Over(why)),
             FromLeader::Look(number, question) => return Ok(Heard::Look(number, question)),
+            FromLeader::Uses(uses) => return Ok(Heard::Uses(uses)),
             FromLeader::Beat => return Ok(Heard::Done),
             FromLeader::Begins(terms) => {
                 self.begins(&terms, out)?;
@@ -486,6 +489,11 @@ impl RemoteShards {
         self.told_bytes += told.len();
         self.say(ToLeader::Told(told));
         true
+    }
+
+    /// How many connections and channels are here: of those for whom that has changed since the leader [hears](Self::is_heard).
+    pub fn uses(&mut self, uses: Bytes) {
+        self.say(ToLeader::Uses(uses));
     }
 
     /// Direct replies that were lost as too much waited for the connection, since it began.

@@ -129,7 +129,9 @@ impl RemoteSessions {
     ) -> Result<HeardOf, String> {
         let remote = self.nodes.get_mut(&node).ok_or("the node has not said hello")?;
         match remote.hear(letter, out)? {
-            NodeHeard::Done | NodeHeard::Seen(..) | NodeHeard::Told(_) => Ok(HeardOf::Done),
+            NodeHeard::Done | NodeHeard::Seen(..) | NodeHeard::Told(_) | NodeHeard::Uses(_) => {
+                Ok(HeardOf::Done)
+            }
             NodeHeard::NamesTaken(number) => match self.turns.taken(node, number, out)? {
                 true => Ok(HeardOf::HasNames),
                 false => Ok(HeardOf::Done),

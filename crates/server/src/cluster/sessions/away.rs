@@ -10,7 +10,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::vec::Drain;
@@ -24,12 +24,13 @@ use leveret_link::letters::{read_from_leader, write_to_leader};
 use leveret_node::KeptMax;
 use leveret_node::remote::{Heard, RemoteShards};
 use leveret_topology::stored::StoredError;
-use leveret_topology::{EntityKey, Event, GroupId, Homes, Topology};
+use leveret_topology::{EntityKey, Event, GroupId, Homes, Topology, UseWatch, Uses};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::sync::{Notify, watch};
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
+use super::gateway::uses;
 use super::seen::{Happened, LOOKED_AT, Looks, Question};
 use super::wire::{self, End, Outgoing};
 use crate::cluster::arrivals::{Arrival, Bringers, RelayedListener};
@@ -55,7 +56,9 @@ pub(crate) struct Away {
     id: NodeId,
     shards: Ranked<RemoteShards>,
     /// There is something to write.
-    woken: Notify,
+    woken: Arc<Notify>,
+    /// Whose connections and channels here have changed.
+    uses: Arc<UseWatch>,
     /// What clients that come get.
     reception: watch::Sender<Reception>,
     /// No leader is called any more.
@@ -77,10 +80,13 @@ impl Away {
         reception: watch::Sender<Reception>,
     ) -> Self {
         let shards = RemoteShards::new(raft_id, start, homes, KeptMax::default());
+        let woken = Arc::new(Notify::new());
+        let wakes = Arc::clone(&woken);
         Self {
             id: shards.node(),
             shards: Ranked::new(Rank::RemoteShards, shards),
-            woken: Notify::new(),
+            woken,
+            uses: Arc::new(UseWatch::new(move || wakes.notify_one())),
             reception,
             hangs_up: watch::Sender::new(false),
             name,
@@ -92,6 +98,11 @@ impl Away {
     /// Whose sessions these are.
     pub(crate) fn id(&self) -> NodeId {
         self.id
+    }
+
+    /// Where the names of this node note whose connections and channels change.
+    pub(crate) fn uses(&self) -> Arc<UseWatch> {
+        Arc::clone(&self.uses)
     }
 
     /// Calls no leader any more, and ends the connection to the one that hears.
@@ -200,7 +211,12 @@ enum Over {
 pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Called) -> String {
     let (mut told, mut hangs_up) = (String::new(), away.hangs_up.subscribe());
     loop {
-        let caller = Caller { node: &node, away: &away, over: OnceLock::new() };
+        let caller = Caller {
+            node: &node,
+            away: &away,
+            over: OnceLock::new(),
+            has_told_uses: AtomicBool::new(false),
+        };
         let Some(leader) = *called.leader.borrow_and_update() else {
             if called.leader.changed().await.is_err() {
                 // The process ends.
@@ -286,10 +302,13 @@ struct Caller<'a> {
     away: &'a Arc<Away>,
     /// Why the sessions are over, if they are.
     over: OnceLock<String>,
+    /// The leader hears what is counted here.
+    has_told_uses: AtomicBool,
 }
 
 impl End for Caller<'_> {
     fn say(&self, to: &mut Outgoing) -> Result<(), String> {
+        self.tell_uses();
         while to.has_room() {
             let Some(letter) = self.away.shards.lock().send_next() else { break };
             let letter = write_to_leader(&letter, to.writer()).map_err(|why| why.to_string())?;
@@ -325,7 +344,18 @@ impl Caller<'_> {
                     is_open && std::mem::replace(reception, Reception::Own) != Reception::Own
                 };
                 self.away.reception.send_if_modified(enters);
+                if is_open && !self.has_told_uses.swap(true, Ordering::Relaxed) {
+                    self.begins();
+                }
             }
+            Heard::Uses(uses) => match serde_json::from_slice::<uses::Told>(&uses) {
+                Ok(told) => {
+                    let names = self.node.topology();
+                    told.iter().for_each(|(by, uses)| names.set_uses_elsewhere(by, *uses));
+                }
+                // Of another version, perhaps.
+                Err(error) => tracing::debug!(%error, "what other nodes count is not understood"),
+            },
             Heard::Names(batch) => self.apply(batch)?,
             Heard::Alarm(alarm) => self.raise(alarm),
             Heard::Look(number, question) => {
@@ -342,13 +372,45 @@ impl Caller<'_> {
         Ok(())
     }
 
+    /// A leader hears. What others have it tells anew, and is told anew what is here.
+    fn begins(&self) {
+        {
+            let names = self.node.topology();
+            for by in names.limited() {
+                names.set_uses_elsewhere(&by, Uses::default());
+                self.away.uses.note(&by);
+            }
+        }
+        self.away.woken.notify_one();
+    }
+
+    fn tell_uses(&self) {
+        if !self.has_told_uses.load(Ordering::Relaxed) {
+            return;
+        }
+        let changed = self.away.uses.take();
+        if changed.is_empty() {
+            return;
+        }
+        let told: uses::Told = {
+            let names = self.node.topology();
+            changed.into_iter().map(|by| (names.uses(&by), by)).map(|(it, by)| (by, it)).collect()
+        };
+        let told = serde_json::to_vec(&told).unwrap_or_default();
+        self.away.shards.lock().uses(told.into());
+    }
+
     fn apply(&self, batch: NamesBatch) -> Result<(), String> {
         let number = batch.number;
+        let limits = uses::limits_of(&batch.changes);
         let gone = {
             let mut names = self.node.topology_mut();
             let gone = apply(batch, &mut names);
             let gone = gone.map_err(|error| format!("names that are none: {error}"))?;
             self.node.count_names(&names);
+            for by in limits.iter().filter(|by| names.watches(by)) {
+                self.away.uses.note(by);
+            }
             gone
         };
         self.away.shards.lock().names_taken(number);
@@ -420,9 +482,17 @@ fn apply(batch: NamesBatch, names: &mut Topology) -> Result<Vec<Gone>, StoredErr
 
 #[cfg(test)]
 mod tests {
-    use leveret_topology::{Bootstrap, Change, PasswordHash};
+    use std::collections::BTreeMap;
+
+    use leveret_broker::message::{FromLeader, LeaderTerms, ToLeader};
+    use leveret_broker::stream::StreamPlace;
+    use leveret_link::letters::write_from_leader;
+    use leveret_link::payload::Writer;
+    use leveret_topology::{Bootstrap, Change, PasswordHash, UsedBy};
 
     use super::*;
+    use crate::lease::Leading;
+    use crate::login::{self, Logins};
 
     fn batch(is_whole: bool, changes: Vec<Change>) -> NamesBatch {
         NamesBatch { number: 1, is_whole, goes_on: false, changes }
@@ -463,5 +533,91 @@ mod tests {
         assert_eq!([told("one", "/"), told("", "other")], [None, None]);
         assert!(names.user("other").is_none());
         assert_eq!(names.take_events(), [], "who owns the names tells them");
+    }
+
+    /// What has a limit is told when a leader hears, when it changes, and when it gets the limit; what others have counts here.
+    #[tokio::test]
+    async fn counts_go_to_the_leader_and_come_from_it() {
+        let homes = Homes::among(1);
+        let reception = watch::Sender::new(Reception::Waits);
+        let away = Away::new(("rabbit@far".to_owned(), 7, 0), homes, reception);
+        let away = Arc::new(away);
+        let logins = Logins::new(login::Options::default(), [0; 32]);
+        let leading = Arc::new(Leading::new());
+        let node = Node::of_sessions(Arc::default(), logins, Arc::clone(&away), 0, leading);
+        node.topology_mut().watch_uses(away.uses());
+        let node = Arc::new(node);
+        let has_told_uses = AtomicBool::new(false);
+        let caller = Caller { node: &node, away: &away, over: OnceLock::new(), has_told_uses };
+        let hears = |letter: &FromLeader| {
+            let letter = write_from_leader(letter, &mut Writer::default()).unwrap();
+            caller.hear(&mut vec![letter]).unwrap();
+        };
+        let tells = || {
+            caller.tell_uses();
+            let next = || away.shards.lock().send_next();
+            let told = std::iter::from_fn(next).filter_map(|letter| match letter {
+                ToLeader::Uses(uses) => serde_json::from_slice::<uses::Told>(&uses).ok(),
+                _ => None,
+            });
+            told.collect::<Vec<_>>().concat()
+        };
+        let limits = |count| BTreeMap::from([("max-connections".to_owned(), count)]);
+        let mut names = names_of("u", "/");
+        names.set_user_limits("u", limits(3)).unwrap();
+        names.add_user("v", PasswordHash::new("p", [0; 4]), &[]).unwrap();
+        away.shards.lock().begin();
+        assert_eq!(tells(), []);
+        hears(&FromLeader::Names(batch(true, names.snapshot())));
+        let held = node.topology().count_connection("u", "/").unwrap();
+        assert_eq!(tells(), [], "no leader hears");
+        let place = StreamPlace { term: 1 << 32, next: 1, agreed: 0 };
+        let shards = vec![(homes.group_at(0), [place; 2])];
+        hears(&FromLeader::Begins(LeaderTerms { names: 1, shards }));
+        let user = UsedBy::User("u".into());
+        let has = |connections| (user.clone(), Uses { connections, channels: 0 });
+        assert_eq!(tells(), [has(1)]);
+        assert_eq!(tells(), []);
+        let open = || node.topology().count_connection("u", "/");
+        let more = open().unwrap();
+        assert_eq!(tells(), [has(2)]);
+        let others = |connections| {
+            let told: uses::Told = vec![has(connections)];
+            hears(&FromLeader::Uses(serde_json::to_vec(&told).unwrap().into()));
+        };
+        others(1);
+        let refused = open().unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "connection refused for user 'u': user connection limit (3) is reached"
+        );
+        assert_eq!(tells(), [], "what others have it does not tell");
+        drop(more);
+        assert_eq!(tells(), [has(1)]);
+        drop(open().unwrap());
+        // Another leader tells anew what others have.
+        others(2);
+        assert!(open().is_err());
+        away.shards.lock().lost();
+        away.reception.send_replace(Reception::Waits);
+        caller.has_told_uses.store(false, Ordering::Relaxed);
+        away.shards.lock().begin();
+        assert_eq!(tells(), []);
+        hears(&FromLeader::Names(batch(true, names.snapshot())));
+        let shards = vec![(homes.group_at(0), [place; 2])];
+        hears(&FromLeader::Begins(LeaderTerms { names: 2, shards }));
+        assert_eq!(tells(), [has(1)]);
+        drop(open().unwrap());
+        assert_eq!(tells(), [has(1)]);
+        // Another user gets a limit: of what was there before, too.
+        let _of_other = node.topology().count_connection("v", "/").unwrap();
+        assert_eq!(tells(), []);
+        names.set_user_limits("v", limits(1)).unwrap();
+        let key = EntityKey::User("v".into());
+        let changes = names.snapshot().into_iter().filter(|it| it.key == key).collect();
+        hears(&FromLeader::Names(NamesBatch { number: 2, ..batch(false, changes) }));
+        assert_eq!(tells(), [(UsedBy::User("v".into()), Uses { connections: 1, channels: 0 })]);
+        drop(held);
+        assert_eq!(tells(), [has(0)]);
     }
 }

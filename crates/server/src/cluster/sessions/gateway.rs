@@ -32,7 +32,7 @@ use leveret_link::frame::Letter;
 use leveret_link::letters::{read_to_leader, write_from_leader};
 use leveret_node::Run;
 use leveret_node::remote::{HeldTurns, NodeHeard, RemoteNode};
-use leveret_topology::{Change, GroupId, Homes};
+use leveret_topology::{Change, GroupId, Homes, UseWatch, UsedBy};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::{Notify, oneshot};
@@ -53,6 +53,8 @@ use crate::node::Node;
 use crate::runner::with_runner;
 use crate::storage::NodeLog;
 use crate::threads::Threads;
+
+pub(super) mod uses;
 
 /// How long whoever connects has to say who it is.
 const HELLO: Duration = Duration::from_secs(2);
@@ -99,6 +101,10 @@ pub(crate) struct Gateway {
     nodes: RankedRw<Nodes>,
     /// A node has come.
     came: Notify,
+    /// Whose connections and channels the broker's own sessions have changed.
+    watch: Arc<UseWatch>,
+    /// Somebody's have.
+    noted: Arc<Notify>,
 }
 
 type Nodes = HashMap<NodeId, Arc<RemoteEnd>, FixedState>;
@@ -114,6 +120,7 @@ struct State {
     /// The last start of each member that was told [that the shards hear](FromLeader::Begins), by Raft id: that connection is the only
     /// one of that start.
     starts: BTreeMap<u64, u32>,
+    uses: uses::Counted,
 }
 
 /// How far the leader is.
@@ -167,6 +174,8 @@ struct Sessions {
     untaken: VecDeque<Untaken>,
     /// It was told that the shards hear.
     has_begun: bool,
+    /// For whom other nodes have more or fewer connections or channels than it was told.
+    uses_to_tell: BTreeSet<UsedBy>,
     /// Management waits for the answer with this number.
     asked: Option<(u64, oneshot::Sender<Bytes>)>,
 }
@@ -213,7 +222,10 @@ impl Gateway {
             stage: Stage::Fills,
             gone: Vec::new(),
             starts: BTreeMap::new(),
+            uses: uses::Counted::new(),
         };
+        let noted = Arc::new(Notify::new());
+        let wakes = Arc::clone(&noted);
         Self {
             homes,
             terms,
@@ -222,6 +234,8 @@ impl Gateway {
             state: Ranked::new(Rank::HeldTurns, state),
             nodes: RankedRw::new(Rank::RemoteNodes, HashMap::default()),
             came: Notify::new(),
+            watch: Arc::new(UseWatch::new(move || wakes.notify_one())),
+            noted,
         }
     }
 
@@ -465,15 +479,17 @@ impl Gateway {
             (self.homes.group_at(index), streams.map(|stream| state.stream_place(stream)))
         };
         let shards = node.shards.iter().enumerate().map(place).collect();
+        let limited = node.topology().limited();
         let names = self.terms.first().copied().unwrap_or_default();
         {
             let mut state = self.state.lock();
             let mut sessions = end.sessions.lock();
-            let Sessions { remote, has_begun, .. } = &mut *sessions;
+            let Sessions { remote, has_begun, uses_to_tell, .. } = &mut *sessions;
             let Some(remote) = remote else { return };
             if std::mem::replace(has_begun, true) {
                 return;
             }
+            uses_to_tell.extend(limited);
             state.starts.insert(remote.raft_id(), remote.start());
             remote.tell(FromLeader::Begins(LeaderTerms { names, shards }));
             remote.tell(FromLeader::Alarm(node.alarms.alarm()));
@@ -491,6 +507,7 @@ impl Gateway {
         let nodes = self.nodes.read();
         if !nodes.is_empty() {
             for batch in changes {
+                uses::limits_of(&batch).iter().for_each(|by| self.watch.note(by));
                 let number = turns.changed();
                 nodes.values().for_each(|end| end.tell_names(number, batch.clone()));
             }
@@ -631,6 +648,7 @@ impl Gateway {
         if remote.lost_replies() > 0 {
             tracing::info!(peer = %end.from, lost_replies = remote.lost_replies(), "direct replies that a node was not told");
         }
+        self.forget_uses(node, id);
         let mut out = Outbox::default();
         if leads {
             node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(id));
@@ -935,6 +953,10 @@ struct Caller<'a> {
 
 impl End for Caller<'_> {
     fn say(&self, to: &mut Outgoing) -> Result<(), String> {
+        let gateway = self.node.gateway.as_ref();
+        if let Some(uses) = gateway.and_then(|it| it.uses_elsewhere(self.node, self.end)) {
+            self.end.tell(uses);
+        }
         let mut line = self.end.line.lock();
         while to.has_room() {
             if line.is_empty() {
@@ -985,7 +1007,7 @@ impl End for Caller<'_> {
             self.begins_with(first)?;
         }
         let mut out = Outbox::default();
-        let (mut taken, mut told) = (Vec::new(), Vec::new());
+        let (mut taken, mut told, mut uses) = (Vec::new(), Vec::new(), Vec::new());
         let node = {
             let mut sessions = self.end.sessions.lock();
             // One that was refused, or that is over, is not heard.
@@ -997,6 +1019,7 @@ impl End for Caller<'_> {
                     Ok(NodeHeard::Done) => {}
                     Ok(NodeHeard::NamesTaken(number)) => taken.push(number),
                     Ok(NodeHeard::Told(it)) => told.push(it),
+                    Ok(NodeHeard::Uses(it)) => uses.push(it),
                     Ok(NodeHeard::Seen(number, seen)) => {
                         if let Some((_, answer)) = asked.take_if(|(asked, _)| *asked == number) {
                             // Who asked may have gone.
@@ -1029,6 +1052,12 @@ impl End for Caller<'_> {
             }
         }
         if let Some(gateway) = &self.node.gateway {
+            for uses in uses {
+                match serde_json::from_slice(&uses) {
+                    Ok(uses) => gateway.hear_uses(self.node, node, uses),
+                    Err(error) => tracing::debug!(%error, "what a node counts is not understood"),
+                }
+            }
             for number in taken {
                 // What waited for it.
                 out.meta.push(ToMeta::Continue);

@@ -131,6 +131,7 @@ impl OwnSessions {
             let mut names = node.topology_mut();
             names.limit_channels(&name, config.connections.channel_max_per_node.0);
             names.pass_events_on(&name);
+            names.watch_uses(away.uses());
         }
         totals.count_sessions_of(Arc::clone(&node));
         let change = node.set_memory_limit(memory_limit);
