@@ -335,7 +335,7 @@ mod tests {
         let limits = limits.map(|(name, limit)| (name.to_owned(), limit));
         topology.set_user_limits("u", limits.into()).unwrap();
         let (user, vhost) = (UsedBy::User("u".into()), UsedBy::Vhost(id));
-        assert_eq!(topology.limited(), [user.clone()]);
+        assert_eq!(topology.limited(), std::slice::from_ref(&user));
         assert!(topology.watches(&user) && !topology.watches(&vhost));
         topology.set_uses_elsewhere(&user, Uses { connections: 2, channels: 1 });
         topology.set_uses_elsewhere(&vhost, Uses { connections: 9, channels: 0 });

@@ -82,12 +82,16 @@ impl End for FarEnd {
 
 fn leader_with(before: impl FnOnce(&Bringers)) -> Leader {
     let (bringers, taken) = arrivals();
-    let running =
-        |name: &str| NodeView { name: name.to_owned(), running: true, ..NodeView::default() };
+    let running = |name: &str, raft_id| NodeView {
+        name: name.to_owned(),
+        raft_id,
+        running: true,
+        ..NodeView::default()
+    };
     let view = ClusterView {
         node: "rabbit@test".to_owned(),
         standing: Standing::Leads,
-        nodes: vec![running("rabbit@test"), running("rabbit@far")],
+        nodes: vec![running("rabbit@test", None), running("rabbit@far", Some(7))],
         ..ClusterView::default()
     };
     let (views, seen) = watch::channel(Arc::new(view));
