@@ -348,7 +348,7 @@ impl Caller<'_> {
                     self.begins();
                 }
             }
-            Heard::Uses(uses) => match serde_json::from_slice::<uses::Told>(&uses) {
+            Heard::Uses(uses) => match serde_json::from_slice::<uses::ToldUses>(&uses) {
                 Ok(told) => {
                     let names = self.node.topology();
                     told.iter().for_each(|(by, uses)| names.set_uses_elsewhere(by, *uses));
@@ -392,7 +392,7 @@ impl Caller<'_> {
         if changed.is_empty() {
             return;
         }
-        let told: uses::Told = {
+        let told: uses::ToldUses = {
             let names = self.node.topology();
             changed.into_iter().map(|by| (names.uses(&by), by)).map(|(it, by)| (by, it)).collect()
         };
@@ -557,7 +557,7 @@ mod tests {
             caller.tell_uses();
             let next = || away.shards.lock().send_next();
             let told = std::iter::from_fn(next).filter_map(|letter| match letter {
-                ToLeader::Uses(uses) => serde_json::from_slice::<uses::Told>(&uses).ok(),
+                ToLeader::Uses(uses) => serde_json::from_slice::<uses::ToldUses>(&uses).ok(),
                 _ => None,
             });
             told.collect::<Vec<_>>().concat()
@@ -582,7 +582,7 @@ mod tests {
         let more = open().unwrap();
         assert_eq!(tells(), [has(2)]);
         let others = |connections| {
-            let told: uses::Told = vec![has(connections)];
+            let told: uses::ToldUses = vec![has(connections)];
             hears(&FromLeader::Uses(serde_json::to_vec(&told).unwrap().into()));
         };
         others(1);

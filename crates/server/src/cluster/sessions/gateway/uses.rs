@@ -25,7 +25,7 @@ use crate::node::Node;
 pub(super) type Counted = BTreeMap<UsedBy, BTreeMap<NodeId, Uses>>;
 
 /// What is in the letters `Uses`.
-pub(in crate::cluster::sessions) type Told = Vec<(UsedBy, Uses)>;
+pub(in crate::cluster::sessions) type ToldUses = Vec<(UsedBy, Uses)>;
 
 /// Whose limits may be others by these changes of the names.
 pub(in crate::cluster::sessions) fn limits_of(changes: &[Change]) -> BTreeSet<UsedBy> {
@@ -74,7 +74,7 @@ impl Gateway {
     }
 
     /// A node tells what it has.
-    pub(super) fn hear_uses(&self, node: &Node, from: NodeId, told: Told) {
+    pub(super) fn hear_uses(&self, node: &Node, from: NodeId, told: ToldUses) {
         let mut changed = BTreeSet::new();
         {
             let names = node.topology();
@@ -99,7 +99,7 @@ impl Gateway {
 
     /// A node is gone, and all that it had.
     pub(super) fn forget_uses(&self, node: &Node, gone: NodeId) {
-        let had: Told = {
+        let had: ToldUses = {
             let state = self.state.lock();
             let of_it = state.uses.iter().filter(|(_, of)| of.contains_key(&gone));
             of_it.map(|(by, _)| (by.clone(), Uses::default())).collect()
@@ -125,7 +125,7 @@ impl Gateway {
             all += names.uses(&by);
             (by, all)
         };
-        let told: Told = to_tell.into_iter().map(elsewhere).collect();
+        let told: ToldUses = to_tell.into_iter().map(elsewhere).collect();
         Some(FromLeader::Uses(serde_json::to_vec(&told).unwrap_or_default().into()))
     }
 }
