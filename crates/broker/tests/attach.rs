@@ -184,7 +184,7 @@ impl World {
 
     fn attached(&self) -> ToShard {
         let (term, last) = (self.shard.term(), self.last);
-        ToShard::Attached(Attached { node: NODE, start: 0, term, last })
+        ToShard::Attached(Attached { node: NODE, start: 0, term, last, undecided_from: 1 })
     }
 
     fn counts(&self) -> (u64, u64) {

@@ -520,7 +520,8 @@ fn nothing_is_given_out_before_a_part_has_come_again() {
     world.shard.succeed(1 << 32, &[NodeId::ALONE]);
     world.replies.clear();
     let (node, start, term, last) = (NodeId::ALONE, 1, 1 << 32, [2, 0]);
-    world.turn([ToShard::Attached(Attached { node, start, term, last }), get()]);
+    let attached = Attached { node, start, term, last, undecided_from: 2 };
+    world.turn([ToShard::Attached(attached), get()]);
     assert!(world.shard.is_attaching());
     assert_eq!(world.shard.awaited().collect::<Vec<_>>(), [NodeId::ALONE]);
     world.turn([prepare()]);
@@ -528,6 +529,32 @@ fn nothing_is_given_out_before_a_part_has_come_again() {
     world.write();
     let is_empty = |reply: &Reply| matches!(reply, Reply::GotNothing);
     assert!(world.replies.len() == 1 && is_empty(&world.replies[0]), "{:?}", world.replies);
+}
+
+/// A part that comes again to a full disk is refused, and no note says so. Its sender was told, and has let go of the letter: it says so
+/// where it attaches to the next leader, who waits for the letter else.
+#[test]
+fn nobody_waits_for_a_part_that_does_not_come_again() {
+    let mut world = World::new();
+    world.turn([prepare(&world, 2)]);
+    world.write();
+    world.start_again(false);
+    world.log.hand().is_full = true;
+    world.votes.clear();
+    world.turn([prepare(&world, 2)]);
+    world.write();
+    assert_eq!(world.votes, [Vote::No]);
+    let replies = world.replies.split_off(0);
+    assert!(matches!(replies[..], [Reply::Refused { .. }]), "{replies:?}");
+    world.log.hand().is_full = false;
+    world.start_again(false);
+    world.shard.succeed(1 << 32, &[NodeId::ALONE]);
+    let records = world.shard.stream_records();
+    let (node, start, term, last) = (NodeId::ALONE, 1, 1 << 32, [1, 0]);
+    let attached = Attached { node, start, term, last, undecided_from: 2 };
+    world.turn([ToShard::Attached(attached)]);
+    assert!(!world.shard.is_attaching());
+    assert_eq!((world.stored(), world.shard.stream_records()), (vec![], records - 1));
 }
 
 /// A batch may end where an earlier turn ended: it has the note of that turn, though there is a newer one.

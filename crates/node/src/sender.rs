@@ -413,10 +413,10 @@ impl StreamSender {
     /// The same, if its number is not above `last`.
     fn next_up_to(&mut self, class: StreamClass, last: u64) -> Option<Numbered> {
         let stream = self.stream(class);
-        let undecided = match class {
-            StreamClass::Bodies => self.undecided.first().copied(),
+        let undecided_from = match class {
+            StreamClass::Bodies => self.undecided_from(),
             // No settlement is a transaction.
-            StreamClass::Acks => None,
+            StreamClass::Acks => self.acks.end(),
         };
         let term = self.term;
         let window = self.window(class);
@@ -429,13 +429,17 @@ impl StreamSender {
             {
                 let letter = kept.letter.again();
                 let heard_below = window.first.max(window.heard + 1);
-                let undecided_from = undecided.unwrap_or_else(|| window.end());
                 let numbered =
                     Numbered { stream, number, term, heard_below, undecided_from, letter };
                 return Some(numbered);
             }
         }
         None
+    }
+
+    /// No answer is awaited to a transaction in the letters of messages below.
+    fn undecided_from(&self) -> u64 {
+        self.undecided.first().copied().unwrap_or_else(|| self.bodies.end())
     }
 
     /// Whether [`next`](Self::next) has something.
@@ -674,8 +678,9 @@ impl StreamSender {
     fn has_attached(&mut self) {
         if self.awaited.is_empty() {
             let last = CLASSES.map(|class| self.last(class));
+            let undecided_from = self.undecided_from();
             let Self { node, start, term, .. } = *self;
-            self.push(ToShard::Attached(Attached { node, start, term, last }));
+            self.push(ToShard::Attached(Attached { node, start, term, last, undecided_from }));
         }
     }
 

@@ -274,7 +274,9 @@ mod tests {
         };
         let gone = |connection| ToShard::Disconnected { connection, reply: None };
         let group = GroupId::new(1);
-        let attached = |node| ToShard::Attached(Attached { node, start: 0, term: 1, last: [0; 2] });
+        let attached = |node| {
+            ToShard::Attached(Attached { node, start: 0, term: 1, last: [0; 2], undecided_from: 1 })
+        };
         assert!(leading.holds_back());
         assert!(leading.hold(group, ToShard::Continue).is_some());
         assert!(leading.hold(group, gone(one)).is_some(), "nothing of it waits");

@@ -460,7 +460,13 @@ fn a_leader_waits_for_the_sessions_that_are_to_attach() {
     let why = Far::come(&leader.bringers, late).is_refused();
     assert!(why.contains("did not wait"), "{why}");
     for (group, [bodies, _]) in &terms.shards {
-        let attached = Attached { node: far.node, start: 3, term: bodies.term, last: [0; 2] };
+        let attached = Attached {
+            node: far.node,
+            start: 3,
+            term: bodies.term,
+            last: [0; 2],
+            undecided_from: 1,
+        };
         far.say(ToLeader::Shard(*group, ToShard::Attached(attached)));
     }
     wait_until("they have attached", || are_attaching() == 0);

@@ -80,4 +80,6 @@ pub struct Attached {
     pub term: u64,
     /// The last numbers of its streams: of messages, and of settlements.
     pub last: [u64; 2],
+    /// It waits for the answer to no transaction in the letters below: those that were undone do not come again.
+    pub undecided_from: u64,
 }

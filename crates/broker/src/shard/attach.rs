@@ -268,7 +268,7 @@ impl<L: Log> Shard<L> {
 
     /// A node says that all of its sessions have.
     pub(super) fn attached(&mut self, attached: Attached) {
-        let Attached { node, start, term, last } = attached;
+        let Attached { node, start, term, last, undecided_from } = attached;
         if term != self.term() || !self.attaching.awaited.contains(&node) {
             return;
         }
@@ -276,6 +276,7 @@ impl<L: Log> Shard<L> {
         for (class, last) in StreamClass::BOTH.into_iter().zip(last) {
             self.attaching.until.push((StreamId { node, start, class }, last));
         }
+        self.forget_undecided(StreamId { node, start, class: StreamClass::Bodies }, undecided_from);
     }
 
     /// Goes on to the next stage, if nothing is awaited in this one.

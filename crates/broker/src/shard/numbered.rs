@@ -39,9 +39,7 @@ impl<L: Log> Shard<L> {
             // All letters of its earlier starts came before.
             self.keep_streams(|it| it.node != stream.node || it.start >= stream.start);
         }
-        while let Some(part) = self.streams.forgets_below(stream, undecided_from) {
-            self.store.release_note(part);
-        }
+        self.forget_undecided(stream, undecided_from);
         match self.streams.take(stream, number, heard_below, undecided_from) {
             NumberFate::Next { done } => {
                 let heard = match self.attaching.is_on() {
@@ -63,6 +61,14 @@ impl<L: Log> Shard<L> {
         }
         // What it cost is taken from the turn already.
         self.jobs.count();
+    }
+
+    /// The sender waits for the answer to no part in the letters below.
+    #[inline]
+    pub(super) fn forget_undecided(&mut self, stream: StreamId, undecided_from: u64) {
+        while let Some(part) = self.streams.forgets_below(stream, undecided_from) {
+            self.store.release_note(part);
+        }
     }
 
     /// Does a letter of which so much is done.

@@ -77,20 +77,22 @@ pub(super) fn get(from: &mut Reader<'_>) -> Result<ToShard, LetterError> {
 }
 
 impl Field for Attached {
-    const MIN: usize = 5;
+    const MIN: usize = 6;
 
     fn put(&self, to: &mut Writer) {
-        let Self { node, start, term, last: [bodies, acks] } = self;
+        let Self { node, start, term, last: [bodies, acks], undecided_from } = self;
         node.get().put(to);
         start.put(to);
         term.put(to);
         bodies.put(to);
         acks.put(to);
+        undecided_from.put(to);
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, LetterError> {
         let node = get_node(from)?;
         let (start, term) = (from.get()?, from.get()?);
-        Ok(Self { node, start, term, last: [from.get()?, from.get()?] })
+        let last = [from.get()?, from.get()?];
+        Ok(Self { node, start, term, last, undecided_from: from.get()? })
     }
 }

@@ -678,7 +678,8 @@ impl Seeded {
         let attachment = Attachment { connection, term, behind, consumers, claims };
         let last = [self.word(), self.word()];
         let (node, start) = (NodeId::ALONE, self.half());
-        let attached = Attached { node, start, term: self.word(), last };
+        let (term, undecided_from) = (self.word(), last[0]);
+        let attached = Attached { node, start, term, last, undecided_from };
         let commit = ToShard::Commit {
             reply: self.reply(),
             messages: self.publishes(),

@@ -237,6 +237,13 @@ fn who_waits_for_a_transaction_says_so() {
     let letter = ToSession::Reply { channel: 1, reply: Reply::Committed };
     told(|out| sender.tell(ME, letter, out));
     assert_eq!(undecided_from(&mut sender), (6, 5, 3));
+    begins(&mut sender, 2, 7, 4);
+    sender.attach([]);
+    sent(&mut sender, BODIES);
+    let Some(ToShard::Attached(attached)) = sender.next_command([6, 0]) else {
+        panic!("it has attached")
+    };
+    assert_eq!((attached.last, attached.undecided_from), ([6, 0], 3));
     told(|out| sender.ended(OTHER, out));
     assert_eq!(undecided_from(&mut sender), (7, 5, 8));
 }
@@ -406,7 +413,7 @@ fn a_new_term_is_told_by_each_session_and_asked_again() {
     assert_eq!((first, sender.has_command([0, 0])), (Some("Attach"), false));
     let last = std::iter::from_fn(|| sender.next_command([0, 1])).last();
     let Some(ToShard::Attached(attached)) = last else { panic!("{last:?}") };
-    assert_eq!((attached.term, attached.last), (1, [0, 1]));
+    assert_eq!((attached.term, attached.last, attached.undecided_from), (1, [0, 1], 1));
 }
 
 /// It is stored once, and its session is told once, whatever is sent again.
