@@ -524,7 +524,10 @@ fn ask_all(node: &Node, beat: &Beat) {
     for (index, shard) in shards.into_iter().flatten().enumerate() {
         wait(Doing::ShardLock(index), &|| drop(shard.actor.state()));
     }
-    wait(Doing::MetaLock, &|| drop(node.meta().state()));
+    // A node of sessions has neither shards nor an owner of the names.
+    if !node.shards.is_empty() {
+        wait(Doing::MetaLock, &|| drop(node.meta().state()));
+    }
     wait(Doing::Names, &|| drop(node.topology()));
     let threads = node.watched.threads.lock().clone();
     for (index, thread) in threads.iter().enumerate() {
@@ -542,13 +545,21 @@ fn ask_thread(thread: &Handle, doing: Doing, beat: &Beat) {
     beat.ends();
 }
 
+/// All that is looked at. A node without shards, one of sessions, has no disk: that of the broker beside it tells of them.
+fn beats_of(node: &Node) -> Vec<Arc<Beat>> {
+    let mut beats = node.watched.beats.lock().clone();
+    if !node.shards.is_empty() {
+        beats.extend(DISKS.lock().iter().cloned());
+    }
+    beats
+}
+
 fn watch(node: &Node, timeout: Duration, stop: &AtomicBool, tell: &Sender<(News, Sender<()>)>) {
     let mut watcher = Watcher::new(timeout);
     let watched = &node.watched;
     while !stop.load(Ordering::Acquire) {
         std::thread::sleep(LOOK);
-        let mut beats = watched.beats.lock().clone();
-        beats.extend(DISKS.lock().iter().cloned());
+        let beats = beats_of(node);
         let mut news = Vec::new();
         let longest = watcher.look(&beats, &mut news);
         if let Some((_, doing)) = longest {
@@ -710,6 +721,32 @@ mod tests {
     }
 
     /// A disk that never answers is told of, and makes health checks fail; the process goes on.
+    /// Its locks are watched as a broker's are, and no disks: it has none.
+    #[test]
+    fn a_node_of_sessions_is_watched() {
+        let node = Arc::new(Node::standing_by());
+        let disk = DiskBeat::of_this_thread(false);
+        assert!(beats_of(&node).iter().all(|it| !Arc::ptr_eq(it, &disk.0)));
+        let looks = |node: &Node| node.watched.rounds();
+        let watchdog =
+            Watchdog::start(&node, &Logs::default(), Duration::ZERO, Duration::from_millis(1));
+        let until = |is_so: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !is_so() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "nothing is seen");
+                std::thread::yield_now();
+            }
+        };
+        until(&|| looks(&node) > 2);
+        let names = node.topology_mut();
+        until(&|| node.watched.stall().is_some());
+        let (_, what) = node.watched.stall().unwrap();
+        assert_eq!(what, Doing::Names.to_string());
+        drop(names);
+        until(&|| node.watched.stall().is_none());
+        drop(watchdog);
+    }
+
     #[test]
     fn a_disk_that_hangs() {
         let disk = DiskBeat::of_this_thread(true);

@@ -66,6 +66,7 @@ pub(crate) fn serve(
         let (own_id, start) = handle.own;
         OwnSessions::begin(Beginning {
             config: loaded.config.clone(),
+            logs: logs.clone(),
             threads: basis.threads,
             memory_limit: basis.memory.limit,
             // Starts are counted one by one.

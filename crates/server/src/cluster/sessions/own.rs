@@ -16,6 +16,7 @@ use crate::cluster::standby::{OwnClients, Reception, Totals};
 use crate::cluster::view::Views;
 use crate::lease::Leading;
 use crate::listener::{Entrance, take_arrivals};
+use crate::logging::Logs;
 use crate::login::{LoginThreads, Logins};
 use crate::node::Node;
 use crate::places::ConnectionPlaces;
@@ -23,6 +24,7 @@ use crate::runner::with_runner;
 use crate::serve::{AmqpListener, go_on_with_leases, tell_to_go};
 use crate::startup::{amqp_listeners, login_options, node_name, settings, socket_options};
 use crate::threads::Threads;
+use crate::watchdog::{ROUND, Watchdog};
 
 /// Clients that come in and are not taken at once.
 const WAITING_MAX: usize = 64;
@@ -33,6 +35,8 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// What sessions are begun with.
 pub(crate) struct Beginning {
     pub(crate) config: Config,
+    /// Where the watchdog writes its last words.
+    pub(crate) logs: Logs,
     /// Threads that run them.
     pub(crate) threads: usize,
     /// The memory watermark, in bytes.
@@ -63,6 +67,7 @@ struct Running {
     threads: Arc<Threads>,
     /// They end with the process.
     _logins: LoginThreads,
+    _watchdog: Watchdog,
 }
 
 impl OwnSessions {
@@ -106,6 +111,7 @@ impl OwnSessions {
     ) -> anyhow::Result<()> {
         let Beginning {
             config,
+            logs,
             threads,
             memory_limit,
             start,
@@ -177,7 +183,10 @@ impl OwnSessions {
             serves.connections().iter().for_each(|it| it.cut());
             own.over.send_replace(Some(Ok(why)));
         });
-        let _ = self.running.set(Running { node, away, threads: of, _logins: logins });
+        let timeout = Duration::from_secs(config.node.watchdog_timeout.get());
+        let watchdog = Watchdog::start(&node, &logs, timeout, ROUND)?;
+        let running = Running { node, away, threads: of, _logins: logins, _watchdog: watchdog };
+        let _ = self.running.set(running);
         Ok(())
     }
 
