@@ -63,7 +63,7 @@ pub use socket::LinkSocket;
 /// How long what others do, or do not do, is waited for.
 #[derive(Clone, Copy, Debug)]
 struct Times {
-    /// A node that is not linked is called so often.
+    /// A node that is not linked is called so often, and more often at first.
     retry: Duration,
     /// A handshake, and all that comes before its connection is one.
     handshake: Duration,

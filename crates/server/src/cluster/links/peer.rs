@@ -26,17 +26,30 @@ struct Pair {
     bulk: LinkSocket,
 }
 
-/// Calls a node whose name is higher, each second while there is no link.
+/// Doublings of the time between two calls until it is the usual one.
+const DOUBLINGS: u32 = 4;
+
+/// Calls a node whose name is higher while there is no link: at once when one has ended, soon again, as a process that is started again
+/// is there soon, and each second in the end. Where a node that is back is not linked with all others, it counts for none of them in a
+/// majority with these.
 pub(super) async fn call(inner: Arc<Inner>, at: usize) {
+    let (usual, soon) = (inner.times.retry, inner.times.retry / (1 << DOUBLINGS));
+    let mut wait = soon;
     loop {
-        let next = Instant::now() + inner.times.retry;
+        let next = Instant::now() + wait;
         let pair = tokio::select! {
             pair = call_both(&inner, at) => pair,
             () = inner.closes() => return,
         };
         match pair {
-            Ok(pair) => run(&inner, at, pair, std::future::pending()).await,
-            Err(why) => inner.no_link(at, &why),
+            Ok(pair) => {
+                run(&inner, at, pair, std::future::pending()).await;
+                wait = soon;
+            }
+            Err(why) => {
+                inner.no_link(at, &why);
+                wait = (2 * wait).min(usual);
+            }
         }
         tokio::select! {
             () = sleep_until(next) => {}
