@@ -586,6 +586,14 @@ const comfort = [
     await page.unroute("**/api/exchanges**");
     await gone(page.getByRole("alert"));
   }],
+  ["a list that lacks something says so", async ({ page, base }) => {
+    const warning = '299 - "connections of rabbit@b are not all there: it does not answer in time"';
+    await page.route("**/api/connections**", (route) => route.fulfill({ headers: { warning }, json: [] }));
+    await go(page, base, "connections");
+    await page.getByRole("status").getByText("connections of rabbit@b are not all there").waitFor();
+    await page.unroute("**/api/connections**");
+    await gone(page.getByText("This list is not whole"));
+  }],
   ["what the broker does not offer is said to be so", async ({ page, base }) => {
     await page.route("**/api/deprecated-features", (route) => route.fulfill({ status: 501, body: '{"error":"not_implemented","reason":"not there yet"}' }));
     await go(page, base, "feature-flags");

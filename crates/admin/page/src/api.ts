@@ -27,6 +27,8 @@ export interface Asked {
   signal?: AbortSignal;
   /** It may take long, as a file does. */
   isLong?: boolean;
+  /** Called with what the broker adds to its answer: what a list lacks. */
+  warned?: (text: string) => void;
 }
 
 /** `path("queues", "/", "a b")` is `queues/%2F/a%20b`. */
@@ -57,6 +59,8 @@ export async function file(address: string): Promise<Blob> {
 async function request<T>(method: string, address: string, body: unknown, asked: Asked = {}): Promise<T> {
   const response = await send(method, address, body, asked);
   const text = await response.text();
+  const warning = response.headers.get("warning")?.split('"')[1];
+  if (response.ok && warning !== undefined) asked.warned?.(warning);
   if (response.ok) return (text === "" ? undefined : JSON.parse(text)) as T;
   if (response.status === 401) await checkSession(address);
   throw new ApiError(response.status, reasonIn(text, response.status));

@@ -21,9 +21,11 @@ export interface Polled<T> {
   error: ApiError | undefined;
   /** When the data came, in milliseconds. */
   at: number;
+  /** What the broker says of the data: that they lack something. */
+  warning: string;
 }
 
-const NOTHING = { data: undefined, error: undefined, at: 0 };
+const NOTHING = { data: undefined, error: undefined, at: 0, warning: "" };
 
 export interface How {
   /** Show the data of the last address until the next one answers (the next page of a list). */
@@ -51,9 +53,10 @@ export function usePoll<T>(address: string | null, step: number, { keep = false,
       if (document.hidden) return next();
       try {
         const full = first !== undefined && begun.current !== address ? query(address, first) : address;
-        const data = await get<T>(full, { signal: stop.signal });
+        let warning = "";
+        const data = await get<T>(full, { signal: stop.signal, warned: (text) => (warning = text) });
         begun.current = address;
-        setState({ data, error: undefined, at: Date.now(), of: address });
+        setState({ data, error: undefined, at: Date.now(), warning, of: address });
       } catch (error) {
         if (stop.signal.aborted) return;
         const known = error instanceof ApiError ? error : new ApiError(0, String(error));

@@ -12,7 +12,7 @@ import { usePoll } from "../poll";
 import { ask, route } from "../router";
 import { useStore } from "../store";
 import type { Page } from "../types";
-import { Empty, Problem } from "./basics";
+import { Empty, Notice, Problem } from "./basics";
 import { type Column, Table } from "./table";
 
 const SIZES = ["25", "50", "100", "250", "500"];
@@ -74,6 +74,11 @@ export function List<Row extends object>(props: ListProps<Row>) {
         {actions}
       </Toolbar>
       {polled.error && <Problem error={polled.error} what={what} />}
+      {polled.warning !== "" && (
+        <Notice tone="warn" title="This list is not whole">
+          The broker says: {polled.warning}. The page tries again by itself.
+        </Notice>
+      )}
       {page && page.items.length > 0 && (
         <Table
           label={what}
