@@ -159,8 +159,11 @@ impl Far {
 
     #[track_caller]
     fn hears<T>(&self, mut what: impl FnMut(FromLeader) -> Option<T>) -> T {
+        // Looks for statistics come all the time.
+        let until = Instant::now() + PATIENCE;
         loop {
-            let letter = self.heard.recv_timeout(PATIENCE).expect("nothing comes any more");
+            let left = until.saturating_duration_since(Instant::now());
+            let letter = self.heard.recv_timeout(left).expect("nothing comes any more");
             if let Some(found) = what(letter) {
                 return found;
             }
