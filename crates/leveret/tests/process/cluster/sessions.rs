@@ -72,6 +72,23 @@ fn again_and_again(
     count
 }
 
+/// A client that waits for answers in a queue of its own is told to go, as that ended with the leader: it would wait for ever.
+#[test]
+fn who_had_an_exclusive_queue_is_told_to_go() {
+    let mut members = three();
+    let (old, _) = leader(&members, &[0, 1, 2]);
+    let follows = members[(old + 1) % 3].relays();
+    let (mut asks, asking) = connect(follows);
+    let own = QueueDeclare { exclusive: true, ..QueueDeclare::default() };
+    asks.queue_declare(asking, "", &own).unwrap();
+    let (mut stays, staying) = connect(follows);
+    stays.queue_declare(staying, "shared", &durable()).unwrap();
+    members[old].child.kill().unwrap();
+    let reason = close_reason(&mut asks);
+    assert!(reason.code == 320 && reason.text.contains("exclusive queues"), "{reason:?}");
+    stays.queue_declare(staying, "shared", &durable()).unwrap();
+}
+
 /// No client of the others has an error. Commits are answered once, and are in all of their queues or in none; each publish is
 /// confirmed once, in order; a consumer keeps what it has not acked, may ack it at the next leader, and goes on.
 #[test]

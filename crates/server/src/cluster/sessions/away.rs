@@ -8,6 +8,7 @@
 //! One task keeps a connection to whoever leads. Where that ends it calls the next leader, or the same one, which says then that the
 //! sessions are over. See `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -422,14 +423,16 @@ impl Caller<'_> {
 
     /// Whose user or vhost was deleted is told to go, as by the broker's management. There may be very many connections, and this task
     /// has the letters of all: another one looks for them.
-    fn close_those_of(&self, gone: Vec<Gone>) {
+    fn close_those_of(&self, gone: AllGone) {
         let (node, connections) = (Arc::clone(self.node), self.node.connections());
         tokio::spawn(async move {
             for some in connections.chunks(LOOKED_AT) {
                 for connection in some {
                     let text = connection.with_names(|user, vhost| {
-                        gone.iter().find_map(|gone| gone.text(user, vhost))
+                        gone.names.iter().find_map(|gone| gone.text(user, vhost))
                     });
+                    let is_owner = || gone.owners.contains(&connection.id());
+                    let text = text.or_else(|| is_owner().then(|| QUEUES_ENDED.to_owned()));
                     if let Some(text) = text {
                         with_runner(&node, |runner| runner.close_connection(connection, text));
                     }
@@ -444,6 +447,26 @@ impl Caller<'_> {
         if self.node.alarms.set_elsewhere(alarm) {
             with_runner(self.node, |runner| runner.tell_connections_of_alarm());
         }
+    }
+}
+
+/// Exclusive queues are the leader's alone. A connection without the ones that it made is of no use to its client, who may not look at
+/// cancelled consumers, and makes all anew with a new one.
+const QUEUES_ENDED: &str =
+    "the node that led the cluster is gone, and with it the exclusive queues of this connection";
+
+/// All that connections end with.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct AllGone {
+    /// Users and vhosts.
+    names: Vec<Gone>,
+    /// Who had exclusive queues.
+    owners: BTreeSet<ConnectionId>,
+}
+
+impl AllGone {
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.owners.is_empty()
     }
 }
 
@@ -465,17 +488,25 @@ impl Gone {
     }
 }
 
-/// Makes the names what a batch says. Returned is what went that connections end with.
-fn apply(batch: NamesBatch, names: &mut Topology) -> Result<Vec<Gone>, StoredError> {
+/// Makes the names what a batch says. Returned is what went that connections end with. Whole names are another leader's: what is not
+/// among them did not go by anybody's wish.
+fn apply(batch: NamesBatch, names: &mut Topology) -> Result<AllGone, StoredError> {
     let NamesBatch { is_whole, changes, .. } = batch;
     let changes = if is_whole { names.changes_towards(changes) } else { changes };
-    let gone = changes.iter().filter(|change| change.record.is_none());
-    let gone = gone.filter_map(|change| match &change.key {
-        EntityKey::User(name) => Some(Gone::User(name.clone())),
-        EntityKey::Vhost(id) => names.vhost_by_id(*id).map(|it| Gone::Vhost(Box::from(&*it.name))),
-        _ => None,
-    });
-    let gone = gone.collect();
+    let mut gone = AllGone::default();
+    for change in changes.iter().filter(|change| change.record.is_none()) {
+        match &change.key {
+            EntityKey::User(name) => gone.names.push(Gone::User(name.clone())),
+            EntityKey::Vhost(id) => {
+                let vhost = names.vhost_by_id(*id);
+                gone.names.extend(vhost.map(|it| Gone::Vhost(Box::from(&*it.name))));
+            }
+            EntityKey::Queue(id) if is_whole => {
+                gone.owners.extend(names.queue_by_id(*id).and_then(|it| it.exclusive_owner));
+            }
+            _ => {}
+        }
+    }
     names.follow(&changes)?;
     Ok(gone)
 }
@@ -488,7 +519,7 @@ mod tests {
     use leveret_broker::stream::StreamPlace;
     use leveret_link::letters::write_from_leader;
     use leveret_link::payload::Writer;
-    use leveret_topology::{Bootstrap, Change, PasswordHash, UsedBy};
+    use leveret_topology::{Bootstrap, Change, PasswordHash, QueueSpec, UsedBy};
 
     use super::*;
     use crate::lease::Leading;
@@ -517,22 +548,52 @@ mod tests {
         let mut names = Topology::new();
         names.pass_events_on("rabbit@here");
         let whole = batch(true, names_of("one", "/").snapshot());
-        assert_eq!(apply(whole, &mut names).unwrap(), []);
+        assert_eq!(apply(whole, &mut names).unwrap(), AllGone::default());
         let whole = batch(true, names_of("other", "/").snapshot());
-        assert_eq!(apply(whole, &mut names).unwrap(), [Gone::User("one".into())]);
+        assert_eq!(apply(whole, &mut names).unwrap().names, [Gone::User("one".into())]);
         assert!(names.user("other").is_some() && names.user("one").is_none());
 
         let id = names.vhost("/").unwrap().id;
         let goes = |key| Change { key, is_stored: true, record: None };
         let permission = goes(EntityKey::Permission(id, "other".into()));
         let changes = vec![permission, goes(EntityKey::User("other".into()))];
-        let gone = apply(batch(false, changes), &mut names).unwrap();
+        let gone = apply(batch(false, changes), &mut names).unwrap().names;
         assert_eq!(gone, [Gone::User("other".into())]);
         let told = |user, vhost| gone[0].text(user, vhost);
         assert_eq!(told("other", "/").as_deref(), Some("user 'other' was deleted"));
         assert_eq!([told("one", "/"), told("", "other")], [None, None]);
         assert!(names.user("other").is_none());
         assert_eq!(names.take_events(), [], "who owns the names tells them");
+    }
+
+    /// Whose exclusive queues another leader does not know, but not whose were deleted.
+    #[test]
+    fn who_had_exclusive_queues_is_told() {
+        let mut leader = names_of("one", "/");
+        let vhost = leader.vhost("/").unwrap().id;
+        let owners = [1, 2].map(|number| NodeId::ALONE.connection(number));
+        let queues = owners.map(|owner| {
+            let name = &*format!("of {owner}");
+            let exclusive_owner = Some(owner);
+            let (server_named, durable, auto_delete, arguments) = Default::default();
+            let spec = QueueSpec {
+                vhost,
+                name,
+                server_named,
+                durable,
+                auto_delete,
+                exclusive_owner,
+                arguments,
+            };
+            leader.declare_queue(spec).unwrap().id
+        });
+        let mut names = Topology::new();
+        let whole = batch(true, leader.snapshot());
+        assert_eq!(apply(whole, &mut names).unwrap(), AllGone::default());
+        let change = Change { key: EntityKey::Queue(queues[0]), is_stored: false, record: None };
+        assert_eq!(apply(batch(false, vec![change]), &mut names).unwrap(), AllGone::default());
+        let whole = batch(true, names_of("one", "/").snapshot());
+        assert_eq!(apply(whole, &mut names).unwrap().owners, [owners[1]].into());
     }
 
     /// What has a limit is told when a leader hears, when it changes, and when it gets the limit; what others have counts here.
