@@ -270,8 +270,12 @@ impl Window {
         let is_agreed = number <= self.agreed;
         let Some(place) = self.place(number) else { return };
         let mut filled = None;
-        if is_agreed && let Some(kept) = place {
-            filled = std::mem::take(&mut kept.fills).then_some(kept.bytes);
+        // Once: it is looked at again for each of its verdicts.
+        if is_agreed
+            && let Some(kept) = place
+            && std::mem::take(&mut kept.fills)
+        {
+            filled = Some(kept.bytes);
             if kept.untold > 0 {
                 kept.letter.is_agreed();
             }
