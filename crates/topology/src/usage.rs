@@ -175,27 +175,33 @@ impl Topology {
         self.use_watch = Some(watch);
     }
 
+    /// The counts of connections, and of channels, of somebody who exists; of vhosts no channels are counted.
+    fn counts_of(&self, by: &UsedBy) -> Option<(&Count, Option<&Count>)> {
+        match by {
+            UsedBy::Vhost(id) => self.vhost_by_id(*id).map(|it| (&it.connections, None)),
+            UsedBy::User(name) => self.user(name).map(|it| (&it.connections, Some(&it.channels))),
+        }
+    }
+
+    fn has_limits(&self, by: &UsedBy) -> bool {
+        match by {
+            UsedBy::Vhost(id) => {
+                self.vhost_by_id(*id).is_some_and(|it| it.max_connections().is_some())
+            }
+            UsedBy::User(name) => self.user(name).is_some_and(|user| {
+                ["max-connections", "max-channels"].iter().any(|it| user.limit(it).is_some())
+            }),
+        }
+    }
+
     /// Whether somebody's connections or channels have a limit; the counts are watched then, if there is a watch.
     pub fn watches(&self, by: &UsedBy) -> bool {
-        let [connections, channels] = match by {
-            UsedBy::Vhost(id) => {
-                let Some(vhost) = self.vhost_by_id(*id) else { return false };
-                if vhost.max_connections().is_none() {
-                    return false;
-                }
-                [Some(&vhost.connections), None]
-            }
-            UsedBy::User(name) => {
-                let Some(user) = self.user(name) else { return false };
-                let limits = ["max-connections", "max-channels"];
-                if limits.iter().all(|name| user.limit(name).is_none()) {
-                    return false;
-                }
-                [Some(&user.connections), Some(&user.channels)]
-            }
-        };
-        if let Some(watch) = &self.use_watch {
-            [connections, channels].into_iter().flatten().for_each(|it| it.watch(watch, by));
+        if !self.has_limits(by) {
+            return false;
+        }
+        if let (Some(watch), Some((connections, channels))) = (&self.use_watch, self.counts_of(by))
+        {
+            [Some(connections), channels].into_iter().flatten().for_each(|it| it.watch(watch, by));
         }
         true
     }
@@ -209,32 +215,17 @@ impl Topology {
 
     /// How many somebody has at this node; none of who does not exist.
     pub fn uses(&self, by: &UsedBy) -> Uses {
-        match by {
-            UsedBy::Vhost(id) => self.vhost_by_id(*id).map_or_else(Uses::default, |vhost| Uses {
-                connections: vhost.connections.here(),
-                channels: 0,
-            }),
-            UsedBy::User(name) => self.user(name).map_or_else(Uses::default, |user| Uses {
-                connections: user.connections.here(),
-                channels: user.channels.here(),
-            }),
-        }
+        self.counts_of(by).map_or_else(Uses::default, |(connections, channels)| Uses {
+            connections: connections.here(),
+            channels: channels.map_or(0, Count::here),
+        })
     }
 
     /// How many somebody has at all other nodes, as far as is known: they count for limits.
     pub fn set_uses_elsewhere(&self, by: &UsedBy, uses: Uses) {
-        match by {
-            UsedBy::Vhost(id) => {
-                if let Some(vhost) = self.vhost_by_id(*id) {
-                    vhost.connections.set_elsewhere(uses.connections);
-                }
-            }
-            UsedBy::User(name) => {
-                if let Some(user) = self.user(name) {
-                    user.connections.set_elsewhere(uses.connections);
-                    user.channels.set_elsewhere(uses.channels);
-                }
-            }
+        if let Some((connections, channels)) = self.counts_of(by) {
+            connections.set_elsewhere(uses.connections);
+            channels.into_iter().for_each(|it| it.set_elsewhere(uses.channels));
         }
     }
 

@@ -508,16 +508,13 @@ impl Shared {
             Some((leader_id, leader)) if descriptors::leave_room(leader.tcp()) => {
                 return Ok(Some(Reached { client, leader, leader_id }));
             }
-            Some(_) => "the limit of open files is reached, and a client that is relayed takes two"
-                .to_owned(),
-            None => {
-                let why = self.views.borrow().why_not_served().or(why);
-                why.unwrap_or_else(|| "the node that leads does not answer".to_owned())
-            }
+            Some(_) => Some(
+                "the limit of open files is reached, and a client that is relayed takes two"
+                    .to_owned(),
+            ),
+            None => self.views.borrow().why_not_served().or(why),
         };
-        self.totals.refused.fetch_add(1, Ordering::Relaxed);
-        let peer = ends.source;
-        tracing::warn!(from = %peer.ip(), %peer, "connection closed: {why}");
+        let why = self.refused(ends.source, why);
         if matches!(of.listener, RelayedListener::Http | RelayedListener::Metrics) {
             // What it asked is taken: a socket that is closed with bytes in it takes back what it has sent. One that says more and
             // more is not waited for.
@@ -530,6 +527,14 @@ impl Shared {
             let _ = client.try_write(unavailable(&why).as_bytes());
         }
         Ok(None)
+    }
+
+    /// A client did not reach the node that leads, and is closed: why, in words, as it is counted and logged.
+    fn refused(&self, peer: SocketAddr, why: Option<String>) -> String {
+        let why = why.unwrap_or_else(|| "the node that leads does not answer".to_owned());
+        self.totals.refused.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(from = %peer.ip(), %peer, "connection closed: {why}");
+        why
     }
 
     /// A client gets a session of this node, once a node that leads hears what sessions write. Returned is one that is to be relayed.
@@ -566,10 +571,7 @@ impl Shared {
             }
             Reception::Waits => {
                 let why = self.views.borrow().why_not_served();
-                let why = why.unwrap_or_else(|| "the node that leads does not answer".to_owned());
-                self.totals.refused.fetch_add(1, Ordering::Relaxed);
-                let peer = ends.source;
-                tracing::warn!(from = %peer.ip(), %peer, "connection closed: {why}");
+                self.refused(ends.source, why);
             }
         }
         Ok(None)

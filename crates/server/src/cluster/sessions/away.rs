@@ -395,7 +395,11 @@ impl Caller<'_> {
         }
         let told: uses::ToldUses = {
             let names = self.node.topology();
-            changed.into_iter().map(|by| (names.uses(&by), by)).map(|(it, by)| (by, it)).collect()
+            let with_uses = |by| {
+                let uses = names.uses(&by);
+                (by, uses)
+            };
+            changed.into_iter().map(with_uses).collect()
         };
         let told = serde_json::to_vec(&told).unwrap_or_default();
         self.away.shards.lock().uses(told.into());

@@ -333,8 +333,7 @@ impl Gateway {
                 let mut awaited = BTreeSet::new();
                 node.shards.iter().for_each(|it| awaited.extend(it.actor.state().awaited()));
                 for end in &ends {
-                    let id = end.sessions.lock().remote.as_ref().map(RemoteNode::node);
-                    if id.is_some_and(|id| awaited.contains(&id)) {
+                    if end.node().is_some_and(|id| awaited.contains(&id)) {
                         end.cut(format!(
                             "sessions did not all attach within {} s",
                             ATTACHING.as_secs()
@@ -445,8 +444,7 @@ impl Gateway {
     }
 
     fn has_names(&self, end: &RemoteEnd) -> bool {
-        let id = end.sessions.lock().remote.as_ref().map(RemoteNode::node);
-        id.is_some_and(|id| self.state.lock().turns.has_names(id))
+        end.node().is_some_and(|id| self.state.lock().turns.has_names(id))
     }
 
     /// A node has names up to this batch.
