@@ -1,13 +1,14 @@
 //! Chores that are programs of the workspace: the simulator, the player of conversations, the load
 //! tool.
 
+use std::io::Write;
 use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
 
 use crate::node::{self, Node};
 use crate::root;
-use crate::steps::{Count, cargo, counted};
+use crate::steps::{Count, cargo, counted, counted_to};
 
 /// Runs the simulator with these words. `--nightly` is for a run at large: until it is stopped or all its
 /// seeds are done, when the machine has nothing else to do, and further on the next time.
@@ -27,9 +28,9 @@ pub(crate) fn sim(words: &[String]) -> anyhow::Result<ExitCode> {
 /// About a minute on two cores.
 const SEEDS: &str = "3000";
 
-/// The simulator over the first seeds, counted by seeds.
-pub(crate) fn sim_counted() -> anyhow::Result<Count> {
-    counted(&mut sim_program(&["--count".to_owned(), SEEDS.to_owned()]))
+/// The simulator over the first seeds, counted by seeds. What it says goes to `out`.
+pub(crate) fn sim_counted(out: &mut dyn Write) -> anyhow::Result<Count> {
+    counted_to(&mut sim_program(&["--count".to_owned(), SEEDS.to_owned()]), out)
 }
 
 fn sim_program(words: &[String]) -> Command {

@@ -47,6 +47,14 @@ pub(crate) fn cargo(words: &[&str]) -> Command {
     command
 }
 
+/// From now on this thread, and the programs that it starts, have of the processors what nobody else wants (`SCHED_IDLE`).
+pub(crate) fn idle() {
+    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+    if let Err(error) = succeed(Command::new("chrt").args(["--idle", "--pid", "0", &thread])) {
+        println!("{error:#}: what runs beside other steps slows them down");
+    }
+}
+
 /// Runs a program to its end; it failed if its status says so.
 pub(crate) fn succeed(command: &mut Command) -> anyhow::Result<()> {
     let status = command.status().with_context(|| format!("running {}", shown(command)))?;
