@@ -34,7 +34,7 @@ enum Run {
 type Outcome = (anyhow::Result<Count>, f64);
 
 /// A step that runs beside others: what came of it, and its output.
-type Waiting = (&'static str, Receiver<(Outcome, Vec<u8>)>);
+type BegunStep = (&'static str, Receiver<(Outcome, Vec<u8>)>);
 
 impl Step {
     fn in_turn(name: &'static str, run: fn() -> anyhow::Result<Count>) -> Self {
@@ -126,7 +126,7 @@ pub(crate) fn run(steps: &[Step], only: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 /// Begins what runs beside the step `name`: on one thread, one after the other.
-fn begin_beside<'s>(scope: &'s Scope<'s, '_>, steps: &[&Step], name: &str) -> Vec<Waiting> {
+fn begin_beside<'s>(scope: &'s Scope<'s, '_>, steps: &[&Step], name: &str) -> Vec<BegunStep> {
     let (mut runs, mut waiting) = (Vec::new(), Vec::new());
     for step in steps {
         if let Run::Beside { with, run } = step.run
@@ -154,7 +154,7 @@ fn begin_beside<'s>(scope: &'s Scope<'s, '_>, steps: &[&Step], name: &str) -> Ve
 /// What came of a step that runs beside others; it is run now if that with which it begins is not.
 fn beside(
     name: &str,
-    waiting: &[Waiting],
+    waiting: &[BegunStep],
     run: fn(&mut Vec<u8>) -> anyhow::Result<Count>,
 ) -> anyhow::Result<Outcome> {
     let begun = waiting.iter().find(|(it, _)| *it == name);
