@@ -1,0 +1,267 @@
+//! The node that leads: shards, the owner of the names, and what it has of the nodes of sessions.
+
+use std::vec::Drain;
+
+use leveret_broker::command::Answered;
+use leveret_broker::flow::Alarm;
+use leveret_broker::login::{Asked, Login};
+use leveret_broker::message::*;
+use leveret_broker::stream::{StreamClass, StreamNews};
+use leveret_broker::{Meta, Shard};
+use leveret_log::Log;
+use leveret_node::start::{Filled, Past, host};
+use leveret_node::{Inboxes, Run, post};
+use leveret_queue::Time;
+use leveret_topology::{Bootstrap, GroupId, Homes, NodeId, PasswordHash, QueueSpec, Topology};
+
+use crate::sessions::{HeardOf, RemoteSessions};
+use crate::traffic::{QUEUES, queue_name};
+
+pub(crate) const SHARDS: usize = 2;
+pub(crate) const HOMES: Homes = Homes::among(SHARDS as u32);
+
+/// See the [module](self).
+pub(crate) struct Leader<L> {
+    pub(crate) meta: Meta<L>,
+    pub(crate) topology: Topology,
+    pub(crate) shards: Vec<Shard<L>>,
+    has_more: [bool; SHARDS],
+    pub(crate) inboxes: [Vec<ToShard>; SHARDS],
+    pub(crate) to_meta: Vec<ToMeta>,
+    pub(crate) sessions: RemoteSessions,
+    filled: Option<Filled>,
+    pub(crate) has_begun: bool,
+    /// In which it leads each group: first that of the names.
+    terms: Vec<u64>,
+    /// Whose turn it is.
+    from: Option<GroupId>,
+    /// What would have messages given out, and waits for that.
+    held: Vec<(GroupId, ToShard)>,
+    /// No lease of another leader may last.
+    gives_out: bool,
+}
+
+fn first_names() -> Topology {
+    let mut topology = Topology::new();
+    topology.set_homes(HOMES);
+    let bootstrap = Bootstrap {
+        user: "guest",
+        password: PasswordHash::new("guest", [1, 2, 3, 4]),
+        tags: &["administrator"],
+        vhost: "/",
+        permissions: [".*"; 3],
+    };
+    topology.bootstrap(&bootstrap).expect("a fresh topology");
+    let vhost = topology.vhost("/").expect("there").id;
+    for index in 0..QUEUES {
+        let spec = QueueSpec {
+            vhost,
+            name: &queue_name(index),
+            server_named: false,
+            durable: true,
+            auto_delete: false,
+            exclusive_owner: None,
+            arguments: Default::default(),
+        };
+        topology.declare_queue(spec).expect("declared");
+    }
+    topology
+}
+
+impl<L: Log> Leader<L> {
+    /// Begins with what the logs have, in these terms. `wait` is called while the log of the names has to become durable.
+    pub(crate) fn new(
+        meta_log: L,
+        logs: Vec<L>,
+        terms: Vec<u64>,
+        now: Time,
+        wait: &mut dyn FnMut(),
+    ) -> Self {
+        let (mut meta, mut topology) =
+            Meta::recover(HOMES, meta_log, &mut *wait).expect("what was written");
+        if topology.vhost("/").is_none() {
+            topology = first_names();
+            meta.adopt(&mut topology, wait).expect("room");
+        }
+        meta.follow();
+        meta.begin_term(terms[0]);
+        let mut shards = host(logs.into_iter(), &topology, false, now);
+        let (past, mut filled) = (Past::new(&meta, Vec::new()), Filled::default());
+        for (index, shard) in shards.iter_mut().enumerate() {
+            filled.add(past.fill(index, shard, &mut |_| {}));
+        }
+        Self {
+            meta,
+            topology,
+            shards,
+            has_more: [true; SHARDS],
+            inboxes: Default::default(),
+            to_meta: Vec::new(),
+            sessions: RemoteSessions::new(HOMES),
+            filled: Some(filled),
+            has_begun: false,
+            terms,
+            from: None,
+            held: Vec::new(),
+            gives_out: true,
+        }
+    }
+
+    /// A lease of another leader may last: what would have messages given out waits. Or it does not any more.
+    pub(crate) fn gives_out(&mut self, gives_out: bool) {
+        self.gives_out = gives_out;
+        if gives_out {
+            let held = std::mem::take(&mut self.held);
+            held.into_iter().for_each(|(group, letter)| self.inboxes[group.index()].push(letter));
+        }
+    }
+
+    fn post(&mut self, mut outbox: Outbox, from: Option<GroupId>) {
+        self.from = from;
+        post(&mut outbox, self);
+    }
+
+    fn change_names(&mut self) {
+        let changes = self.meta.take_changes();
+        self.sessions.change(changes);
+    }
+
+    pub(crate) fn meta_turn(&mut self, count: usize) {
+        let mut letters: Vec<_> = self.to_meta.drain(..count).collect();
+        letters.push(ToMeta::LogWoke);
+        let mut turn = Outbox::default();
+        self.meta.turn(&mut letters, &mut self.topology, &mut turn);
+        self.change_names();
+        let mut out = Outbox::default();
+        self.sessions.hold(turn, &mut out);
+        self.post(out, None);
+    }
+
+    pub(crate) fn shard_turn(&mut self, index: usize, count: usize, now: Time) {
+        if !self.has_begun {
+            return;
+        }
+        let mut letters: Vec<_> = self.inboxes[index].drain(..count).collect();
+        letters.push(ToShard::LogWoke);
+        let mut out = Outbox::default();
+        let shard = &mut self.shards[index];
+        self.has_more[index] = shard.turn(&mut letters, &self.topology, now, &mut out);
+        self.post(out, Some(HOMES.group_at(index)));
+    }
+
+    pub(crate) fn hear(&mut self, node: NodeId, letter: ToLeader) {
+        let mut out = Outbox::default();
+        let heard = self.sessions.hear(node, letter, &mut out).expect("its own letter");
+        self.post(out, None);
+        if heard == HeardOf::HasNames && self.has_begun {
+            self.tell_begins(node);
+        }
+    }
+
+    pub(crate) fn hello(&mut self, hello: &SessionsHello) -> Result<NodeId, String> {
+        let node = self.sessions.hello(hello, self.has_begun)?;
+        self.change_names();
+        self.sessions.names(node, self.topology.snapshot());
+        Ok(node)
+    }
+
+    fn tell_begins(&mut self, node: NodeId) {
+        let remote = self.sessions.node(node).expect("it is here");
+        let classes = StreamClass::BOTH.map(|class| remote.stream(class));
+        let places = self.shards.iter().enumerate().map(|(index, shard)| {
+            (HOMES.group_at(index), classes.map(|stream| shard.stream_place(stream)))
+        });
+        let terms = LeaderTerms { names: self.meta.term(), shards: places.collect() };
+        remote.tell(FromLeader::Begins(terms));
+        remote.tell(FromLeader::Alarm(Alarm::default()));
+    }
+
+    pub(crate) fn begin(&mut self) {
+        let Self { shards, meta, sessions, .. } = self;
+        let attaching = sessions.attaching();
+        for (shard, term) in shards.iter_mut().zip(&self.terms[1..]) {
+            shard.keep_streams(|stream| sessions.numbers(stream));
+            shard.succeed(term << 32, &attaching);
+        }
+        self.filled.take().expect("filled").end(meta);
+        meta.keep_commands(|stream| sessions.commands(stream));
+        self.has_begun = true;
+        let nodes: Vec<NodeId> = self.sessions.nodes().map(|node| node.node()).collect();
+        let has_names = |node: &NodeId| self.sessions.turns().has_names(*node);
+        let nodes: Vec<NodeId> = nodes.into_iter().filter(has_names).collect();
+        nodes.into_iter().for_each(|node| self.tell_begins(node));
+    }
+
+    pub(crate) fn gone(&mut self, node: NodeId) {
+        let mut out = Outbox::default();
+        self.sessions.gone(node, &mut out);
+        self.shards.iter_mut().for_each(|shard| shard.node_is_gone(node));
+        self.has_more = [true; SHARDS];
+        self.post(out, None);
+    }
+}
+
+impl<L: Log> Inboxes for Leader<L> {
+    fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
+        let may_wait = matches!(
+            letter,
+            ToShard::Consume { .. }
+                | ToShard::Get { .. }
+                | ToShard::Attached(_)
+                | ToShard::Disconnected { .. }
+        );
+        if may_wait && !self.gives_out {
+            self.held.push((group, letter));
+            return 0;
+        }
+        let inbox = &mut self.inboxes[group.index()];
+        inbox.push(letter);
+        inbox.len()
+    }
+
+    fn to_meta(&mut self, letters: Drain<'_, ToMeta>) {
+        self.to_meta.extend(letters);
+    }
+
+    fn to_session(&mut self, id: ConnectionId, letters: &mut Run<'_, '_>) {
+        if let Some(node) = self.sessions.node(id.node()) {
+            letters.for_each(|letter| node.tell(FromLeader::Session(id, self.from, letter)));
+        }
+    }
+
+    fn news(&mut self, news: &mut Vec<(GroupId, StreamNews)>) {
+        for (group, news) in news.drain(..) {
+            if let Some(node) = self.sessions.node(news.stream.node) {
+                node.tell(FromLeader::News(group, news));
+            }
+        }
+    }
+
+    fn answers(&mut self, answers: &mut Vec<Answered>, _: &mut Outbox) {
+        for answered in answers.drain(..) {
+            if let Some(node) = self.sessions.node(answered.stream.node) {
+                node.tell(FromLeader::Answered(answered));
+            }
+        }
+    }
+
+    fn login(&mut self, login: Login, _: &mut Outbox) {
+        unreachable!("nobody logs in here: {login:?}");
+    }
+
+    fn asked(&mut self, asked: Asked) {
+        unreachable!("no user is known elsewhere: {asked:?}");
+    }
+
+    fn events(&mut self, outbox: &mut Outbox) {
+        outbox.events.clear();
+    }
+
+    fn steps(&mut self, steps: &mut Vec<Step>) {
+        steps.clear();
+    }
+
+    fn failed(&mut self, why: String) {
+        panic!("a log failed: {why}");
+    }
+}

@@ -1,0 +1,218 @@
+//! A node of sessions, with its clients.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::vec::Drain;
+
+use leveret_broker::login::{Asked, Login};
+use leveret_broker::message::*;
+use leveret_log::Log;
+use leveret_node::remote::{Heard, RemoteShards};
+use leveret_node::{Inboxes, KeptMax, Run, post};
+use leveret_queue::Time;
+use leveret_session::Settings;
+use leveret_topology::{GroupId, Topology};
+
+use crate::client::Client;
+use crate::leader::{HOMES, Leader};
+use crate::traffic::Random;
+
+/// A node of sessions.
+pub(crate) struct Site {
+    pub(crate) raft_id: u64,
+    pub(crate) start: u32,
+    pub(crate) remote: RemoteShards,
+    pub(crate) topology: Topology,
+    /// To be applied.
+    pub(crate) names: VecDeque<NamesBatch>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) next: u64,
+    pub(crate) is_connected: bool,
+    /// The leader knows it.
+    pub(crate) is_known: bool,
+    pub(crate) up: VecDeque<ToLeader>,
+    pub(crate) down: VecDeque<FromLeader>,
+}
+
+impl Site {
+    pub(crate) fn new(raft_id: u64, start: u32, max: KeptMax) -> Self {
+        let mut topology = Topology::new();
+        topology.set_homes(HOMES);
+        Self {
+            raft_id,
+            start,
+            remote: RemoteShards::new(raft_id, start, HOMES, max),
+            topology,
+            names: VecDeque::new(),
+            clients: Vec::new(),
+            next: 1 + (u64::from(start) << 20),
+            is_connected: false,
+            is_known: false,
+            up: VecDeque::new(),
+            down: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn post(&mut self, mut outbox: Outbox) {
+        post(&mut outbox, self);
+    }
+
+    /// The connection to the leader is gone.
+    pub(crate) fn cut(&mut self) {
+        self.up.clear();
+        self.down.clear();
+        (self.is_connected, self.is_known) = (false, false);
+        self.names.clear();
+        self.remote.lost();
+    }
+
+    pub(crate) fn connect(&mut self, settings: &Arc<Settings>, now: Time) {
+        let id = self.remote.node().connection(self.next);
+        self.next += 1;
+        self.remote.opened(id);
+        self.clients.push(Client::new(id, settings, now));
+    }
+
+    /// Who is over and has no letters is buried.
+    pub(crate) fn bury(&mut self) {
+        let Self { clients, remote, .. } = self;
+        clients.retain(|client| {
+            let is_over = client.is_gone && client.inbox.is_empty();
+            if is_over {
+                remote.forgotten(client.id);
+            }
+            !is_over
+        });
+    }
+
+    pub(crate) fn turn(&mut self, index: usize, letters: usize, now: Time) {
+        let mut out = Outbox::default();
+        self.clients[index].turn(letters, &self.topology, now, &mut out);
+        self.post(out);
+    }
+
+    /// A letter to the leader.
+    fn up<L: Log>(&mut self, leader: &mut Leader<L>) {
+        let node = self.remote.node();
+        match self.up.pop_front() {
+            Some(ToLeader::Hello(hello)) => match leader.hello(&hello) {
+                Ok(it) => {
+                    assert_eq!(it, node);
+                    self.is_known = true;
+                }
+                Err(why) => self.down.push_back(FromLeader::Over(why.into())),
+            },
+            Some(letter) => leader.hear(node, letter),
+            None => {}
+        }
+    }
+
+    /// A letter from the leader.
+    fn down(&mut self) -> Result<(), String> {
+        let Some(letter) = self.down.pop_front() else { return Ok(()) };
+        let mut out = Outbox::default();
+        match self.remote.hear(letter, &mut out).expect("what a leader says") {
+            Heard::Done | Heard::Alarm(_) | Heard::Look(..) | Heard::Uses(_) => {}
+            Heard::Names(batch) => self.names.push_back(batch),
+            Heard::Over(why) => return Err(why.into()),
+        }
+        self.post(out);
+        Ok(())
+    }
+
+    pub(crate) fn apply_names(&mut self) {
+        let Some(batch) = self.names.pop_front() else { return };
+        let changes = match batch.is_whole {
+            true => self.topology.changes_towards(batch.changes),
+            false => batch.changes,
+        };
+        self.topology.follow(&changes).expect("whole records");
+        self.remote.names_taken(batch.number);
+    }
+}
+
+impl Inboxes for Site {
+    fn to_shard(&mut self, group: GroupId, letter: ToShard) -> usize {
+        let mut out = Outbox::default();
+        self.remote.to_shard(group, letter, &mut out);
+        self.tell(out);
+        0
+    }
+
+    fn to_meta(&mut self, letters: Drain<'_, ToMeta>) {
+        let mut out = Outbox::default();
+        letters.for_each(|letter| self.remote.to_meta(letter, &mut out));
+        self.tell(out);
+    }
+
+    fn to_session(&mut self, id: ConnectionId, letters: &mut Run<'_, '_>) {
+        if id.node() != self.remote.node() {
+            return letters.for_each(|letter| self.remote.to_session(id, letter));
+        }
+        if let Some(client) = self.clients.iter_mut().find(|it| it.id == id && !it.is_gone) {
+            client.inbox.extend(letters);
+        }
+    }
+
+    fn login(&mut self, login: Login, outbox: &mut Outbox) {
+        outbox.session(login.connection, login.answer(&self.topology));
+    }
+
+    fn asked(&mut self, asked: Asked) {
+        unreachable!("no user is known elsewhere: {asked:?}");
+    }
+
+    fn events(&mut self, outbox: &mut Outbox) {
+        outbox.events.clear();
+    }
+
+    fn steps(&mut self, steps: &mut Vec<Step>) {
+        steps.clear();
+    }
+
+    fn failed(&mut self, why: String) {
+        panic!("there is no log: {why}");
+    }
+}
+
+impl Site {
+    /// Pauses and refusals.
+    fn tell(&mut self, out: Outbox) {
+        assert!(out.shards.is_empty() && out.meta.is_empty(), "{out:?}");
+        for (id, letter) in out.sessions {
+            if let Some(client) = self.clients.iter_mut().find(|it| it.id == id && !it.is_gone) {
+                client.inbox.push(letter);
+            }
+        }
+    }
+}
+
+/// Letters go a step further between a node of sessions and the node that leads, if there is a connection.
+///
+/// # Errors
+///
+/// Why the node's sessions are over.
+pub(crate) fn exchange<L: Log>(
+    site: &mut Site,
+    leader: &mut Leader<L>,
+    random: Random<'_>,
+) -> Result<(), String> {
+    if !site.is_connected {
+        return Ok(());
+    }
+    for _ in 0..random(4) {
+        let has_next = site.remote.has_next();
+        let letter = site.remote.send_next();
+        assert!(has_next || letter.is_none(), "{letter:?} is not announced");
+        site.up.extend(letter);
+    }
+    if site.is_known
+        && let Some(node) = leader.sessions.node(site.remote.node())
+    {
+        for _ in 0..random(4) {
+            site.down.extend(node.send_next());
+        }
+    }
+    (0..random(4)).for_each(|_| site.up(leader));
+    (0..random(4)).try_for_each(|_| site.down())
+}

@@ -1,0 +1,332 @@
+//! What clients do, and what became of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use leveret_amqp::method::{basic, exchange, queue};
+use leveret_broker::message::{ConnectionId, Outbox};
+use leveret_queue::Time;
+use leveret_session::Settings;
+
+use crate::client::{Client, Seen, Waits};
+use crate::site::Site;
+
+const CLIENTS: usize = 3;
+pub(crate) const QUEUES: usize = 3;
+/// Where a client waits for direct replies.
+pub(crate) const DIRECT: usize = QUEUES;
+
+pub(crate) type Random<'a> = &'a mut dyn FnMut(u64) -> u64;
+
+pub(crate) fn queue_name(index: usize) -> String {
+    if index == DIRECT { "amq.rabbitmq.reply-to".to_owned() } else { format!("q{index}") }
+}
+
+/// What became of a message.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fate {
+    pub(crate) confirmed: bool,
+    /// Nobody waits for its confirm any more.
+    pub(crate) is_given_up: bool,
+    pub(crate) holder: Option<ConnectionId>,
+    pub(crate) is_acked: bool,
+    /// Its ack may be lost, with the node that read it.
+    pub(crate) may_come_back: bool,
+    /// It was given out.
+    pub(crate) was_seen: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) leaders: u64,
+    pub(crate) ends: u64,
+    pub(crate) confirmed: u64,
+    pub(crate) acked: u64,
+    pub(crate) answers: BTreeMap<&'static str, u64>,
+    pub(crate) redelivered: u64,
+    pub(crate) direct: u64,
+    pub(crate) given_up: u64,
+}
+
+/// Bodies from here on are requests, which are not counted.
+const REQUEST: u64 = 1 << 40;
+
+/// All of it.
+pub(crate) struct Traffic {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) messages: Vec<Fate>,
+    /// Direct replies that came, by number of the request.
+    replies: BTreeSet<u64>,
+    requests: BTreeMap<u64, ConnectionId>,
+    next_request: u64,
+    pub(crate) totals: Totals,
+}
+
+impl Traffic {
+    pub(crate) fn new() -> Self {
+        let settings = Settings { allows_by_letters: true, heartbeat_s: 0, ..Settings::default() };
+        Self {
+            settings: Arc::new(settings),
+            messages: Vec::new(),
+            replies: BTreeSet::new(),
+            requests: BTreeMap::new(),
+            next_request: 0,
+            totals: Totals::default(),
+        }
+    }
+
+    /// A client is gone: what it published may be there or not, what it has comes back.
+    pub(crate) fn gives_up(&mut self, client: &Client) {
+        for &number in client.unconfirmed.values().filter(|number| **number < REQUEST) {
+            self.messages[number as usize].is_given_up = true;
+            self.totals.given_up += 1;
+        }
+        for &number in client.held.values().filter(|number| **number < REQUEST) {
+            self.messages[number as usize].holder = None;
+        }
+    }
+
+    /// All clients of a node are gone, with acks of which nobody can tell any more what became.
+    pub(crate) fn all_give_up(&mut self, clients: &[Client]) {
+        clients.iter().for_each(|client| self.gives_up(client));
+        self.messages.iter_mut().for_each(|fate| fate.may_come_back |= fate.is_acked);
+    }
+
+    /// A client does something.
+    pub(crate) fn act(&mut self, site: &mut Site, now: Time, random: Random<'_>) {
+        if !site.remote.is_open() {
+            return;
+        }
+        if site.clients.len() < CLIENTS {
+            return site.connect(&self.settings, now);
+        }
+        let index = random(CLIENTS as u64) as usize;
+        let client = &mut site.clients[index];
+        if !client.is_free() {
+            return;
+        }
+        let queue = random(QUEUES as u64) as usize;
+        let name = queue_name(queue);
+        let own = format!("own{}", client.id.bits());
+        match random(24) {
+            0..=5 => {
+                let number = self.messages.len() as u64;
+                self.messages.push(Fate::default());
+                client.publish(&name, number, None, true);
+            }
+            6..=10 => self.settle(site, index, random),
+            11 | 12 if !client.consumes.contains(&queue) => {
+                let tag = format!("c{queue}");
+                let method =
+                    basic::Consume { queue: &name, consumer_tag: &tag, ..Default::default() };
+                client.say(1, &method);
+                client.waits = Waits::Consume(queue);
+            }
+            13 if !client.consumes.contains(&DIRECT) => {
+                let name = queue_name(DIRECT);
+                let method = basic::Consume {
+                    queue: &name,
+                    consumer_tag: "direct",
+                    no_ack: true,
+                    ..Default::default()
+                };
+                client.say(1, &method);
+                client.waits = Waits::Consume(DIRECT);
+            }
+            14 if client.consumes.contains(&queue) => {
+                let consumer_tag = &*format!("c{queue}");
+                client.say(1, &basic::Cancel { consumer_tag, no_wait: false });
+                client.waits = Waits::Cancel(queue);
+            }
+            15 | 16 => {
+                client.say(1, &basic::Get { ticket: 0, queue: &name, no_ack: false });
+                client.waits = Waits::Get;
+            }
+            17 => {
+                let (prefetch_count, global) = (random(4) as u16, random(2) == 0);
+                client.say(1, &basic::Qos { prefetch_size: 0, prefetch_count, global });
+                client.waits = Waits::Qos;
+            }
+            18 | 19 if client.has_exchange => {
+                let method = exchange::Delete { exchange: &own, ..Default::default() };
+                client.say(1, &method);
+                client.waits = Waits::DeleteExchange;
+            }
+            18 | 19 => {
+                let method = exchange::Declare {
+                    exchange: &own,
+                    kind: "fanout",
+                    durable: true,
+                    ..Default::default()
+                };
+                client.say(1, &method);
+                client.waits = Waits::DeclareExchange;
+            }
+            20 if client.has_queue => {
+                client.say(1, &queue::Delete { queue: &own, ..Default::default() });
+                client.waits = Waits::DeleteQueue;
+            }
+            20 => {
+                let method = queue::Declare { queue: &own, durable: true, ..Default::default() };
+                client.say(1, &method);
+                client.waits = Waits::DeclareQueue;
+            }
+            21 if client.consumes.contains(&DIRECT) => {
+                let number = REQUEST + self.next_request;
+                self.next_request += 1;
+                self.requests.insert(number, client.id);
+                client.publish(&name, number, Some(&queue_name(DIRECT)), false);
+            }
+            23 => {
+                let queue = &*format!("exclusive{}", client.id.bits());
+                client.say(1, &queue::Declare { queue, exclusive: true, ..Default::default() });
+                client.waits = Waits::DeclareExclusive;
+            }
+            22 if random(4) == 0 && client.sent.is_empty() => self.leave(site, index, now),
+            _ => {}
+        }
+    }
+
+    /// The client leaves without a word.
+    pub(crate) fn leave(&mut self, site: &mut Site, index: usize, now: Time) {
+        let mut out = Outbox::default();
+        let client = &mut site.clients[index];
+        self.gives_up(client);
+        client.leaves(&site.topology, now, &mut out);
+        site.post(out);
+        site.bury();
+    }
+
+    /// One of the messages that a client has is acked, or goes back.
+    pub(crate) fn settle(&mut self, site: &mut Site, index: usize, random: Random<'_>) {
+        let client = &mut site.clients[index];
+        let count = client.held.len() as u64;
+        let Some((&delivery_tag, &number)) = client.held.iter().nth(random(count.max(1)) as usize)
+        else {
+            return;
+        };
+        client.held.remove(&delivery_tag);
+        if number >= REQUEST {
+            client.say(1, &basic::Ack { delivery_tag, multiple: false });
+            return;
+        }
+        let fate = &mut self.messages[number as usize];
+        fate.holder = None;
+        if random(4) == 0 {
+            client.say(1, &basic::Nack { delivery_tag, multiple: false, requeue: true });
+        } else {
+            fate.is_acked = true;
+            self.totals.acked += 1;
+            client.say(1, &basic::Ack { delivery_tag, multiple: false });
+        }
+    }
+
+    /// A client reads what is there. What was answered is so on all nodes: the answers' names, each with what is the client's own.
+    pub(crate) fn read(
+        &mut self,
+        site: &mut Site,
+        index: usize,
+        now: Time,
+        random: Random<'_>,
+    ) -> Vec<(&'static str, String)> {
+        let mut answers = Vec::new();
+        let client = &mut site.clients[index];
+        if client.is_gone {
+            return answers;
+        }
+        let (id, own) = (client.id, format!("own{}", client.id.bits()));
+        for seen in client.read() {
+            match seen {
+                Seen::In => {}
+                Seen::Closed => {
+                    self.leave(site, index, now);
+                    return answers;
+                }
+                Seen::Confirmed(u64::MAX) => {}
+                Seen::Confirmed(number) => {
+                    let fate = &mut self.messages[number as usize];
+                    assert!(!std::mem::replace(&mut fate.confirmed, true), "{number} twice");
+                    self.totals.confirmed += 1;
+                }
+                Seen::Given { body, is_direct: true, .. } => {
+                    let number = u64::from_le_bytes(body.try_into().expect("eight bytes"));
+                    assert_eq!(self.requests.get(&number), Some(&id), "of another one");
+                    assert!(self.replies.insert(number), "reply {number} comes twice");
+                    self.totals.direct += 1;
+                }
+                Seen::Given { tag, body, redelivered, reply_to, .. } => {
+                    let number = u64::from_le_bytes(body.try_into().expect("eight bytes"));
+                    self.given(
+                        &mut site.clients[index],
+                        tag,
+                        number,
+                        redelivered,
+                        reply_to,
+                        random,
+                    );
+                }
+                Seen::Answer(name) => {
+                    *self.totals.answers.entry(name).or_default() += 1;
+                    answers.push((name, own.clone()));
+                }
+            }
+        }
+        answers
+    }
+
+    fn given(
+        &mut self,
+        client: &mut Client,
+        tag: u64,
+        number: u64,
+        redelivered: bool,
+        reply_to: Option<String>,
+        random: Random<'_>,
+    ) {
+        client.held.insert(tag, number);
+        if number >= REQUEST {
+            let Some(reply_to) = reply_to else { panic!("a request without an address") };
+            // One that came before is answered by who had it.
+            if !redelivered {
+                client.publish(&reply_to, number, None, false);
+            } else if client.is_free() && random(2) == 0 {
+                let method =
+                    queue::Declare { queue: &reply_to, passive: true, ..Default::default() };
+                client.say(1, &method);
+                client.waits = Waits::Asks;
+            }
+            return;
+        }
+        let id = client.id;
+        let fate = &mut self.messages[number as usize];
+        assert!(!fate.is_acked || fate.may_come_back, "{number} comes again, and was acked");
+        assert_eq!(fate.holder, None, "{number} is given to {id}");
+        assert!(redelivered || !fate.was_seen, "{number} was given out before");
+        self.totals.redelivered += u64::from(redelivered);
+        (fate.holder, fate.was_seen, fate.is_acked) = (Some(id), true, false);
+    }
+
+    /// Clients that are free consume from all queues, and settle what they have.
+    pub(crate) fn drain(&mut self, site: &mut Site, now: Time, random: Random<'_>) {
+        if site.remote.is_open() && site.clients.is_empty() {
+            site.connect(&self.settings, now);
+        }
+        for index in 0..site.clients.len() {
+            let client = &mut site.clients[index];
+            if !client.is_free() {
+                continue;
+            }
+            let wanted = (0..QUEUES).find(|queue| !client.consumes.contains(queue));
+            if let Some(queue) = wanted {
+                let (name, tag) = (queue_name(queue), format!("c{queue}"));
+                let method =
+                    basic::Consume { queue: &name, consumer_tag: &tag, ..Default::default() };
+                client.say(1, &method);
+                client.waits = Waits::Consume(queue);
+            }
+            while !site.clients[index].held.is_empty() {
+                self.settle(site, index, random);
+            }
+        }
+    }
+}
