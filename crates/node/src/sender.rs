@@ -1,9 +1,9 @@
 //! What a node keeps of the letters that it numbers for one group, until they are agreed upon.
 //!
 //! ```text
-//!            first                     cursor              end
-//!   let go     [ 4 ][ . ][ 6 ][ 7 ][ 8 ][ 9 ][ 10 ]
-//!                     `- agreed upon, and all is told      `- to be sent
+//!   agreed upon                first           cursor      end
+//!   [ 4 ] [ 6 ]                  [ 7 ][ 8 ][ 9 ][ 10 ]
+//!     `- a verdict is awaited                       `- to be sent
 //! ```
 //!
 //! A letter is let go of when its number is agreed upon and each of its messages has its verdict. Those that are not agreed upon
@@ -73,17 +73,15 @@ pub struct StreamSender {
 /// The letters of a stream that are kept.
 #[derive(Debug)]
 struct Window {
-    /// The number of the first place.
+    /// The number of the first letter that is not agreed upon.
     first: u64,
-    /// Those that were let go of behind others are none.
-    letters: VecDeque<Option<KeptLetter>>,
-    /// How many there are.
-    len: usize,
-    /// How many of them are not agreed upon: these fill it. Of the others a verdict is awaited, which may be a consumer's ack,
-    /// and he may be one of those who would pause.
-    not_agreed: usize,
+    /// Those that are not agreed upon: these fill it.
+    letters: VecDeque<KeptLetter>,
     /// What those take.
     bytes: u64,
+    /// Those that are, of which a verdict is awaited. It may be a consumer's ack, who may never come, or be one of those who would pause.
+    /// So nothing is kept of the letters in between.
+    waiting: BTreeMap<u64, KeptLetter>,
     /// The number that is sent next.
     cursor: u64,
     /// The other side had those below when the link was new.
@@ -100,8 +98,6 @@ struct Window {
 struct KeptLetter {
     letter: StreamLetter,
     bytes: u64,
-    /// It is not agreed upon.
-    fills: bool,
     /// Messages without a verdict.
     untold: usize,
 }
@@ -235,9 +231,8 @@ impl Window {
         Self {
             first: 1,
             letters: VecDeque::new(),
-            len: 0,
-            not_agreed: 0,
             bytes: 0,
+            waiting: BTreeMap::new(),
             cursor: 1,
             has_below: 0,
             heard: 0,
@@ -254,49 +249,51 @@ impl Window {
     fn push(&mut self, kept: KeptLetter) -> u64 {
         let number = self.end();
         self.bytes += kept.bytes;
-        self.not_agreed += 1;
-        self.len += 1;
-        self.letters.push_back(Some(kept));
+        self.letters.push_back(kept);
         number
     }
 
-    fn place(&mut self, number: u64) -> Option<&mut Option<KeptLetter>> {
-        let index = number.checked_sub(self.first)?;
-        self.letters.get_mut(usize::try_from(index).ok()?)
+    /// The number of the first letter that is kept.
+    fn first_kept(&self) -> u64 {
+        self.waiting.first_key_value().map_or(self.first, |(number, _)| *number)
     }
 
-    /// Lets go of a letter, if nothing is expected of it any more.
-    fn look_at(&mut self, number: u64) {
-        let is_agreed = number <= self.agreed;
-        let Some(place) = self.place(number) else { return };
-        let mut filled = None;
-        // Once: it is looked at again for each of its verdicts.
-        if is_agreed
-            && let Some(kept) = place
-            && std::mem::take(&mut kept.fills)
-        {
-            filled = Some(kept.bytes);
-            if kept.untold > 0 {
-                kept.letter.is_agreed();
-            }
+    /// How many letters are kept.
+    fn len(&self) -> usize {
+        self.letters.len() + self.waiting.len()
+    }
+
+    fn kept(&mut self, number: u64) -> Option<&mut KeptLetter> {
+        match number.checked_sub(self.first) {
+            Some(index) => self.letters.get_mut(usize::try_from(index).ok()?),
+            None => self.waiting.get_mut(&number),
         }
-        let is_gone = is_agreed && place.take_if(|it| it.untold == 0).is_some();
-        self.len -= usize::from(is_gone);
-        if let Some(bytes) = filled {
-            self.bytes -= bytes;
-            self.not_agreed -= 1;
-        }
-        while self.letters.pop_front_if(|letter| letter.is_none()).is_some() {
-            self.first += 1;
-        }
-        self.cursor = self.cursor.max(self.first);
     }
 
     fn agreed(&mut self, low: u64) {
         let low = low.min(self.end() - 1);
-        let from = (self.agreed + 1).max(self.first);
         self.agreed = self.agreed.max(low);
-        (from..=low).for_each(|number| self.look_at(number));
+        while self.first <= low
+            && let Some(mut kept) = self.letters.pop_front()
+        {
+            self.bytes -= kept.bytes;
+            if kept.untold > 0 {
+                kept.letter.is_agreed();
+                self.waiting.insert(self.first, kept);
+            }
+            self.first += 1;
+        }
+        self.cursor = self.cursor.max(self.first_kept());
+    }
+
+    /// One more message of a letter has its verdict.
+    fn is_told(&mut self, number: u64) {
+        let Some(kept) = self.kept(number) else { return };
+        kept.untold -= 1;
+        if kept.untold == 0 {
+            self.waiting.remove(&number);
+            self.cursor = self.cursor.max(self.first_kept());
+        }
     }
 
     /// Verdicts of all up to this one came that came in this term. Those of letters of earlier terms are behind the question for
@@ -309,7 +306,7 @@ impl Window {
 
     /// The next letter is this one, unless it is one before.
     fn go_back_to(&mut self, number: u64) {
-        self.cursor = self.cursor.min(number).max(self.first);
+        self.cursor = self.cursor.min(number).max(self.first_kept());
     }
 
     fn has_next_up_to(&self, last: u64) -> bool {
@@ -318,11 +315,26 @@ impl Window {
 
     /// The next letter is the first one, and the other side has those below `next`.
     fn begins(&mut self, next: u64) {
-        (self.cursor, self.has_below) = (self.first, next);
+        (self.cursor, self.has_below) = (self.first_kept(), next);
+    }
+
+    /// The number of the next letter that is kept, and not above `last`. The ones before it count as sent.
+    fn next_up_to(&mut self, last: u64) -> Option<u64> {
+        if !self.has_next_up_to(last) {
+            return None;
+        }
+        let waiting = self.waiting.range(self.cursor..).next();
+        let number = match waiting {
+            Some((number, _)) => *number,
+            None => self.cursor.max(self.first),
+        };
+        let end = self.end().min(last.saturating_add(1));
+        self.cursor = end.min(number + 1);
+        (number < end).then_some(number)
     }
 
     fn is_over(&self, max: KeptMax, shift: u32) -> bool {
-        self.not_agreed >= (max.letters >> shift).max(1)
+        self.letters.len() >= (max.letters >> shift).max(1)
             || self.bytes >= (max.bytes >> shift).max(1)
     }
 }
@@ -394,7 +406,7 @@ impl StreamSender {
         }
         let max = self.max;
         let window = self.window(class);
-        window.push(KeptLetter { letter, bytes, fills: true, untold });
+        window.push(KeptLetter { letter, bytes, untold });
         if window.is_over(max, 0) && from != ConnectionId::NOBODY && !window.paused.contains(&from)
         {
             let pauses = self.pauses(from);
@@ -424,15 +436,13 @@ impl StreamSender {
         };
         let term = self.term;
         let window = self.window(class);
-        while window.has_next_up_to(last) {
-            let number = window.cursor;
-            window.cursor += 1;
+        while let Some(number) = window.next_up_to(last) {
             let has_below = window.has_below;
-            if let Some(Some(kept)) = window.place(number)
+            if let Some(kept) = window.kept(number)
                 && (kept.untold > 0 || number >= has_below)
             {
                 let letter = kept.letter.again();
-                let heard_below = window.first.max(window.heard + 1);
+                let heard_below = window.first_kept().max(window.heard + 1);
                 let numbered =
                     Numbered { stream, number, term, heard_below, undecided_from, letter };
                 return Some(numbered);
@@ -471,7 +481,7 @@ impl StreamSender {
     /// How far it is, for reading.
     pub fn describe(&self) -> String {
         let window = |it: &Window| {
-            format!("{}..{} agreed {} cursor {}", it.first, it.end(), it.agreed, it.cursor)
+            format!("{}..{} agreed {} cursor {}", it.first_kept(), it.end(), it.agreed, it.cursor)
         };
         let (bodies, acks) = (window(&self.bodies), window(&self.acks));
         let paused = self.bodies.paused.len() + self.acks.paused.len();
@@ -481,7 +491,7 @@ impl StreamSender {
 
     /// Letters that are kept.
     pub fn kept(&self) -> usize {
-        self.bodies.len + self.acks.len
+        self.bodies.len() + self.acks.len()
     }
 
     /// The link is new, or the shard: it is so far with messages, and with settlements. All that is kept is sent again, but for
@@ -502,7 +512,7 @@ impl StreamSender {
     /// What was refused is not to be, whatever the shard of this term has of it: nothing of it is sent again but its number.
     fn take_back(&mut self) {
         for number in std::mem::take(&mut self.refused) {
-            if let Some(Some(kept)) = self.bodies.place(number)
+            if let Some(kept) = self.bodies.kept(number)
                 && let StreamLetter::Commit { of, messages, settlements, .. } = &mut kept.letter
             {
                 (*messages, *settlements) = Default::default();
@@ -521,7 +531,7 @@ impl StreamSender {
 
     fn is_refused(&mut self, number: u64) {
         // Those that were let go of are asked for by nobody.
-        self.refused = self.refused.split_off(&self.bodies.first);
+        self.refused = self.refused.split_off(&self.bodies.first_kept());
         self.refused.insert(number);
     }
 
@@ -568,7 +578,7 @@ impl StreamSender {
             };
             out.session(to, letter);
         }
-        new.into_iter().for_each(|(_, number)| self.is_told(number));
+        new.into_iter().for_each(|(_, number)| self.bodies.is_told(number));
         self.resume(out);
     }
 
@@ -580,7 +590,7 @@ impl StreamSender {
                 if matches!(reply, Reply::Refused { .. }) {
                     self.is_refused(number);
                 }
-                self.is_told(number);
+                self.bodies.is_told(number);
             }
             None if matches!(reply, Reply::Committed) => return,
             None => _ = self.questions.remove(&to),
@@ -695,10 +705,8 @@ impl StreamSender {
         self.acks.paused.retain(|other| *other != connection);
         let all = (connection, 0, 0)..=(connection, ChannelId::MAX, u64::MAX);
         let Self { untold, bodies, .. } = self;
-        let mut is_part = |number: u64| {
-            let place = bodies.place(number);
-            place.is_some_and(|it| it.as_ref().is_some_and(|kept| kept.letter.is_part()))
-        };
+        let mut is_part =
+            |number: u64| bodies.kept(number).is_some_and(|kept| kept.letter.is_part());
         let is_over =
             |(.., confirm): &(_, _, u64), number: &mut u64| *confirm != 0 || !is_part(*number);
         let untold: Vec<((_, _, u64), u64)> = untold.extract_if(all, is_over).collect();
@@ -706,17 +714,9 @@ impl StreamSender {
             if confirm == 0 {
                 self.undecided.remove(&number);
             }
-            self.is_told(number);
+            self.bodies.is_told(number);
         }
         self.resume(out);
-    }
-
-    /// One more message of a letter has its verdict.
-    fn is_told(&mut self, number: u64) {
-        if let Some(Some(kept)) = self.bodies.place(number) {
-            kept.untold -= 1;
-        }
-        self.bodies.look_at(number);
     }
 
     /// Who pauses goes on if there is room where he filled it: half of it, so that he does not pause again at once. Messages may
