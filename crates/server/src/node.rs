@@ -99,7 +99,7 @@ pub struct Node {
     pub(crate) handover: Handover<Due>,
     pub(crate) pressed: PressedUntil,
     /// What takes long, and who.
-    pub watched: Watched,
+    pub watched: Arc<Watched>,
     /// Of each thread that runs turns.
     rests: Ranked<Vec<Arc<Rest>>>,
     /// Woken when a shard's next timeout comes earlier than it was.
@@ -225,7 +225,7 @@ impl Node {
             gateway: None,
             handover: Handover::default(),
             pressed: PressedUntil::default(),
-            watched: Watched::default(),
+            watched: Arc::default(),
             rests: Ranked::new(Rank::Rests, Vec::new()),
             timers_changed: Notify::new(),
             failed: Notify::new(),

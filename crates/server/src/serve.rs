@@ -142,6 +142,7 @@ pub fn run(
         let gateway = |terms| Arc::new(Gateway::new(node.homes, terms, options.views.clone()));
         node.gateway = options.remote_sessions.map(gateway);
         let node = Arc::new(node);
+        options.own_sessions.iter().for_each(|own| own.are_beside(&node));
         waker.attach(&node, give_back);
         let mut sockets = Vec::new();
         for AmqpListener { key, address, preface } in options.listeners {

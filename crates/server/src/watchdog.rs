@@ -24,9 +24,9 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -292,6 +292,8 @@ pub struct Watched {
     /// What it is.
     longest: AtomicU64,
     pub(crate) lately: Lately,
+    /// Another one of the same process: what is told of this one is told of both.
+    beside: OnceLock<Arc<Self>>,
 }
 
 impl Default for Watched {
@@ -305,6 +307,7 @@ impl Default for Watched {
             longest_ms: AtomicU64::new(0),
             longest: AtomicU64::new(0),
             lately: Lately::default(),
+            beside: OnceLock::new(),
         }
     }
 }
@@ -332,14 +335,23 @@ impl Watched {
         self.others.lock().push((handle, Doing::Sources));
     }
 
+    /// From now on what is seen of another one of this process is told with this one's.
+    pub(crate) fn tells_of(&self, other: Arc<Self>) {
+        let _ = self.beside.set(other);
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.beside.get().map(Arc::as_ref))
+    }
+
     /// Turns, locks and threads that took longer than a second, up to now.
     pub fn stalls(&self) -> u64 {
-        self.stalls.load(Ordering::Relaxed)
+        self.all().map(|it| it.stalls.load(Ordering::Relaxed)).sum()
     }
 
     /// What took long lately, if not as long as a second: the oldest first.
     pub fn lately(&self) -> Vec<Long> {
-        let mut all = self.lately.all();
+        let mut all: Vec<Long> = self.all().flat_map(|it| it.lately.all()).collect();
         all.extend(long::DISKS.all());
         all.sort_by_key(|it| it.began);
         all
@@ -356,13 +368,14 @@ impl Watched {
 
     /// How much of that there was since the start.
     pub fn long_count(&self) -> u64 {
-        self.lately.count() + long::DISKS.count()
+        self.all().map(|it| it.lately.count()).sum::<u64>() + long::DISKS.count()
     }
 
     /// What takes longest now, and how long up to now, if that is more than a second. Takes no lock.
     pub fn stall(&self) -> Option<(Duration, String)> {
-        let ms = self.longest_ms.load(Ordering::Acquire);
-        let doing = Doing::unpacked(self.longest.load(Ordering::Relaxed));
+        let longest = self.all().map(|it| (it.longest_ms.load(Ordering::Acquire), it));
+        let (ms, it) = longest.max_by_key(|(ms, _)| *ms)?;
+        let doing = Doing::unpacked(it.longest.load(Ordering::Relaxed));
         (ms > 0).then(|| (Duration::from_millis(ms), doing.to_string()))
     }
 
@@ -720,11 +733,11 @@ mod tests {
         assert!(news.len() < 15, "{}", news.len());
     }
 
-    /// A disk that never answers is told of, and makes health checks fail; the process goes on.
-    /// Its locks are watched as a broker's are, and no disks: it has none.
+    /// Its locks are watched as a broker's are, and no disks: it has none. A broker beside it tells of it.
     #[test]
     fn a_node_of_sessions_is_watched() {
-        let node = Arc::new(Node::standing_by());
+        let (node, broker) = (Arc::new(Node::standing_by()), Watched::default());
+        broker.tells_of(Arc::clone(&node.watched));
         let disk = DiskBeat::of_this_thread(false);
         assert!(beats_of(&node).iter().all(|it| !Arc::ptr_eq(it, &disk.0)));
         let looks = |node: &Node| node.watched.rounds();
@@ -742,11 +755,15 @@ mod tests {
         until(&|| node.watched.stall().is_some());
         let (_, what) = node.watched.stall().unwrap();
         assert_eq!(what, Doing::Names.to_string());
+        assert!(broker.stall().is_some_and(|(_, it)| it == what));
+        assert_eq!([broker.stalls(), node.watched.stalls()], [1, 1]);
         drop(names);
         until(&|| node.watched.stall().is_none());
+        assert!(broker.stall().is_none());
         drop(watchdog);
     }
 
+    /// A disk that never answers is told of, and makes health checks fail; the process goes on.
     #[test]
     fn a_disk_that_hangs() {
         let disk = DiskBeat::of_this_thread(true);

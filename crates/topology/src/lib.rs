@@ -103,7 +103,9 @@ pub use queues::{ArgumentsChange, ArgumentsError, QueueAccessError, TRACE_QUEUES
 pub use rate::{RATE_LIMITS, Rates};
 pub use route::{HashProperties, ROUTE_COST_MAX, Routable, Route};
 pub use topology::Topology;
-pub use usage::{CountedChannel, CountedConnection, CountedUse, UseWatch, UsedBy, Uses};
+pub use usage::{
+    ChannelsOfNode, CountedChannel, CountedConnection, CountedUse, UseWatch, UsedBy, Uses,
+};
 pub use user::{Hashing, Password, PasswordHash, Permission, Permissions, TopicPermissions, User};
 pub use value::{TableError, checked_table_from_json, table_bytes, table_from_json, table_to_json};
 pub use vhost::{DeletedVhost, Vhost};

@@ -154,6 +154,10 @@ pub struct CountedChannel {
     node: Option<CountedUse>,
 }
 
+/// Where the channels of a node are counted that has several topologies.
+#[derive(Clone, Debug, Default)]
+pub struct ChannelsOfNode(Count);
+
 /// Channels of the whole node.
 #[derive(Debug, Default)]
 pub(crate) struct NodeChannels {
@@ -164,6 +168,12 @@ pub(crate) struct NodeChannels {
 }
 
 impl Topology {
+    /// Channels are counted there from now on, with those of another topology of the same node. To be called while nothing is counted
+    /// here.
+    pub fn count_channels_in(&mut self, count: ChannelsOfNode) {
+        self.channels.open = count.0;
+    }
+
     /// Sets how many channels the node may have open, `channel_max_per_node`; `None` is no limit. `node` is its name.
     pub fn limit_channels(&mut self, node: &str, limit: Option<u64>) {
         self.channels.limit = limit;
@@ -309,6 +319,25 @@ mod tests {
 
     use super::*;
     use crate::user::PasswordHash;
+
+    /// Two topologies of one node have one count, and each its limit.
+    #[test]
+    fn channels_of_two_topologies_count_together() {
+        let [mut one, mut other] = [Topology::new(), Topology::new()];
+        let count = ChannelsOfNode::default();
+        for it in [&mut one, &mut other] {
+            it.count_channels_in(count.clone());
+            it.limit_channels("rabbit@here", Some(2));
+        }
+        let held = one.count_channel("u").unwrap();
+        let more = other.count_channel("u").unwrap();
+        assert!(one.count_channel("u").is_err() && other.count_channel("u").is_err());
+        drop(held);
+        let again = other.count_channel("u").unwrap();
+        assert!(one.count_channel("u").is_err());
+        drop((more, again));
+        assert!(one.count_channel("u").is_ok());
+    }
 
     /// What others have counts for limits, and is counted by nobody here. Only what has a limit is noted.
     #[test]

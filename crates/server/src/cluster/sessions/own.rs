@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leveret_config::Config;
 use leveret_session::Settings;
-use leveret_topology::Homes;
+use leveret_topology::{ChannelsOfNode, Homes};
 use tokio::sync::{mpsc, watch};
 
 use super::away::{Away, Called, keep_leader};
@@ -24,7 +24,7 @@ use crate::runner::with_runner;
 use crate::serve::{AmqpListener, go_on_with_leases, tell_to_go};
 use crate::startup::{amqp_listeners, login_options, node_name, settings, socket_options};
 use crate::threads::Threads;
-use crate::watchdog::{ROUND, Watchdog};
+use crate::watchdog::{ROUND, Watchdog, Watched};
 
 /// Clients that come in and are not taken at once.
 const WAITING_MAX: usize = 64;
@@ -56,6 +56,8 @@ pub(crate) struct Beginning {
 #[derive(Debug)]
 pub(crate) struct OwnSessions {
     running: OnceLock<Running>,
+    watched: Arc<Watched>,
+    channels: ChannelsOfNode,
     /// Why they are over, if they are; or why they could not begin.
     over: watch::Sender<Option<Result<String, String>>>,
 }
@@ -74,7 +76,8 @@ impl OwnSessions {
     /// Begins as soon as it is known how many groups the cluster has. In the runtime that this is called in. Also where clients go.
     pub(crate) fn begin(beginning: Beginning) -> (Arc<Self>, OwnClients) {
         let over = watch::Sender::new(None);
-        let own = Arc::new(Self { running: OnceLock::new(), over });
+        let (watched, channels) = Default::default();
+        let own = Arc::new(Self { running: OnceLock::new(), watched, channels, over });
         let (enters, reception) = watch::channel(Reception::Waits);
         let ((amqp, plain), (amqps, encrypted)) =
             (mpsc::channel(WAITING_MAX), mpsc::channel(WAITING_MAX));
@@ -131,10 +134,13 @@ impl OwnSessions {
             ..settings(&config)
         };
         let logins = Logins::new(login_options(&config)?, rand::random());
-        let node = Node::of_sessions(Arc::new(settings), logins, Arc::clone(&away), start, leading);
+        let mut node =
+            Node::of_sessions(Arc::new(settings), logins, Arc::clone(&away), start, leading);
+        node.watched = Arc::clone(&self.watched);
         let node = Arc::new(node);
         {
             let mut names = node.topology_mut();
+            names.count_channels_in(self.channels.clone());
             names.limit_channels(&name, config.connections.channel_max_per_node.0);
             names.pass_events_on(&name);
             names.watch_uses(away.uses());
@@ -188,6 +194,12 @@ impl OwnSessions {
         let running = Running { node, away, threads: of, _logins: logins, _watchdog: watchdog };
         let _ = self.running.set(running);
         Ok(())
+    }
+
+    /// This process leads, and has the broker beside these sessions: it tells what stalls here, too, and they have one count of channels.
+    pub(crate) fn are_beside(&self, broker: &Node) {
+        broker.watched.tells_of(Arc::clone(&self.watched));
+        broker.topology_mut().count_channels_in(self.channels.clone());
     }
 
     /// Waits until the sessions are over: why.
