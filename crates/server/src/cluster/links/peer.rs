@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leveret_link::hello::{Peer, RaftId, Urgency};
 use rustix::net::RecvFlags;
@@ -29,26 +30,48 @@ struct Pair {
 /// Doublings of the time between two calls until it is the usual one.
 const DOUBLINGS: u32 = 4;
 
+/// How long after a call the next one is.
+#[derive(Debug)]
+struct Pace {
+    usual: Duration,
+    wait: Duration,
+}
+
+impl Pace {
+    fn new(usual: Duration) -> Self {
+        Self { usual, wait: usual / (1 << DOUBLINGS) }
+    }
+
+    /// A call brought a link that lasted so long, or none. One that ends at once will do so again, as who has no link is refused
+    /// again: whatever is wrong, both sides pay for a handshake of two connections.
+    fn after(&mut self, lasted: Duration) {
+        self.wait = match lasted >= self.usual {
+            true => Self::new(self.usual).wait,
+            false => (2 * self.wait).min(self.usual),
+        };
+    }
+}
+
 /// Calls a node whose name is higher while there is no link: at once when one has ended, soon again, as a process that is started again
 /// is there soon, and each second in the end. Where a node that is back is not linked with all others, it counts for none of them in a
 /// majority with these.
 pub(super) async fn call(inner: Arc<Inner>, at: usize) {
-    let (usual, soon) = (inner.times.retry, inner.times.retry / (1 << DOUBLINGS));
-    let mut wait = soon;
+    let mut pace = Pace::new(inner.times.retry);
     loop {
-        let next = Instant::now() + wait;
+        let next = Instant::now() + pace.wait;
         let pair = tokio::select! {
             pair = call_both(&inner, at) => pair,
             () = inner.closes() => return,
         };
         match pair {
             Ok(pair) => {
+                let begun = Instant::now();
                 run(&inner, at, pair, std::future::pending()).await;
-                wait = soon;
+                pace.after(begun.elapsed());
             }
             Err(why) => {
                 inner.no_link(at, &why);
-                wait = (2 * wait).min(usual);
+                pace.after(Duration::ZERO);
             }
         }
         tokio::select! {
@@ -208,4 +231,24 @@ async fn read_both(
         failed => failed,
     };
     both.err().unwrap_or_else(|| CLOSED.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Soon at first, and after a link that lasted. Whatever fails at once does not do so sixteen times a second.
+    #[test]
+    fn who_is_linked_for_a_moment_is_not_called_sooner() {
+        let mut pace = Pace::new(Duration::from_secs(1));
+        let mut after = |lasted_ms| {
+            pace.after(Duration::from_millis(lasted_ms));
+            pace.wait.as_micros()
+        };
+        assert_eq!(
+            [0, 1, 999, 0, 0].map(&mut after),
+            [125_000, 250_000, 500_000, 1_000_000, 1_000_000]
+        );
+        assert_eq!([1_000, 0].map(after), [62_500, 125_000]);
+    }
 }
