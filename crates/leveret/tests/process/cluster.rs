@@ -4,9 +4,9 @@ mod sessions;
 
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use leveret_client::amqp::table::Table;
+use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Consume, ExchangeDeclare, Options, QueueDeclare, Uri};
 use rustix::process::{Pid, Signal};
 
@@ -112,10 +112,14 @@ fn leader(members: &[Member], among: &[usize]) -> (usize, SocketAddr) {
     }
 }
 
-fn connect(address: SocketAddr) -> (Connection, u16) {
+fn open(address: SocketAddr) -> Result<Connection, leveret_client::Error> {
     let uri = Uri { host: address.ip().to_string(), port: address.port(), ..Uri::default() };
     let options = Options { heartbeat_s: Some(0), ..Options::default() };
-    let mut client = Connection::open(&uri, &options).unwrap();
+    Connection::open(&uri, &options)
+}
+
+fn connect(address: SocketAddr) -> (Connection, u16) {
+    let mut client = open(address).unwrap();
     let channel = client.open_channel().unwrap();
     (client, channel)
 }
@@ -329,4 +333,36 @@ fn sessions_of_other_nodes_are_shown_and_closed() {
         let got = at_leader.get(events, "ev", true).unwrap();
         got.is_some_and(|it| it.routing_key == "connection.closed")
     });
+}
+
+/// A node that leads, and is stopped while something is under way that does not end, hands over soon: meanwhile nobody is served. Here
+/// it is a dead letter that no other node's disk takes.
+#[test]
+fn what_is_under_way_holds_up_no_hand_over() {
+    let shims = [Shim::new(), Shim::new(), Shim::new()];
+    let members = three_of(|own| {
+        let mut command = leveret(&[]);
+        command.env("LEVERET_SHARDS", "2");
+        shims[own].load_into(&mut command);
+        command
+    });
+    let (old, address) = leader(&members, &[0, 1, 2]);
+    let (mut client, channel) = with_orders(address);
+    let text = |it: &str| Value::LongStr(it.as_bytes().to_vec());
+    let mut dies = QueueDeclare { durable: true, ..QueueDeclare::default() };
+    dies.arguments.set("x-dead-letter-exchange", text(""));
+    dies.arguments.set("x-dead-letter-routing-key", text("orders"));
+    client.queue_declare(channel, "dies", &dies).unwrap();
+    client.publish(channel, "", "dies", &PERSISTENT, b"one");
+    client.tx_commit(channel).unwrap();
+    let (mut rejects, rejecting) = connect(address);
+    let got = rejects.get(rejecting, "dies", false).unwrap().expect("it was confirmed");
+    (0..3).filter(|at| *at != old).for_each(|at| shims[at].set("sync_ms=3600000"));
+    rejects.nack(rejecting, got.delivery_tag, false, false);
+    assert!(rejects.get(rejecting, "dies", true).unwrap().is_none());
+    let begun = Instant::now();
+    members[old].signal(Signal::TERM);
+    members[old].log.wait_for("not all that was under way is done");
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(15), "{took:?}");
 }

@@ -216,3 +216,73 @@ fn clients_of_other_nodes_outlive_the_one_that_leads() {
     holds.close().unwrap();
     assert_eq!(drain(&mut feeds, feeding, "held"), Vec::<Vec<u8>>::new());
 }
+
+/// Has the user `guest` limited, at any node.
+fn limit_guest(member: &Member, limits: &str) {
+    let mut ctl = leveret(&["ctl", "-q", "set_user_limits", "guest", limits]);
+    assert!(ctl.env("LEVERET_DATA_DIR", member.dir.path()).status().unwrap().success());
+}
+
+/// Whether one connection more than `limit` is refused.
+fn is_full(at: SocketAddr, limit: u64) -> bool {
+    match open(at) {
+        Ok(client) => {
+            client.close().unwrap();
+            false
+        }
+        Err(error) => {
+            let text = format!("user connection limit ({limit}) is reached");
+            assert!(error.to_string().contains(&text), "{error}");
+            true
+        }
+    }
+}
+
+/// Connections of a user at all three nodes count together, also at the next leader. Those of the one that is gone count no more.
+#[test]
+fn limits_are_of_all_nodes_whoever_leads() {
+    let mut members = three();
+    let (old, at_leader) = leader(&members, &[0, 1, 2]);
+    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
+    let relays = others.iter().map(|at| members[*at].relays()).collect::<Vec<_>>();
+    limit_guest(&members[others[0]], r#"{"max-connections": 3}"#);
+    let all = [at_leader, relays[0], relays[1]];
+    let _clients = all.map(connect);
+    for at in all {
+        wait_until(PATIENCE, "no more may come", || is_full(at, 3));
+    }
+    members[old].child.kill().unwrap();
+    let (new, at_leader) = leader(&members, &others);
+    let follows = others.iter().position(|at| *at != new).unwrap();
+    let _another = connect(relays[follows]);
+    for at in [at_leader, relays[follows]] {
+        wait_until(PATIENCE, "no more may come", || is_full(at, 3));
+    }
+    limit_guest(&members[new], r#"{"max-connections": 4}"#);
+    let _last = connect(at_leader);
+    wait_until(PATIENCE, "no more may come", || is_full(relays[follows], 4));
+}
+
+/// A node that begins to lead keeps the sessions that it has beside those of its broker: their channels count together.
+#[test]
+fn channels_of_a_node_count_whoever_has_the_session() {
+    let mut members = three_of(|_| {
+        let mut command = leveret(&[]);
+        command.env("LEVERET_CHANNEL_MAX_PER_NODE", "3");
+        command
+    });
+    let (old, _) = leader(&members, &[0, 1, 2]);
+    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
+    let mut keep: Vec<_> = others.iter().map(|at| connect(members[*at].relays()).0).collect();
+    keep.iter_mut().for_each(|client| _ = client.open_channel().unwrap());
+    members[old].child.kill().unwrap();
+    let (new, address) = leader(&members, &others);
+    let _stays = connect(address);
+    let mut client = open(address).unwrap();
+    let why = client.open_channel().unwrap_err().to_string();
+    let text = format!("opened on node 'rabbit@{new}' has reached the maximum allowed limit of 3");
+    assert!(why.contains(&text), "{why}");
+    let kept = &mut keep[others.iter().position(|at| *at == new).unwrap()];
+    let why = kept.open_channel().unwrap_err().to_string();
+    assert!(why.contains(&text), "{why}");
+}
