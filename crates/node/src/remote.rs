@@ -25,8 +25,9 @@ const REPLIES_MAX: u64 = 16 << 20;
 /// What a reply takes beside its bytes.
 const REPLY_BYTES: u64 = 256;
 
-/// Shorter replies wait in memory of their own: else each keeps all of the read that it came with.
-const OWN_MEMORY_BELOW: u64 = 4 << 10;
+/// Shorter replies wait in memory of their own: else each keeps all of the read that it came with, which is as long as this at most. A
+/// longer one is most of what it keeps.
+const OWN_MEMORY_BELOW: u64 = 256 << 10;
 
 /// Room for direct replies that wait for a connection. Whoever sends them waits for nobody, and is told nothing, so nothing else
 /// bounds them. A reply is delivered at most once.
@@ -35,6 +36,7 @@ struct ReplyRoom {
     bytes: u64,
     /// Replies for which there was no room.
     lost: u64,
+    is_told: bool,
 }
 
 impl ReplyRoom {
@@ -50,6 +52,11 @@ impl ReplyRoom {
         }
         self.bytes += Self::of(message);
         true
+    }
+
+    /// Whether replies were lost, and nobody was told.
+    fn begins_to_lose(&mut self) -> bool {
+        self.lost > 0 && !std::mem::replace(&mut self.is_told, true)
     }
 
     /// A letter waits no more.

@@ -836,10 +836,17 @@ fn limits_are_of_all_nodes_together() {
     hears(&far, 0, 0);
     limits("max-channels", 2);
     tells(&far, 2, 1);
-    // A second one comes, and is told of all that others have when it is heard.
+    // A second one comes, and is told of all that others have when it is heard:
     let other = Far::come(&leader.bringers, hello(8, 0));
-    other.begins();
+    let number = other.names().number;
+    // Before it is told so, and what it has counts before it has said that the names are there.
+    tells(&other, 1, 1);
+    hears(&far, 1, 1);
+    tells(&other, 0, 0);
+    hears(&far, 0, 0);
+    other.say(ToLeader::NamesTaken(number));
     hears(&other, 2, 1);
+    other.hears(|letter| matches!(letter, FromLeader::Begins(_)).then_some(()));
     let (mut client, _channel) = node.client();
     hears(&far, 1, 1);
     hears(&other, 3, 2);

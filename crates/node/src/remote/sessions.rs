@@ -338,6 +338,11 @@ impl RemoteNode {
         self.reply_room.lost
     }
 
+    /// Whether some were lost, once: that is to be told.
+    pub fn begins_to_lose_replies(&mut self) -> bool {
+        self.reply_room.begins_to_lose()
+    }
+
     /// What its sessions were given and have not settled.
     pub fn held(&self) -> usize {
         self.held.len()

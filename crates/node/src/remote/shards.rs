@@ -38,6 +38,8 @@ const TOLD_BYTES_MAX: usize = 4 << 20;
 pub enum Heard {
     /// Nothing is left to do.
     Done,
+    /// The leader hears what sessions write from now on.
+    Begins,
     /// To be applied as a whole; [`RemoteShards::names_taken`] says that it is.
     Names(NamesBatch),
     /// For all sessions.
@@ -73,8 +75,9 @@ pub struct RemoteShards {
     /// By index.
     groups: Vec<Group>,
     commands: CommandSender,
-    /// Those that may have something to send, by index, each once: groups, and behind them commands and replies.
-    busy: VecDeque<usize>,
+    /// Those that may have something to send, each once.
+    busy: VecDeque<Turn>,
+    /// By [place](Self::place).
     is_busy: Vec<bool>,
     /// Of this connection.
     line: VecDeque<ToLeader>,
@@ -97,6 +100,17 @@ pub struct RemoteShards {
     attaches: bool,
     has_begun: bool,
     names: Names,
+}
+
+/// Who has a letter in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// The group with this index.
+    Group(usize),
+    /// What is for the owner of the names.
+    Commands,
+    /// Direct replies to sessions of other nodes.
+    Replies,
 }
 
 #[derive(Debug)]
@@ -267,14 +281,14 @@ impl RemoteShards {
             // A session that shares no memory with shards writes none of these.
             letter => return refuse_shard(letter, out),
         }
-        self.is_busy(index);
+        self.is_busy(Turn::Group(index));
     }
 
     /// A letter of a session of this node.
     pub fn to_meta(&mut self, letter: ToMeta, out: &mut Outbox) {
         if CommandSender::numbers(&letter) {
             self.commands.keep(letter);
-            return self.is_busy(self.groups.len());
+            return self.is_busy(Turn::Commands);
         }
         match letter {
             ToMeta::IsWell { reply } | ToMeta::Admin { reply, .. } => refuse(reply, out),
@@ -297,7 +311,7 @@ impl RemoteShards {
             self.say(ToLeader::Session(id, letter));
         } else if self.says() && self.reply_room.take(&mut letter) {
             self.replies.push_back((id, letter));
-            self.is_busy(self.groups.len() + 1);
+            self.is_busy(Turn::Replies);
         }
     }
 
@@ -337,14 +351,14 @@ impl RemoteShards {
             FromLeader::Beat => return Ok(Heard::Done),
             FromLeader::Begins(terms) => {
                 self.begins(&terms, out)?;
-                return Ok(Heard::Done);
+                return Ok(Heard::Begins);
             }
             FromLeader::Alarm(alarm) => return Ok(Heard::Alarm(alarm)),
             FromLeader::Session(id, group, letter) => self.tell(id, group, letter, out)?,
             FromLeader::News(group, news) => {
                 let index = self.index_of(group)?;
                 self.groups[index].sender.hear(&news, out);
-                self.is_busy(index);
+                self.is_busy(Turn::Group(index));
             }
             FromLeader::Answered(answered) => {
                 let mut told = Outbox::default();
@@ -357,7 +371,7 @@ impl RemoteShards {
                     }
                 }
                 told.append_to(out);
-                self.is_busy(self.groups.len());
+                self.is_busy(Turn::Commands);
             }
         }
         Ok(Heard::Done)
@@ -392,7 +406,7 @@ impl RemoteShards {
                         others.for_each(|it| it.sender.other_is_refused(id, channel));
                     }
                     self.groups[index].sender.tell(id, letter, out);
-                    self.is_busy(index);
+                    self.is_busy(Turn::Group(index));
                 }
                 None => self.tell_of_others(id, letter, out),
             },
@@ -465,7 +479,8 @@ impl RemoteShards {
                 out.sessions.extend(self.open.iter().map(|connection| (*connection, letter())));
             }
         }
-        (0..self.is_busy.len()).for_each(|index| self.is_busy(index));
+        (0..self.groups.len()).for_each(|index| self.is_busy(Turn::Group(index)));
+        [Turn::Commands, Turn::Replies].into_iter().for_each(|turn| self.is_busy(turn));
         self.line.extend(self.questions.values().map(|question| question.letter()));
         Ok(())
     }
@@ -491,7 +506,8 @@ impl RemoteShards {
         true
     }
 
-    /// How many connections and channels are here: of those for whom that has changed since the leader [hears](Self::is_heard).
+    /// How many connections and channels are here: of all who have limits before [`names_taken`](Self::names_taken) of all names, and
+    /// then of those for whom that has changed.
     pub fn uses(&mut self, uses: Bytes) {
         self.say(ToLeader::Uses(uses));
     }
@@ -501,16 +517,29 @@ impl RemoteShards {
         self.reply_room.lost
     }
 
+    /// Whether some were lost since it began, once: that is to be told.
+    pub fn begins_to_lose_replies(&mut self) -> bool {
+        self.reply_room.begins_to_lose()
+    }
+
     /// Answers a look. One that came over an earlier connection has nobody who waits for that.
     pub fn seen(&mut self, number: u64, seen: Bytes) {
         self.say(ToLeader::Seen(number, seen));
     }
 
-    fn is_busy(&mut self, index: usize) {
-        if let Some(is_busy) = self.is_busy.get_mut(index)
-            && !std::mem::replace(is_busy, true)
-        {
-            self.busy.push_back(index);
+    /// Where it is written down that it may have something to send.
+    fn place(&self, turn: Turn) -> usize {
+        match turn {
+            Turn::Group(index) => index,
+            Turn::Commands => self.groups.len(),
+            Turn::Replies => self.groups.len() + 1,
+        }
+    }
+
+    fn is_busy(&mut self, turn: Turn) {
+        let place = self.place(turn);
+        if !std::mem::replace(&mut self.is_busy[place], true) {
+            self.busy.push_back(turn);
         }
     }
 
@@ -532,12 +561,13 @@ impl RemoteShards {
         if self.has_end() {
             return self.ends.pop_front().map(|(_, id)| ToLeader::Ended(id));
         }
-        while let Some(index) = self.busy.pop_front() {
-            if let Some(letter) = self.next_of(index) {
-                self.busy.push_back(index);
+        while let Some(turn) = self.busy.pop_front() {
+            if let Some(letter) = self.next_of(turn) {
+                self.busy.push_back(turn);
                 return Some(letter);
             }
-            self.is_busy[index] = false;
+            let place = self.place(turn);
+            self.is_busy[place] = false;
         }
         None
     }
@@ -557,10 +587,10 @@ impl RemoteShards {
             Stage::Greets => true,
             Stage::Learns => !self.line.is_empty(),
             Stage::Begun => {
-                let has_some = |index: &usize| match self.groups.get(*index) {
-                    None if *index == self.groups.len() => self.commands.has_next(),
-                    None => !self.replies.is_empty(),
-                    Some(Group { sender, .. }) => sender.has_next_in_order(),
+                let has_some = |turn: &Turn| match *turn {
+                    Turn::Group(index) => self.groups[index].sender.has_next_in_order(),
+                    Turn::Commands => self.commands.has_next(),
+                    Turn::Replies => !self.replies.is_empty(),
                 };
                 !self.line.is_empty() || self.has_end() || self.busy.iter().any(has_some)
             }
@@ -572,16 +602,20 @@ impl RemoteShards {
         waits.iter().all(|(index, count)| self.groups[*index].sender.unnumbered()[1] >= *count)
     }
 
-    fn next_of(&mut self, index: usize) -> Option<ToLeader> {
-        let Some(Group { sender, first, .. }) = self.groups.get_mut(index) else {
-            if index > self.groups.len() {
+    fn next_of(&mut self, turn: Turn) -> Option<ToLeader> {
+        let index = match turn {
+            Turn::Group(index) => index,
+            Turn::Commands => {
+                let command = self.commands.send_next()?;
+                return Some(ToLeader::Meta(ToMeta::Numbered(Box::new(command))));
+            }
+            Turn::Replies => {
                 let (id, letter) = self.replies.pop_front()?;
                 self.reply_room.give_back(&letter);
                 return Some(ToLeader::Session(id, letter));
             }
-            let command = self.commands.send_next()?;
-            return Some(ToLeader::Meta(ToMeta::Numbered(Box::new(command))));
         };
+        let Group { sender, first, .. } = &mut self.groups[index];
         let first = std::mem::replace(
             first,
             match *first {
@@ -605,11 +639,6 @@ impl RemoteShards {
     /// Whether clients may come: names are here, and a leader has begun once.
     pub fn is_open(&self) -> bool {
         self.has_begun
-    }
-
-    /// Whether a leader hears what sessions write.
-    pub fn is_heard(&self) -> bool {
-        self.stage == Stage::Begun
     }
 
     /// How far it is, for reading.

@@ -112,7 +112,7 @@ impl Site {
         let Some(letter) = self.down.pop_front() else { return Ok(()) };
         let mut out = Outbox::default();
         match self.remote.hear(letter, &mut out).expect("what a leader says") {
-            Heard::Done | Heard::Alarm(_) | Heard::Look(..) | Heard::Uses(_) => {}
+            Heard::Done | Heard::Begins | Heard::Alarm(_) | Heard::Look(..) | Heard::Uses(_) => {}
             Heard::Names(batch) => self.names.push_back(batch),
             Heard::Over(why) => return Err(why.into()),
         }

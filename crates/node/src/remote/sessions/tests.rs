@@ -159,10 +159,14 @@ fn direct_replies_have_a_bound() {
     let fits = REPLIES_MAX / (1 + REPLY_BYTES) + 1;
     (0..=fits).for_each(|_| node.tell(reply(1)));
     assert_eq!(node.lost_replies(), 1);
+    assert!(node.begins_to_lose_replies() && !node.begins_to_lose_replies(), "it is told once");
     assert!(read.is_unique(), "replies that wait keep a read");
     let mut line = VecDeque::new();
     node.take_line(&mut line);
     assert_eq!(line.len() as u64, fits);
+    node.tell(reply(100 << 10));
+    assert!(read.is_unique(), "one that is much shorter than a read keeps all of it");
+    node.take_line(&mut VecDeque::new());
     let long = || {
         let message = Message::from_parts(b"", b"", &vec![0; REPLIES_MAX as usize]);
         FromLeader::Session(to, None, ToSession::DirectReply { channel: 1, token: 5, message })

@@ -359,8 +359,10 @@ fn direct_replies_have_a_bound_and_take_turns() {
     let fits = REPLIES_MAX / (len as u64 + REPLY_BYTES) + 1;
     (0..fits).for_each(|_| remote.to_session(other, reply(len)));
     assert_eq!(remote.lost_replies(), 0, "the last one goes beyond the bound");
+    assert!(!remote.begins_to_lose_replies());
     remote.to_session(other, reply(1));
     assert_eq!(remote.lost_replies(), 1);
+    assert!(remote.begins_to_lose_replies() && !remote.begins_to_lose_replies());
     let mut out = Outbox::default();
     let id = remote.node().connection(1);
     remote.to_shard(GROUP, publish(id, 1), &mut out);
@@ -380,4 +382,6 @@ fn direct_replies_have_a_bound_and_take_turns() {
     );
     (0..fits).for_each(|_| remote.to_session(other, reply(len)));
     assert_eq!(remote.lost_replies(), 0, "what was for the leader before took no room");
+    remote.to_session(other, reply(1));
+    assert!(remote.begins_to_lose_replies(), "each connection tells of its own");
 }

@@ -25,7 +25,7 @@ use leveret_link::letters::{read_from_leader, write_to_leader};
 use leveret_node::KeptMax;
 use leveret_node::remote::{Heard, RemoteShards};
 use leveret_topology::stored::StoredError;
-use leveret_topology::{EntityKey, Event, GroupId, Homes, Topology, UseWatch, Uses};
+use leveret_topology::{EntityKey, Event, GroupId, Homes, Topology, UseWatch, UsedBy};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tokio::sync::{Notify, watch};
 use tokio::task::yield_now;
@@ -175,11 +175,10 @@ impl Away {
     /// Letters to a session of another node.
     pub(crate) fn to_session(&self, id: ConnectionId, letters: impl Iterator<Item = ToSession>) {
         let mut shards = self.shards.lock();
-        let lost = shards.lost_replies();
         letters.for_each(|letter| shards.to_session(id, letter));
-        let is_first = lost == 0 && shards.lost_replies() > 0;
+        let begins_to_lose = shards.begins_to_lose_replies();
         drop(shards);
-        if is_first {
+        if begins_to_lose {
             tracing::warn!(%id, "{REPLIES_LOST}");
         }
         self.woken.notify_one();
@@ -216,7 +215,7 @@ pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Ca
             node: &node,
             away: &away,
             over: OnceLock::new(),
-            has_told_uses: AtomicBool::new(false),
+            has_names: AtomicBool::new(false),
         };
         let Some(leader) = *called.leader.borrow_and_update() else {
             if called.leader.changed().await.is_err() {
@@ -277,7 +276,15 @@ pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Ca
             }
         }
         told = why;
-        sleep(if is_refused { REFUSED } else { RETRY }).await;
+        // Another leader may take this one, and waits for it.
+        let has_hung_up = tokio::select! {
+            () = sleep(if is_refused { REFUSED } else { RETRY }) => false,
+            _ = leads.wait_for(|now| now.is_some_and(|now| now != leader)) => false,
+            _ = hangs_up.wait_for(|it| *it) => true,
+        };
+        if has_hung_up {
+            return std::future::pending().await;
+        }
     }
 }
 
@@ -303,13 +310,13 @@ struct Caller<'a> {
     away: &'a Arc<Away>,
     /// Why the sessions are over, if they are.
     over: OnceLock<String>,
-    /// The leader hears what is counted here.
-    has_told_uses: AtomicBool,
+    /// The leader's names are here, and it was told what is counted here.
+    has_names: AtomicBool,
 }
 
 impl End for Caller<'_> {
     fn say(&self, to: &mut Outgoing) -> Result<(), String> {
-        self.tell_uses();
+        self.tell_changed_uses();
         while to.has_room() {
             let Some(letter) = self.away.shards.lock().send_next() else { break };
             let letter = write_to_leader(&letter, to.writer()).map_err(|why| why.to_string())?;
@@ -335,20 +342,10 @@ impl End for Caller<'_> {
 impl Caller<'_> {
     fn one(&self, letter: &Letter, out: &mut Outbox) -> Result<(), String> {
         let letter = read_from_leader(letter).map_err(|why| why.to_string())?;
-        let (heard, is_open) = {
-            let mut shards = self.away.shards.lock();
-            (shards.hear(letter, out)?, shards.is_heard())
-        };
+        let heard = self.away.shards.lock().hear(letter, out)?;
         match heard {
-            Heard::Done => {
-                let enters = |reception: &mut Reception| {
-                    is_open && std::mem::replace(reception, Reception::Own) != Reception::Own
-                };
-                self.away.reception.send_if_modified(enters);
-                if is_open && !self.has_told_uses.swap(true, Ordering::Relaxed) {
-                    self.begins();
-                }
-            }
+            Heard::Done => {}
+            Heard::Begins => _ = self.away.reception.send_replace(Reception::Own),
             Heard::Uses(uses) => match serde_json::from_slice::<uses::ToldUses>(&uses) {
                 Ok(told) => {
                     let names = self.node.topology();
@@ -373,24 +370,15 @@ impl Caller<'_> {
         Ok(())
     }
 
-    /// A leader hears. What others have it tells anew, and is told anew what is here.
-    fn begins(&self) {
-        {
-            let names = self.node.topology();
-            for by in names.limited() {
-                names.set_uses_elsewhere(&by, Uses::default());
-                self.away.uses.note(&by);
-            }
+    /// Of whose connections and channels the leader is to hear anew.
+    fn tell_changed_uses(&self) {
+        if self.has_names.load(Ordering::Relaxed) {
+            self.tell_uses(self.away.uses.take().into_iter().collect());
         }
-        self.away.woken.notify_one();
     }
 
-    fn tell_uses(&self) {
-        if !self.has_told_uses.load(Ordering::Relaxed) {
-            return;
-        }
-        let changed = self.away.uses.take();
-        if changed.is_empty() {
+    fn tell_uses(&self, of: Vec<UsedBy>) {
+        if of.is_empty() {
             return;
         }
         let told: uses::ToldUses = {
@@ -399,25 +387,34 @@ impl Caller<'_> {
                 let uses = names.uses(&by);
                 (by, uses)
             };
-            changed.into_iter().map(with_uses).collect()
+            of.into_iter().map(with_uses).collect()
         };
         let told = serde_json::to_vec(&told).unwrap_or_default();
         self.away.shards.lock().uses(told.into());
     }
 
     fn apply(&self, batch: NamesBatch) -> Result<(), String> {
-        let number = batch.number;
+        let (number, is_whole) = (batch.number, batch.is_whole);
         let limits = uses::limits_of(&batch.changes);
-        let gone = {
+        let (gone, counted) = {
             let mut names = self.node.topology_mut();
             let gone = apply(batch, &mut names);
             let gone = gone.map_err(|error| format!("names that are none: {error}"))?;
             self.node.count_names(&names);
-            for by in limits.iter().filter(|by| names.watches(by)) {
-                self.away.uses.note(by);
-            }
-            gone
+            let counted = match is_whole {
+                true => {
+                    // It is told of all.
+                    self.away.uses.take();
+                    names.limited()
+                }
+                false => limits.into_iter().filter(|by| names.watches(by)).collect(),
+            };
+            (gone, counted)
         };
+        // Before it is said that the names are here: so the leader knows what is counted by a limit when it answers for that, and of all
+        // who have limits when it begins.
+        self.tell_uses(counted);
+        self.has_names.store(true, Ordering::Relaxed);
         self.away.shards.lock().names_taken(number);
         if !gone.is_empty() {
             self.close_those_of(gone);
@@ -518,14 +515,21 @@ fn apply(batch: NamesBatch, names: &mut Topology) -> Result<AllGone, StoredError
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::atomic::AtomicU32;
 
     use leveret_broker::message::{FromLeader, LeaderTerms, ToLeader};
     use leveret_broker::stream::StreamPlace;
     use leveret_link::letters::write_from_leader;
     use leveret_link::payload::Writer;
-    use leveret_topology::{Bootstrap, Change, PasswordHash, QueueSpec, UsedBy};
+    use leveret_topology::{Bootstrap, Change, PasswordHash, QueueSpec, Uses};
+
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+    use tokio::time::timeout;
 
     use super::*;
+    use crate::cluster::arrivals::arrivals;
+    use crate::cluster::standby::Relaying;
     use crate::lease::Leading;
     use crate::login::{self, Logins};
 
@@ -600,7 +604,77 @@ mod tests {
         assert_eq!(apply(whole, &mut names).unwrap().owners, [owners[1]].into());
     }
 
-    /// What has a limit is told when a leader hears, when it changes, and when it gets the limit; what others have counts here.
+    /// A leader that takes no sessions.
+    #[derive(Default)]
+    struct Refuses {
+        heard: AtomicU32,
+        woken: Notify,
+    }
+
+    impl End for Refuses {
+        fn say(&self, to: &mut Outgoing) -> Result<(), String> {
+            if self.heard.load(Ordering::Relaxed) > 0 && to.has_room() {
+                let over = FromLeader::Over("no".into());
+                let over = write_from_leader(&over, to.writer()).map_err(|it| it.to_string())?;
+                to.put(over);
+                to.ends();
+            }
+            Ok(())
+        }
+
+        fn hear(&self, letters: &mut Vec<Letter>) -> Result<(), String> {
+            letters.clear();
+            self.heard.fetch_add(1, Ordering::Relaxed);
+            self.woken.notify_one();
+            Ok(())
+        }
+    }
+
+    /// Tells who is called: each takes no sessions.
+    #[derive(Debug)]
+    struct Calls(mpsc::UnboundedSender<u64>);
+
+    impl Relay for Calls {
+        fn relay(&self, leader: u64, _: RelayedListener, _: Ends) -> Relaying {
+            let _ = self.0.send(leader);
+            Box::pin(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await?;
+                let near = tokio::net::TcpStream::connect(listener.local_addr()?).await?;
+                let far = LinkSocket::from(listener.accept().await?.0);
+                tokio::spawn(async move {
+                    let end = Refuses::default();
+                    wire::answer(&far, &end, &end.woken).await
+                });
+                Ok(near.into())
+            })
+        }
+    }
+
+    /// Who is refused is called again after a while, and the next leader at once: it waits for this node.
+    #[tokio::test]
+    async fn the_next_leader_is_called_at_once() {
+        let (reception, mut receives) = watch::channel(Reception::Waits);
+        let away = Away::new(("rabbit@far".to_owned(), 7, 0), Homes::among(1), reception);
+        let away = Arc::new(away);
+        let logins = Logins::new(login::Options::default(), [0; 32]);
+        let leading = Arc::new(Leading::new());
+        let node = Node::of_sessions(Arc::default(), logins, Arc::clone(&away), 0, leading);
+        let (says, mut called) = mpsc::unbounded_channel();
+        let (leads, leader) = watch::channel(Some(1));
+        let relay = Arc::new(Calls(says));
+        let calls = Called { relay, own_id: 7, own: arrivals().0, leader };
+        let keeps = tokio::spawn(keep_leader(Arc::new(node), away, calls));
+        assert_eq!(called.recv().await, Some(1));
+        let is_relayed = receives.wait_for(|it| *it == Reception::Relayed);
+        timeout(REFUSED, is_relayed).await.unwrap().unwrap();
+        leads.send_replace(Some(2));
+        let next = timeout(REFUSED / 2, called.recv()).await;
+        assert_eq!(next.unwrap(), Some(2));
+        keeps.abort();
+    }
+
+    /// What has a limit is told before it is said that the names are here, when it changes, and when it gets the limit; what others have
+    /// counts here, whoever leads, until the leader tells something else.
     #[tokio::test]
     async fn counts_go_to_the_leader_and_come_from_it() {
         let homes = Homes::among(1);
@@ -612,38 +686,53 @@ mod tests {
         let node = Node::of_sessions(Arc::default(), logins, Arc::clone(&away), 0, leading);
         node.topology_mut().watch_uses(away.uses());
         let node = Arc::new(node);
-        let has_told_uses = AtomicBool::new(false);
-        let caller = Caller { node: &node, away: &away, over: OnceLock::new(), has_told_uses };
+        let has_names = AtomicBool::new(false);
+        let caller = Caller { node: &node, away: &away, over: OnceLock::new(), has_names };
         let hears = |letter: &FromLeader| {
             let letter = write_from_leader(letter, &mut Writer::default()).unwrap();
             caller.hear(&mut vec![letter]).unwrap();
         };
+        let has_taken_names = std::cell::Cell::new(false);
         let tells = || {
-            caller.tell_uses();
+            caller.tell_changed_uses();
             let next = || away.shards.lock().send_next();
             let told = std::iter::from_fn(next).filter_map(|letter| match letter {
-                ToLeader::Uses(uses) => serde_json::from_slice::<uses::ToldUses>(&uses).ok(),
+                ToLeader::Uses(uses) => {
+                    assert!(!has_taken_names.get(), "it is told behind that the names are here");
+                    serde_json::from_slice::<uses::ToldUses>(&uses).ok()
+                }
+                ToLeader::NamesTaken(_) => {
+                    has_taken_names.set(true);
+                    None
+                }
                 _ => None,
             });
-            told.collect::<Vec<_>>().concat()
+            let told = told.collect::<Vec<_>>().concat();
+            has_taken_names.set(false);
+            told
         };
+        let receives = || *away.reception.borrow();
         let limits = |count| BTreeMap::from([("max-connections".to_owned(), count)]);
         let mut names = names_of("u", "/");
         names.set_user_limits("u", limits(3)).unwrap();
         names.add_user("v", PasswordHash::new("p", [0; 4]), &[]).unwrap();
         away.shards.lock().begin();
         assert_eq!(tells(), []);
-        hears(&FromLeader::Names(batch(true, names.snapshot())));
         let held = node.topology().count_connection("u", "/").unwrap();
-        assert_eq!(tells(), [], "no leader hears");
+        assert_eq!(tells(), [], "nobody knows of limits");
+        hears(&FromLeader::Names(batch(true, names.snapshot())));
         let place = StreamPlace { term: 1 << 32, next: 1, agreed: 0 };
         let shards = vec![(homes.group_at(0), [place; 2])];
-        hears(&FromLeader::Begins(LeaderTerms { names: 1, shards }));
         let user = UsedBy::User("u".into());
         let has = |connections| (user.clone(), Uses { connections, channels: 0 });
-        assert_eq!(tells(), [has(1)]);
-        assert_eq!(tells(), []);
+        assert_eq!(tells(), [has(0)], "before the leader begins");
+        assert_eq!((tells(), receives()), (vec![], Reception::Waits));
+        drop(held);
         let open = || node.topology().count_connection("u", "/");
+        let held = open().unwrap();
+        assert_eq!(tells(), [has(1)]);
+        hears(&FromLeader::Begins(LeaderTerms { names: 1, shards }));
+        assert_eq!((tells(), receives()), (vec![], Reception::Own));
         let more = open().unwrap();
         assert_eq!(tells(), [has(2)]);
         let others = |connections| {
@@ -660,18 +749,22 @@ mod tests {
         drop(more);
         assert_eq!(tells(), [has(1)]);
         drop(open().unwrap());
-        // Another leader tells anew what others have.
+        // Another leader tells anew what others have: what the one before told counts until then.
         others(2);
         assert!(open().is_err());
+        assert_eq!(tells(), [has(1)]);
         away.shards.lock().lost();
         away.reception.send_replace(Reception::Waits);
-        caller.has_told_uses.store(false, Ordering::Relaxed);
+        caller.has_names.store(false, Ordering::Relaxed);
         away.shards.lock().begin();
-        assert_eq!(tells(), []);
+        away.uses.note(&user);
+        assert_eq!(tells(), [], "the leader's names are not here");
         hears(&FromLeader::Names(batch(true, names.snapshot())));
+        assert_eq!(tells(), [has(1)]);
         let shards = vec![(homes.group_at(0), [place; 2])];
         hears(&FromLeader::Begins(LeaderTerms { names: 2, shards }));
-        assert_eq!(tells(), [has(1)]);
+        assert!(open().is_err());
+        others(1);
         drop(open().unwrap());
         assert_eq!(tells(), [has(1)]);
         // Another user gets a limit: of what was there before, too.

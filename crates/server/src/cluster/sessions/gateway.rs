@@ -477,18 +477,19 @@ impl Gateway {
             (self.homes.group_at(index), streams.map(|stream| state.stream_place(stream)))
         };
         let shards = node.shards.iter().enumerate().map(place).collect();
-        let limited = node.topology().limited();
+        let uses = end.node().and_then(|id| self.all_uses_elsewhere(node, id));
         let names = self.terms.first().copied().unwrap_or_default();
         {
             let mut state = self.state.lock();
             let mut sessions = end.sessions.lock();
-            let Sessions { remote, has_begun, uses_to_tell, .. } = &mut *sessions;
+            let Sessions { remote, has_begun, .. } = &mut *sessions;
             let Some(remote) = remote else { return };
             if std::mem::replace(has_begun, true) {
                 return;
             }
-            uses_to_tell.extend(limited);
             state.starts.insert(remote.raft_id(), remote.start());
+            // First, as the node lets clients in when it hears the next one.
+            uses.into_iter().for_each(|uses| remote.tell(uses));
             remote.tell(FromLeader::Begins(LeaderTerms { names, shards }));
             remote.tell(FromLeader::Alarm(node.alarms.alarm()));
         }
@@ -526,9 +527,8 @@ impl Gateway {
         {
             let mut sessions = end.sessions.lock();
             let Some(remote) = &mut sessions.remote else { return };
-            let lost = remote.lost_replies();
             letters.for_each(|letter| remote.tell(FromLeader::Session(id, from, letter)));
-            if lost == 0 && remote.lost_replies() > 0 {
+            if remote.begins_to_lose_replies() {
                 tracing::warn!(%id, peer = %end.from, "{REPLIES_LOST}");
             }
         }

@@ -9,6 +9,8 @@
 //! Each node checks limits by what it has and what it was told that others have, so a client waits for nobody. What changes of one user
 //! or vhost while a letter waits goes in one letter, and what has no limit goes in none.
 //!
+//! *Another leader* hears from each node, before that says that it has the names, and tells it of the others before it lets clients in.
+//!
 //! *The race that is left:* what opens at several nodes before they have heard of each other may pass the limit together, by as many as
 //! are opened at other nodes within the two letters that it takes. RabbitMQ's nodes have the same one.
 
@@ -36,6 +38,10 @@ pub(in crate::cluster::sessions) fn limits_of(changes: &[Change]) -> BTreeSet<Us
         _ => None,
     });
     by.collect()
+}
+
+fn letter(told: &ToldUses) -> FromLeader {
+    FromLeader::Uses(serde_json::to_vec(told).unwrap_or_default().into())
 }
 
 fn sum<'a>(uses: impl Iterator<Item = &'a Uses>) -> Uses {
@@ -118,6 +124,27 @@ impl Gateway {
             (id, std::mem::take(&mut sessions.uses_to_tell))
         };
         let names = node.topology();
+        let told = self.elsewhere(&names, id, to_tell);
+        drop(names);
+        Some(letter(&told))
+    }
+
+    /// What a node is to hear of all who have limits, before it is told that the leader hears. What changes meanwhile it is told behind
+    /// that.
+    pub(super) fn all_uses_elsewhere(&self, node: &Node, id: NodeId) -> Option<FromLeader> {
+        let names = node.topology();
+        let told = self.elsewhere(&names, id, names.limited());
+        drop(names);
+        (!told.is_empty()).then(|| letter(&told))
+    }
+
+    /// What all but one node have of these.
+    fn elsewhere(
+        &self,
+        names: &Topology,
+        id: NodeId,
+        of: impl IntoIterator<Item = UsedBy>,
+    ) -> ToldUses {
         let state = self.state.lock();
         let elsewhere = |by: UsedBy| {
             let others = state.uses.get(&by).into_iter().flatten();
@@ -125,7 +152,6 @@ impl Gateway {
             all += names.uses(&by);
             (by, all)
         };
-        let told: ToldUses = to_tell.into_iter().map(elsewhere).collect();
-        Some(FromLeader::Uses(serde_json::to_vec(&told).unwrap_or_default().into()))
+        of.into_iter().map(elsewhere).collect()
     }
 }
