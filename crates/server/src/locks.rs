@@ -80,6 +80,8 @@ ranks! {
     HeldTurns,
     /// Nodes of sessions that are connected.
     RemoteNodes,
+    /// Those that were refused.
+    RefusedNodes,
     /// What is about to be written to one of them.
     RemoteLine,
     /// The sessions of one of them.

@@ -168,6 +168,8 @@ struct Sessions {
     /// None before hello, and when they are over.
     remote: Option<RemoteNode>,
     has_said_hello: bool,
+    /// Who said hello, by Raft id.
+    caller: Option<u64>,
     /// Why it was refused.
     refused: Option<Box<str>>,
     /// Batches of names that it has not taken.
@@ -906,20 +908,52 @@ impl RemoteEnd {
     }
 }
 
+/// Members that were refused, by Raft id, and why each was the last time.
+#[derive(Debug)]
+struct Refusals(Ranked<BTreeMap<u64, Box<str>>>);
+
+/// Members are few; with more, what was told is forgotten.
+const REFUSALS_MAX: usize = 64;
+
+impl Refusals {
+    fn new() -> Self {
+        Self(Ranked::new(Rank::RefusedNodes, BTreeMap::new()))
+    }
+
+    /// A member's connection has ended, since it was refused or for another reason. Whether that is to be told: who is refused calls again
+    /// and again.
+    fn is_new(&self, caller: u64, refused: Option<&str>) -> bool {
+        let mut told = self.0.lock();
+        let Some(why) = refused else {
+            told.remove(&caller);
+            return true;
+        };
+        if told.get(&caller).is_some_and(|it| **it == *why) {
+            return false;
+        }
+        if told.len() >= REFUSALS_MAX {
+            told.clear();
+        }
+        told.insert(caller, why.into());
+        true
+    }
+}
+
 /// Takes the connections of nodes of sessions, until the task is dropped.
 pub(crate) async fn take_nodes(
     mut arrivals: Receiver<Arrival>,
     node: Arc<Node>,
     threads: Arc<Threads>,
 ) {
+    let refusals = Arc::new(Refusals::new());
     while let Some(arrival) = arrivals.recv().await {
         let (_, thread) = threads.next();
-        thread.spawn(serve(Arc::clone(&node), arrival));
+        thread.spawn(serve(Arc::clone(&node), Arc::clone(&refusals), arrival));
     }
 }
 
 /// One connection, to its end.
-async fn serve(node: Arc<Node>, Arrival { socket, ends }: Arrival) {
+async fn serve(node: Arc<Node>, refusals: Arc<Refusals>, Arrival { socket, ends }: Arrival) {
     let end = Arc::new(RemoteEnd::new(ends.source));
     // With TLS between nodes it is no socket of TCP, and has no such thing.
     let _ = socket.set_nodelay(true);
@@ -936,8 +970,20 @@ async fn serve(node: Arc<Node>, Arrival { socket, ends }: Arrival) {
         }
     };
     let from = end.from;
-    let why = end.sessions.lock().refused.take().map_or(why, String::from);
-    tracing::warn!(from = %from.ip(), peer = %from, "the connection of a node with sessions has ended: {why}");
+    let (caller, refused) = {
+        let mut sessions = end.sessions.lock();
+        (sessions.caller, sessions.refused.take())
+    };
+    let is_new = caller.is_none_or(|caller| refusals.is_new(caller, refused.as_deref()));
+    let why = refused.map_or(why, String::from);
+    match is_new {
+        true => {
+            tracing::warn!(from = %from.ip(), peer = %from, "the connection of a node with sessions has ended: {why}")
+        }
+        false => {
+            tracing::debug!(peer = %from, "a node with sessions is refused again: {why}")
+        }
+    }
     if let Some(gateway) = &node.gateway {
         gateway.gone(&node, &end);
     }
@@ -1076,6 +1122,7 @@ impl Caller<'_> {
         let ToLeader::Hello(hello) = first else {
             return Err("it does not begin with who it is".to_owned());
         };
+        self.end.sessions.lock().caller = Some(hello.raft_id);
         let refused = match &self.node.gateway {
             None => Refused::Over(
                 "the node that leads has cluster.sessions = relayed: sessions are its own, and clients are relayed to it. Set it \
@@ -1126,6 +1173,19 @@ mod tests {
         assert_eq!(awaited(&view), [1, 2, 3].into());
         view.led_last = Some(2);
         assert_eq!(awaited(&view), [1, 3].into());
+    }
+
+    /// Who is refused calls again each few seconds, perhaps for days.
+    #[test]
+    fn who_is_refused_again_is_told_once() {
+        let refusals = Refusals::new();
+        assert!(refusals.is_new(1, Some("no")) && refusals.is_new(2, Some("no")));
+        assert!(!refusals.is_new(1, Some("no")) && !refusals.is_new(2, Some("no")));
+        assert!(refusals.is_new(1, Some("not yet")) && !refusals.is_new(1, Some("not yet")));
+        assert!(refusals.is_new(2, None) && refusals.is_new(2, None));
+        assert!(refusals.is_new(2, Some("no")), "it was here meanwhile");
+        (3..).take(2 * REFUSALS_MAX).for_each(|caller| _ = refusals.is_new(caller, Some("no")));
+        assert!(refusals.0.lock().len() <= REFUSALS_MAX);
     }
 
     #[test]
