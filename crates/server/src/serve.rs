@@ -32,7 +32,6 @@ use crate::listener::{Entrance, Preface, SocketOptions, accept, bind, take_arriv
 use crate::logging::{Logs, PERIOD};
 use crate::login::{self, LoginThreads, Logins};
 use crate::node::Node;
-use crate::places::ConnectionPlaces;
 use crate::runner::{Runner, install_runner, keep_working, rest, with_runner};
 use crate::signals::{Signals, StopSignals};
 use crate::storage::{DirectoryLock, Left, NodeLog, Orphans, Waker};
@@ -216,7 +215,8 @@ pub fn run(
         };
         let front = open(inside)?;
         listeners.extend(front.listeners);
-        let places = ConnectionPlaces::default();
+        let places =
+            options.own_sessions.as_ref().map_or_else(Default::default, |own| own.places());
         let mut accepting = Vec::new();
         for (socket, preface) in sockets {
             let listener = tokio::net::TcpListener::from_std(socket)?;

@@ -286,3 +286,55 @@ fn channels_of_a_node_count_whoever_has_the_session() {
     let why = kept.open_channel().unwrap_err().to_string();
     assert!(why.contains(&text), "{why}");
 }
+
+/// So do connections.
+#[test]
+fn connections_of_a_node_count_whoever_has_the_session() {
+    let mut members = three_of(|_| {
+        let mut command = leveret(&[]);
+        command.env("LEVERET_CONNECTION_MAX", "3");
+        command
+    });
+    let (old, _) = leader(&members, &[0, 1, 2]);
+    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
+    let relays = others.iter().flat_map(|at| [members[*at].relays(); 2]);
+    let _keep: Vec<_> = relays.map(connect).collect();
+    members[old].child.kill().unwrap();
+    let (_, address) = leader(&members, &others);
+    let _third = connect(address);
+    assert!(open(address).is_err());
+}
+
+/// Whose clients are relayed is switched to sessions of its own while the others are not, and all nodes serve all the time. In the end
+/// clients outlive the leader.
+#[test]
+fn nodes_are_switched_over_one_at_a_time() {
+    let with = |sessions: &str| {
+        let mut command = leveret(&[]);
+        command.env("LEVERET_CLUSTER_SESSIONS", sessions);
+        command
+    };
+    let mut members = three_of(|_| with("relayed"));
+    let (old, _) = leader(&members, &[0, 1, 2]);
+    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
+    let mut are_relayed = Vec::new();
+    for at in &others {
+        members[*at].start_again(with("own"));
+        members[*at].log.wait_for("so clients are relayed to it");
+        let (mut client, channel) = connect(members[*at].relays());
+        client.queue_declare(channel, "shared", &durable()).unwrap();
+        are_relayed.push((client, channel));
+    }
+    members[old].start_again(with("own"));
+    for (mut client, channel) in are_relayed {
+        client.queue_declare(channel, "shared", &durable()).unwrap_err();
+    }
+    let (leads, _) = leader(&members, &others);
+    let follow: Vec<_> = (0..3).filter(|at| *at != leads).collect();
+    let stay = follow.iter().map(|at| connect(members[*at].relays()));
+    let mut stay: Vec<_> = stay.collect();
+    members[leads].child.kill().unwrap();
+    for (client, channel) in &mut stay {
+        client.queue_declare(*channel, "shared", &durable()).unwrap();
+    }
+}

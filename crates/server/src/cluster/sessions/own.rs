@@ -58,6 +58,7 @@ pub(crate) struct OwnSessions {
     running: OnceLock<Running>,
     watched: Arc<Watched>,
     channels: ChannelsOfNode,
+    places: ConnectionPlaces,
     /// Why they are over, if they are; or why they could not begin.
     over: watch::Sender<Option<Result<String, String>>>,
 }
@@ -76,8 +77,8 @@ impl OwnSessions {
     /// Begins as soon as it is known how many groups the cluster has. In the runtime that this is called in. Also where clients go.
     pub(crate) fn begin(beginning: Beginning) -> (Arc<Self>, OwnClients) {
         let over = watch::Sender::new(None);
-        let (watched, channels) = Default::default();
-        let own = Arc::new(Self { running: OnceLock::new(), watched, channels, over });
+        let (watched, channels, places) = Default::default();
+        let own = Arc::new(Self { running: OnceLock::new(), watched, channels, places, over });
         let (enters, reception) = watch::channel(Reception::Waits);
         let ((amqp, plain), (amqps, encrypted)) =
             (mpsc::channel(WAITING_MAX), mpsc::channel(WAITING_MAX));
@@ -158,7 +159,6 @@ impl OwnSessions {
         }
         thread.spawn(watch_memory(Arc::clone(&node)));
         thread.spawn(go_on_with_leases(Arc::clone(&node)));
-        let places = ConnectionPlaces::default();
         let mut arrivals = [Some(plain), Some(encrypted)];
         for AmqpListener { preface, .. } in amqp_listeners(&config, threads)? {
             if let (Some(tls), true) = (&preface.tls, node.certificates.is_empty()) {
@@ -172,7 +172,7 @@ impl OwnSessions {
                 threads: Arc::clone(&of),
                 options: socket_options(&config),
                 preface,
-                places: places.clone(),
+                places: self.places.clone(),
             };
             thread.spawn(take_arrivals(arrivals, entrance));
         }
@@ -200,6 +200,11 @@ impl OwnSessions {
     pub(crate) fn are_beside(&self, broker: &Node) {
         broker.watched.tells_of(Arc::clone(&self.watched));
         broker.topology_mut().count_channels_in(self.channels.clone());
+    }
+
+    /// Where connections have their places: with those of the broker beside them they are one node's.
+    pub(crate) fn places(&self) -> ConnectionPlaces {
+        self.places.clone()
     }
 
     /// Waits until the sessions are over: why.
