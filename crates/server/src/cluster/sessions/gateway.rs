@@ -39,6 +39,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+use self::refusals::Refusals;
 use super::away::REPLIES_LOST;
 use super::seen::{
     AnyConnection, Elsewheres, Happened, NotHeard, Part, Question, SampleTold, SampledElsewhere,
@@ -54,6 +55,7 @@ use crate::runner::with_runner;
 use crate::storage::NodeLog;
 use crate::threads::Threads;
 
+mod refusals;
 pub(super) mod uses;
 
 /// How long whoever connects has to say who it is.
@@ -908,37 +910,6 @@ impl RemoteEnd {
     }
 }
 
-/// Members that were refused, by Raft id, and why each was the last time.
-#[derive(Debug)]
-struct Refusals(Ranked<BTreeMap<u64, Box<str>>>);
-
-/// Members are few; with more, what was told is forgotten.
-const REFUSALS_MAX: usize = 64;
-
-impl Refusals {
-    fn new() -> Self {
-        Self(Ranked::new(Rank::RefusedNodes, BTreeMap::new()))
-    }
-
-    /// A member's connection has ended, since it was refused or for another reason. Whether that is to be told: who is refused calls again
-    /// and again.
-    fn is_new(&self, caller: u64, refused: Option<&str>) -> bool {
-        let mut told = self.0.lock();
-        let Some(why) = refused else {
-            told.remove(&caller);
-            return true;
-        };
-        if told.get(&caller).is_some_and(|it| **it == *why) {
-            return false;
-        }
-        if told.len() >= REFUSALS_MAX {
-            told.clear();
-        }
-        told.insert(caller, why.into());
-        true
-    }
-}
-
 /// Takes the connections of nodes of sessions, until the task is dropped.
 pub(crate) async fn take_nodes(
     mut arrivals: Receiver<Arrival>,
@@ -1173,19 +1144,6 @@ mod tests {
         assert_eq!(awaited(&view), [1, 2, 3].into());
         view.led_last = Some(2);
         assert_eq!(awaited(&view), [1, 3].into());
-    }
-
-    /// Who is refused calls again each few seconds, perhaps for days.
-    #[test]
-    fn who_is_refused_again_is_told_once() {
-        let refusals = Refusals::new();
-        assert!(refusals.is_new(1, Some("no")) && refusals.is_new(2, Some("no")));
-        assert!(!refusals.is_new(1, Some("no")) && !refusals.is_new(2, Some("no")));
-        assert!(refusals.is_new(1, Some("not yet")) && !refusals.is_new(1, Some("not yet")));
-        assert!(refusals.is_new(2, None) && refusals.is_new(2, None));
-        assert!(refusals.is_new(2, Some("no")), "it was here meanwhile");
-        (3..).take(2 * REFUSALS_MAX).for_each(|caller| _ = refusals.is_new(caller, Some("no")));
-        assert!(refusals.0.lock().len() <= REFUSALS_MAX);
     }
 
     #[test]
