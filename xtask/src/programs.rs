@@ -10,30 +10,44 @@ use crate::node::{self, Node};
 use crate::root;
 use crate::steps::{Count, cargo, counted, counted_to};
 
-/// Runs the simulator with these words. `--nightly` is for a run at large: until it is stopped or all its
+/// Runs the simulator with these words; with `--cluster` that of several nodes. `--nightly` is for a run at large: until it is stopped or all its
 /// seeds are done, when the machine has nothing else to do, and further on the next time.
 pub(crate) fn sim(words: &[String]) -> anyhow::Result<ExitCode> {
     let mut words = words.to_vec();
+    if let Some(at) = words.iter().position(|word| word == "--cluster") {
+        words.remove(at);
+        return exit(&mut sim_program(CLUSTER, &words));
+    }
     let nightly = words.iter().position(|word| word == "--nightly");
-    let Some(at) = nightly else { return exit(&mut sim_program(&words)) };
+    let Some(at) = nightly else { return exit(&mut sim_program(NODE, &words)) };
     let file = root().join("target/nightly.txt").to_string_lossy().into_owned();
     words.splice(at..=at, ["--night".to_owned(), file]);
-    let program = sim_program(&words);
+    let program = sim_program(NODE, &words);
     let mut command = Command::new("nice");
     command.args(["-n", "19"]).arg(program.get_program()).args(program.get_args());
     exit(command.current_dir(root()))
 }
 
-/// Seeds of the simulator in every run of the tests: always the same ones, so that a red run is a change.
-/// About a minute on two cores.
-const SEEDS: &str = "3000";
+/// One node in one process, with all that its clients do.
+const NODE: &str = "seeds";
+
+/// Three nodes and five, with replicated logs.
+const CLUSTER: &str = "cluster";
+
+/// Seeds of each in every run of the tests: always the same ones, so that a red run is a change.
+const SEEDS: [(&str, &str); 2] = [(NODE, "3000"), (CLUSTER, "2000")];
 
 /// The simulator over the first seeds, counted by seeds. What it says goes to `out`.
 pub(crate) fn sim_counted(out: &mut dyn Write) -> anyhow::Result<Count> {
-    counted_to(&mut sim_program(&["--count".to_owned(), SEEDS.to_owned()]), out)
+    let mut count = Count::default();
+    for (which, seeds) in SEEDS {
+        count +=
+            counted_to(&mut sim_program(which, &["--count".to_owned(), seeds.to_owned()]), out)?;
+    }
+    Ok(count)
 }
 
-fn sim_program(words: &[String]) -> Command {
+fn sim_program(which: &str, words: &[String]) -> Command {
     let mut command = cargo(&[
         "run",
         "--quiet",
@@ -42,7 +56,7 @@ fn sim_program(words: &[String]) -> Command {
         "--package",
         "leveret-sim",
         "--example",
-        "seeds",
+        which,
         "--",
     ]);
     command.args(words);

@@ -516,8 +516,15 @@ pub trait Log {
         let _ = each;
     }
 
-    /// Takes in what the disk has finished: `durable` moves, cold records get warm. Never waits.
+    /// Takes in what the disk has finished: `durable` moves, cold records get warm. Never waits, and ends no batch: it may be
+    /// called in the middle of a turn.
     fn collect(&mut self) -> Result<(), SyncError>;
+
+    /// Whether somebody [asked](Self::fetch) for a record that can be read only once it is in a batch: one is to
+    /// be [made](Self::sync), at the end of the turn.
+    fn wants_batch(&self) -> bool {
+        false
+    }
 
     /// [`collect`](Self::collect)s, and hands what waits to the disk, if it is not busy with an
     /// earlier batch. Never waits.

@@ -141,16 +141,6 @@ impl<D: Disk> GroupLog<D> {
         };
         self.attend(result)
     }
-
-    /// Hands over what somebody waits for and what needs no disk: nothing else would.
-    fn hand_over_asked(&mut self) -> Result<(), SyncError> {
-        let Some(lent) = &self.lent else { return Ok(()) };
-        let gathered = self.log.gathered().end;
-        match lent.asked.last().is_some_and(|&at| at >= gathered) {
-            true => self.hand_over(None),
-            false => Ok(()),
-        }
-    }
 }
 
 impl Lent {
@@ -387,7 +377,7 @@ impl<D: Disk> Log for GroupLog<D> {
         let (withheld, mut soon): (Vec<_>, Vec<_>) =
             soon.iter().partition(|&&at| lent.withholds(at, log));
         lent.ask_for_damaged(&mut soon, log);
-        // What needs no disk is handed over at the end of the turn, where a batch may end.
+        // What needs no disk wants a batch, which ends with the turn.
         lent.asked.extend(withheld);
         log.fetch(&soon);
     }
@@ -441,8 +431,12 @@ impl<D: Disk> Log for GroupLog<D> {
         if self.lent.is_none() {
             return result;
         }
-        self.attend(result)?;
-        self.hand_over_asked()
+        self.attend(result)
+    }
+
+    fn wants_batch(&self) -> bool {
+        let last = self.lent.as_ref().and_then(|lent| lent.asked.last());
+        last.is_some_and(|&at| at >= self.log.gathered().end)
     }
 
     fn sync(&mut self) -> Result<(), SyncError> {

@@ -31,7 +31,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("load",     &["amqp", "client"]),
     ("migrate",  &["client", "ctl"]),
     ("experiment", &["client", "load", "ctl"]),
-    ("sim",      &["amqp", "log", "queue", "topology", "broker", "session", "node", "client", "conform"]),
+    ("sim",      &["amqp", "log", "queue", "topology", "broker", "session", "node", "client", "conform", "replica", "link", "cluster"]),
     ("conform",  &["amqp", "log", "queue", "topology", "broker", "session", "client"]),
     ("leveret",  &["config", "ctl", "server", "admin", "load", "experiment", "migrate", "client"]),
     ("xtask",    &["config", "client", "load"]),

@@ -1,6 +1,7 @@
 //! Nodes of a cluster in a seeded world: letters that are lost and late, links that are cut in all ways, processes and machines that
 //! end at any moment, disks that are slow and lose what was not synced.
 
+mod broker;
 mod dice;
 mod node;
 mod world;
@@ -90,7 +91,7 @@ fn lists_have_to_be_alike() {
 fn rough(seed: u64, plants: Plants) -> World {
     let count = if seed.is_multiple_of(4) { 5 } else { 3 };
     let mut world = World::new(count, seed);
-    world.nodes.iter_mut().for_each(|it| it.lets_names_go = true);
+    world.shared.lets_names_go.set(true);
     assert!(world.run_until(5_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
     world.is_rough = true;
     world.nodes.iter_mut().for_each(|it| it.plants = plants);
@@ -99,9 +100,9 @@ fn rough(seed: u64, plants: Plants) -> World {
 
 /// Each group confirms more.
 fn all_confirm(world: &mut World, seed: u64) {
-    let before = world.confirmed();
+    let before = world.shared.confirmed();
     world.run_ms(1_000);
-    let after = world.confirmed();
+    let after = world.shared.confirmed();
     for group in 0..=u64::from(SHARDS) {
         assert!(before.get(&group) < after.get(&group), "seed {seed}: group {group} stands still");
     }
@@ -154,7 +155,7 @@ fn leads_with_copies(seed: u64, plants: Plants) {
 /// The same, while the logs of one node are damaged again and again: what it lacks it has from the others.
 fn leads_with_damage(seed: u64, plants: Plants) -> World {
     let mut world = rough(seed, plants);
-    world.nodes.iter_mut().for_each(|it| it.lets_names_go = false);
+    world.shared.lets_names_go.set(false);
     let at = world.dice.below(world.nodes.len() as u64) as usize;
     for _ in 0..1_500 {
         world.trouble();
@@ -287,7 +288,7 @@ fn one_node_leads_all_groups() {
     let (mut whole, mut parts) = (0, 0);
     for seed in 0..16 {
         let world = leads(seed, Plants::default());
-        let told = world.nodes[0].told.borrow();
+        let told = world.shared.told.borrow();
         (whole, parts) = (whole + told.whole, parts + told.parts);
     }
     // A process that leads as soon as it is there may not have read them yet.

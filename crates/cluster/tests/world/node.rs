@@ -1,9 +1,7 @@
 //! A node of the world: a process that may be there or not, and what it has on its machine.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::num::NonZeroU128;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -12,14 +10,12 @@ use leveret_cluster::{
 };
 use leveret_link::hello::{ClusterId, RaftId};
 use leveret_link::letters::{NodeLetter, NodeNumbers, NodeStatus};
+use leveret_log::BatchName;
 use leveret_log::disk::{Disk as _, Faults, Roster, SimDisk};
-use leveret_log::file::BatchContents;
 use leveret_log::file::Options;
-use leveret_log::{BatchName, Holder, Keep, Log as _, Offset};
-use leveret_replica::{Content, GroupLog, Settings};
+use leveret_replica::Settings;
 
-use bytes::Bytes;
-
+use crate::broker::{Broker, Shared};
 use crate::dice::Dice;
 
 /// Groups of queues.
@@ -39,74 +35,8 @@ const SETTINGS: Settings = Settings {
     files_bytes: FILES_BYTES,
 };
 
-/// Who is there at most.
-const HOLDER: Holder = Holder::new(1);
-
-/// What was confirmed, by group: the record at an offset.
-pub(crate) type Confirmed = Rc<RefCell<BTreeMap<(u64, Offset), u64>>>;
-
 /// A data directory.
 type OnDisk = (Option<Vec<u8>>, BTreeMap<DiskOwner, SimDisk>);
-
-/// What the log of names is about, as followers are told.
-#[derive(Debug, Default)]
-pub(crate) struct Told {
-    /// The same to all: a sum of all that is there as of a batch.
-    as_of: BTreeMap<u64, (u64, u32)>,
-    /// How often a node that began to lead had been told all, and how often not.
-    pub(crate) whole: u64,
-    pub(crate) parts: u64,
-}
-
-pub(crate) type SharedTold = Rc<RefCell<Told>>;
-
-type Records = BTreeMap<Offset, Bytes>;
-
-/// Follows the log of names.
-#[derive(Debug, Default)]
-struct Follower {
-    records: Records,
-    is_whole: bool,
-}
-
-impl Follower {
-    fn take(&mut self, content: Content, told: &SharedTold) {
-        match content {
-            Content::Anew => *self = Self::default(),
-            Content::Records(records) => self.records.extend(records),
-            Content::Batch(BatchContents { records, volatile, persisted, released, .. }) => {
-                assert!(volatile.is_empty() && persisted.is_empty(), "nobody makes such");
-                self.records.extend(records);
-                released.iter().for_each(|(at, _)| drop(self.records.remove(at)));
-            }
-            Content::UpTo(name) => {
-                self.is_whole = true;
-                self.check(name, told);
-            }
-            Content::Lent { .. } => {}
-        }
-    }
-
-    /// Nobody else has anything else as of this batch.
-    fn check(&self, BatchName { number, term }: BatchName, told: &SharedTold) {
-        let mut bytes = Vec::new();
-        for (at, record) in &self.records {
-            bytes.extend(at.get().to_le_bytes());
-            bytes.extend(&record[..]);
-        }
-        let sum = (term, crc32c::crc32c(&bytes));
-        let was = *told.borrow_mut().as_of.entry(number).or_insert(sum);
-        assert_eq!(was, sum, "batch {number}: {} records", self.records.len());
-    }
-
-    /// The log has what was told.
-    fn check_found(&self, found: &BTreeMap<Offset, u64>) {
-        let which = |record: &Bytes| u64::from_le_bytes(record[..8].try_into().unwrap());
-        let records: BTreeMap<_, _> =
-            self.records.iter().map(|(at, record)| (*at, which(record))).collect();
-        assert_eq!(records, *found);
-    }
-}
 
 type Disks = Arc<Mutex<BTreeMap<DiskOwner, SimDisk>>>;
 
@@ -135,10 +65,7 @@ pub(crate) struct Node {
     pub(crate) paused_ms: u64,
     /// Its clock: per cent of the world's.
     rate: u64,
-    confirmed: Confirmed,
-    pub(crate) told: SharedTold,
-    /// Names go, too: then files go.
-    pub(crate) lets_names_go: bool,
+    pub(crate) shared: Shared,
     pub(crate) plants: Plants,
     /// What it says of itself.
     status: NodeStatus,
@@ -151,23 +78,10 @@ pub(crate) struct Process {
     pub(crate) cluster: Cluster<SimDisk>,
     /// Its links may begin.
     pub(crate) is_known: bool,
-    logs: Option<Lent>,
+    pub(crate) broker: Broker,
     lease: Lease,
-    follower: Follower,
     /// Until then it has another one lead.
     pub(crate) stops_ms: Option<u64>,
-}
-
-/// Logs that are lent.
-struct Lent {
-    /// Names that are held and agreed upon.
-    held: Vec<Offset>,
-    /// What the log of names had.
-    found: BTreeMap<Offset, u64>,
-    logs: Vec<GroupLog<SimDisk>>,
-    wakes: Vec<Arc<AtomicBool>>,
-    /// What was appended and is not confirmed: group, offset, which.
-    waiting: Vec<(usize, Offset, u64)>,
 }
 
 /// Mistakes of the driver that are made on purpose.
@@ -184,7 +98,7 @@ pub(crate) struct Plants {
 }
 
 impl Node {
-    pub(crate) fn new(index: usize, names: &[String], seed: u64, confirmed: &Confirmed) -> Self {
+    pub(crate) fn new(index: usize, names: &[String], seed: u64, shared: &Shared) -> Self {
         Self {
             name: names[index].clone(),
             listed: names.to_vec(),
@@ -200,9 +114,7 @@ impl Node {
             wiped_ms: None,
             paused_ms: 0,
             rate: 92 + (7 * seed + 5 * index as u64) % 17,
-            confirmed: confirmed.clone(),
-            told: SharedTold::default(),
-            lets_names_go: false,
+            shared: shared.clone(),
             plants: Plants::default(),
             status: NodeStatus::default(),
             room: None,
@@ -347,14 +259,9 @@ impl Node {
             options: Box::new(|_, _| Options { segment_bytes: 16 << 10, ..Options::default() }),
         };
         let cluster = Cluster::open(self.identity.as_deref(), setup)?;
-        self.process = Some(Process {
-            cluster,
-            is_known: false,
-            logs: None,
-            follower: Follower::default(),
-            lease: Lease::NONE,
-            stops_ms: None,
-        });
+        let broker = Broker::new(cluster.facts(), &self.shared);
+        self.process =
+            Some(Process { cluster, is_known: false, broker, lease: Lease::NONE, stops_ms: None });
         self.starts_ms = None;
         Ok(())
     }
@@ -398,7 +305,10 @@ impl Node {
         for owner in owners {
             process.cluster.disk_woke(owner);
         }
-        self.work();
+        if let Some(process) = &mut self.process {
+            let woken = process.broker.work(process.stops_ms.is_some(), &mut self.dice);
+            woken.into_iter().for_each(|group| process.cluster.log_woke(group));
+        }
         self.act(now_ms)
     }
 
@@ -417,10 +327,16 @@ impl Node {
         process.cluster.letter(from, letter);
     }
 
+    /// Whether the broker may have turns now, and whether it may give messages out in them.
+    pub(crate) fn lease(&self, now_ms: u64) -> (bool, bool) {
+        let lease = self.process.as_ref().map_or(Lease::NONE, |it| it.lease);
+        let clock_ms = self.clock(now_ms);
+        (clock_ms < lease.until_ms, clock_ms >= lease.from_ms)
+    }
+
     /// Whether the broker gives out, takes and answers.
     pub(crate) fn gives(&self, now_ms: u64) -> bool {
-        let Some(process) = &self.process else { return false };
-        process.lease.holds(self.clock(now_ms))
+        self.lease(now_ms) == (true, true)
     }
 
     fn written(&mut self) {
@@ -433,20 +349,7 @@ impl Node {
     pub(crate) fn act(&mut self, now_ms: u64) -> ClusterActions<SimDisk> {
         let Some(process) = &mut self.process else { return ClusterActions::default() };
         let mut actions = process.cluster.take_actions();
-        for content in std::mem::take(&mut actions.names) {
-            if let (Content::Lent { is_whole }, Some(lent)) = (&content, &process.logs) {
-                let mut told = self.told.borrow_mut();
-                if *is_whole {
-                    assert!(process.follower.is_whole);
-                    process.follower.check_found(&lent.found);
-                    told.whole += 1;
-                } else {
-                    told.parts += 1;
-                }
-            } else {
-                process.follower.take(content, &self.told);
-            }
-        }
+        actions.names.drain(..).for_each(|content| process.broker.names(content));
         for (group, log) in actions.reopen.drain(..) {
             process.cluster.reopened(group, log.open());
         }
@@ -469,9 +372,7 @@ impl Node {
             process.cluster.heard_written(true);
         }
         for group in &actions.wakes {
-            if let Some(lent) = &mut process.logs {
-                lent.logs[*group as usize].sync().expect("its disk works");
-            }
+            process.broker.wake(*group);
         }
         if actions.standing == Some(Standing::Leads) {
             let status = process.cluster.status();
@@ -492,68 +393,12 @@ impl Node {
             Arc::new(move || wake.store(true, Ordering::Relaxed))
         };
         let Some(logs) = process.cluster.lend_logs(wake) else { return };
-        let (terms, mut logs): (Vec<u64>, Vec<_>) = logs.into_iter().unzip();
-        assert!(terms.iter().all(|term| *term > 0), "{terms:?}");
-        let mut names = BTreeMap::new();
-        for (group, log) in (0..).zip(&mut logs) {
-            let mut found = BTreeMap::new();
-            log.recover(&mut |it| {
-                found.insert(it.at, u64::from_le_bytes(it.head.try_into().unwrap()));
-            });
-            for ((of, at), which) in &*self.confirmed.borrow() {
-                let there = found.get(at);
-                assert!(
-                    *of != group || there == Some(which),
-                    "{} leads group {group} without record {which} at {at}: {there:?}",
-                    self.name
-                );
-            }
-            if group == 0 {
-                names = found;
-            }
-        }
-        let held = names.keys().copied().collect();
-        process.logs = Some(Lent { logs, wakes, waiting: Vec::new(), held, found: names });
-    }
-
-    /// The broker appends, and confirms what is agreed upon.
-    fn work(&mut self) {
-        let Some(process) = &mut self.process else { return };
-        let Some(lent) = &mut process.logs else { return };
-        for (group, log) in lent.logs.iter_mut().enumerate() {
-            if self.dice.one_in(4) && process.stops_ms.is_none() {
-                let which = self.dice.next();
-                let body = vec![7; self.dice.below(300) as usize];
-                let at = log.append(&which.to_le_bytes(), &[&body], &[HOLDER], Keep::Durable);
-                lent.waiting.extend(at.map(|at| (group, at, which)));
-            }
-            // A name goes.
-            let goes = group == 0 && self.lets_names_go && !lent.held.is_empty();
-            if goes && self.dice.one_in(6) {
-                let at = self.dice.below(lent.held.len() as u64) as usize;
-                let at = lent.held.swap_remove(at);
-                log.release(at, HOLDER).expect("it is held");
-                self.confirmed.borrow_mut().remove(&(0, at));
-            }
-            log.sync().expect("its disk works");
-        }
-        let logs = &lent.logs;
-        for (group, at, which) in lent.waiting.extract_if(.., |it| logs[it.0].durable() > it.1) {
-            let was = self.confirmed.borrow_mut().insert((group as u64, at), which);
-            assert_eq!(was, None, "{}: group {group} agreed upon {at} twice", self.name);
-            if group == 0 {
-                lent.held.push(at);
-            }
-        }
-        for (group, wake) in (0..).zip(&lent.wakes) {
-            if wake.swap(false, Ordering::Relaxed) {
-                process.cluster.log_woke(group);
-            }
-        }
+        assert!(logs.iter().all(|(term, _)| *term > 0));
+        process.broker.lead(logs, wakes);
     }
 
     pub(crate) fn has_broker(&self) -> bool {
-        self.process.as_ref().is_some_and(|it| it.logs.is_some())
+        self.process.as_ref().is_some_and(|it| it.broker.leads())
     }
 
     pub(crate) fn disks(&self) -> Vec<SimDisk> {

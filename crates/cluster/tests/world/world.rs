@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use leveret_cluster::{ClusterActions, ClusterStatus, GroupRow, Identity, NodeRow, Standing};
 use leveret_link::hello::{Handshake, Members as _, Peer, RaftId, Secret, Urgency};
 use leveret_link::letters::NodeLetter;
-use leveret_log::Offset;
 use leveret_log::disk::{Faults, SimDisk};
 use leveret_replica::Refill;
 
+use crate::broker::Shared;
 use crate::dice::Dice;
-use crate::node::{Confirmed, Node};
+use crate::node::Node;
 
 /// Milliseconds of a step.
 pub(crate) const STEP_MS: u64 = 10;
@@ -33,7 +33,7 @@ pub(crate) struct World {
     pub(crate) is_rough: bool,
     /// No batch comes to anybody.
     pub(crate) loses_batches: bool,
-    pub(crate) confirmed: Confirmed,
+    pub(crate) shared: Shared,
     /// Every cluster that a disk ever named.
     pub(crate) clusters: BTreeSet<String>,
     /// A node that is lost for good, with the Raft id that it had.
@@ -70,11 +70,8 @@ impl World {
     pub(crate) fn new(count: usize, seed: u64) -> Self {
         let names: Vec<String> =
             ["a", "b", "c", "d", "e"].iter().take(count).map(|it| format!("rabbit@{it}")).collect();
-        let confirmed = Confirmed::default();
-        let mut nodes: Vec<_> =
-            (0..count).map(|at| Node::new(at, &names, seed, &confirmed)).collect();
-        let told = nodes[0].told.clone();
-        nodes.iter_mut().for_each(|it| it.told = told.clone());
+        let shared = Shared::default();
+        let nodes = (0..count).map(|at| Node::new(at, &names, seed, &shared)).collect();
         Self {
             nodes,
             now_ms: 0,
@@ -87,7 +84,7 @@ impl World {
             cut: BTreeSet::new(),
             is_rough: false,
             loses_batches: false,
-            confirmed,
+            shared,
             clusters: BTreeSet::new(),
             lost: None,
             new: None,
@@ -521,9 +518,14 @@ impl World {
         text
     }
 
+    /// Whether one has a link to another, as it thinks.
+    pub(crate) fn sees(&self, at: usize, other: usize) -> bool {
+        self.views.contains_key(&(at, other))
+    }
+
     /// Whether anybody has a link to it.
     pub(crate) fn is_linked(&self, at: usize) -> bool {
-        self.views.keys().any(|(_, of)| *of == at)
+        (0..self.nodes.len()).any(|other| self.sees(other, at))
     }
 
     /// The node that leads, if all others follow it.
@@ -557,11 +559,6 @@ impl World {
     fn leader_status(&self) -> Option<ClusterStatus> {
         let process = self.nodes[self.leader()?].process.as_ref()?;
         Some(process.cluster.status())
-    }
-
-    /// How far each group has confirmed: names go meanwhile, so a count of them says nothing.
-    pub(crate) fn confirmed(&self) -> BTreeMap<u64, Offset> {
-        self.confirmed.borrow().keys().copied().collect()
     }
 
     /// The cluster of each node that runs.

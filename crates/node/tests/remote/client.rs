@@ -77,6 +77,8 @@ pub(crate) struct Client {
     pub(crate) has_queue: bool,
     /// A delivery whose body is to come.
     coming: Option<Seen>,
+    /// It reads nothing that counts.
+    is_deaf: bool,
 }
 
 struct Socket<'a> {
@@ -130,6 +132,7 @@ impl Client {
             has_exchange: false,
             has_queue: false,
             coming: None,
+            is_deaf: false,
         }
     }
 
@@ -201,6 +204,13 @@ impl Client {
         self.is_gone = true;
     }
 
+    /// Nobody listens to the client any more.
+    pub(crate) fn is_forgotten(&mut self) {
+        self.unconfirmed.clear();
+        self.held.clear();
+        self.is_deaf = true;
+    }
+
     pub(crate) fn describe(&self) -> String {
         format!(
             "{} gone={} waits={:?} unconfirmed={:?} held={:?} wants_input={} sent={} consumes={:?}",
@@ -218,6 +228,9 @@ impl Client {
     /// The client reads all that is there.
     pub(crate) fn read(&mut self) -> Vec<Seen> {
         let bytes = std::mem::take(&mut self.got);
+        if self.is_deaf {
+            return Vec::new();
+        }
         let (mut at, mut seen) = (0, Vec::new());
         loop {
             let mut decoder = std::mem::replace(&mut self.decoder, Decoder::new(0));

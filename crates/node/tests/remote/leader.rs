@@ -199,6 +199,22 @@ impl<L: Log> Leader<L> {
         self.has_more = [true; SHARDS];
         self.post(out, None);
     }
+
+    pub(crate) fn describe(&self) -> String {
+        let Self { has_begun, to_meta, inboxes, shards, .. } = self;
+        let mut text = format!(
+            "leader: begun={has_begun} meta={to_meta:?} inboxes={inboxes:?} held={:?}\n",
+            self.held
+        );
+        for shard in shards {
+            let awaited: Vec<_> = shard.awaited().collect();
+            text += &format!("    attaching={} awaits {awaited:?}\n", shard.is_attaching());
+            for (_, queue) in shard.queues() {
+                text += &format!("        {:?}\n", queue.counts());
+            }
+        }
+        text
+    }
 }
 
 impl<L: Log> Inboxes for Leader<L> {

@@ -19,8 +19,6 @@ use crate::traffic::Random;
 
 /// A node of sessions.
 pub(crate) struct Site {
-    pub(crate) raft_id: u64,
-    pub(crate) start: u32,
     pub(crate) remote: RemoteShards,
     pub(crate) topology: Topology,
     /// To be applied.
@@ -39,8 +37,6 @@ impl Site {
         let mut topology = Topology::new();
         topology.set_homes(HOMES);
         Self {
-            raft_id,
-            start,
             remote: RemoteShards::new(raft_id, start, HOMES, max),
             topology,
             names: VecDeque::new(),
@@ -102,8 +98,9 @@ impl Site {
                 }
                 Err(why) => self.down.push_back(FromLeader::Over(why.into())),
             },
-            Some(letter) => leader.hear(node, letter),
-            None => {}
+            Some(letter) if self.is_known => leader.hear(node, letter),
+            // One that was refused writes on until it hears of it.
+            Some(_) | None => {}
         }
     }
 
@@ -118,6 +115,22 @@ impl Site {
         }
         self.post(out);
         Ok(())
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        let Self { up, down, is_connected, is_known, names, .. } = self;
+        let mut text = format!(
+            "node {}: connected={is_connected} known={is_known} up={} down={} names={} {}",
+            self.remote.node(),
+            up.len(),
+            down.len(),
+            names.len(),
+            self.remote.describe()
+        );
+        for client in &self.clients {
+            text += &format!("    {} inbox={:?}\n", client.describe(), client.inbox);
+        }
+        text
     }
 
     pub(crate) fn apply_names(&mut self) {

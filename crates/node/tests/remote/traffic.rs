@@ -7,6 +7,7 @@ use leveret_amqp::method::{basic, exchange, queue};
 use leveret_broker::message::{ConnectionId, Outbox};
 use leveret_queue::Time;
 use leveret_session::Settings;
+use leveret_topology::Topology;
 
 use crate::client::{Client, Seen, Waits};
 use crate::site::Site;
@@ -30,6 +31,8 @@ pub(crate) struct Fate {
     pub(crate) is_given_up: bool,
     pub(crate) holder: Option<ConnectionId>,
     pub(crate) is_acked: bool,
+    /// Another node's client may think that it has it, too.
+    pub(crate) is_with_two: bool,
     /// Its ack may be lost, with the node that read it.
     pub(crate) may_come_back: bool,
     /// It was given out.
@@ -39,7 +42,6 @@ pub(crate) struct Fate {
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) leaders: u64,
-    pub(crate) ends: u64,
     pub(crate) confirmed: u64,
     pub(crate) acked: u64,
     pub(crate) answers: BTreeMap<&'static str, u64>,
@@ -50,6 +52,21 @@ pub(crate) struct Totals {
 
 /// Bodies from here on are requests, which are not counted.
 const REQUEST: u64 = 1 << 40;
+
+impl Totals {
+    pub(crate) fn add(&mut self, other: Self) {
+        let Self { leaders, confirmed, acked, answers, redelivered, direct, given_up } = other;
+        self.leaders += leaders;
+        self.confirmed += confirmed;
+        self.acked += acked;
+        self.redelivered += redelivered;
+        self.direct += direct;
+        self.given_up += given_up;
+        for (name, count) in answers {
+            *self.answers.entry(name).or_default() += count;
+        }
+    }
+}
 
 /// All of it.
 pub(crate) struct Traffic {
@@ -62,8 +79,8 @@ pub(crate) struct Traffic {
     pub(crate) totals: Totals,
 }
 
-impl Traffic {
-    pub(crate) fn new() -> Self {
+impl Default for Traffic {
+    fn default() -> Self {
         let settings = Settings { allows_by_letters: true, heartbeat_s: 0, ..Settings::default() };
         Self {
             settings: Arc::new(settings),
@@ -74,7 +91,9 @@ impl Traffic {
             totals: Totals::default(),
         }
     }
+}
 
+impl Traffic {
     /// A client is gone: what it published may be there or not, what it has comes back.
     pub(crate) fn gives_up(&mut self, client: &Client) {
         for &number in client.unconfirmed.values().filter(|number| **number < REQUEST) {
@@ -90,6 +109,41 @@ impl Traffic {
     pub(crate) fn all_give_up(&mut self, clients: &[Client]) {
         clients.iter().for_each(|client| self.gives_up(client));
         self.messages.iter_mut().for_each(|fate| fate.may_come_back |= fate.is_acked);
+    }
+
+    /// Clients are told nothing of it, but what they have is others' now: they are not listened to any more.
+    pub(crate) fn loses(&mut self, clients: &mut [Client]) {
+        self.all_give_up(clients);
+        for client in clients {
+            let held = client.held.values().filter(|number| **number < REQUEST);
+            held.for_each(|&number| self.messages[number as usize].is_with_two = true);
+            client.is_forgotten();
+        }
+    }
+
+    /// Each message that was confirmed was settled in the end, and each publish has come to an end.
+    pub(crate) fn check(&self) {
+        for (number, fate) in self.messages.iter().enumerate() {
+            assert!(fate.confirmed || fate.is_given_up, "{number}: {fate:?}");
+            // An ack that may be lost may also have been heard, after the message came again to somebody else.
+            let is_settled = fate.is_acked || fate.may_come_back;
+            assert!(!fate.confirmed || is_settled, "{number} is lost: {fate:?}");
+            assert_eq!(fate.holder, None, "{number}: {fate:?}");
+        }
+    }
+
+    /// What was answered about what is a client's own is so in these names.
+    pub(crate) fn is_so(topology: &Topology, name: &str, own: &str) {
+        let vhost = topology.vhost("/").expect("there").id;
+        let has_exchange = topology.exchange(vhost, own).is_some();
+        let has_queue = topology.queue(vhost, own).is_some();
+        match name {
+            "declare exchange" => assert!(has_exchange, "{own} is nowhere"),
+            "delete exchange" => assert!(!has_exchange, "{own} is there"),
+            "declare queue" => assert!(has_queue, "{own} is nowhere"),
+            "delete queue" => assert!(!has_queue, "{own} is there"),
+            _ => {}
+        }
     }
 
     /// A client does something.
@@ -299,8 +353,11 @@ impl Traffic {
         }
         let id = client.id;
         let fate = &mut self.messages[number as usize];
-        assert!(!fate.is_acked || fate.may_come_back, "{number} comes again, and was acked");
-        assert_eq!(fate.holder, None, "{number} is given to {id}");
+        assert!(
+            !fate.is_acked || fate.may_come_back || fate.is_with_two,
+            "{number} comes again, and was acked"
+        );
+        assert!(fate.holder.is_none() || fate.is_with_two, "{number} is given to {id}: {fate:?}");
         assert!(redelivered || !fate.was_seen, "{number} was given out before");
         self.totals.redelivered += u64::from(redelivered);
         (fate.holder, fate.was_seen, fate.is_acked) = (Some(id), true, false);

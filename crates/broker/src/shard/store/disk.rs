@@ -369,7 +369,7 @@ impl<L: Log> Store<L> {
         if !disk.gauge.is_low(unwritten) {
             disk.ask(end);
         }
-        disk.is_due |= notes > RELEASED_MAX && disk.appended.is_empty();
+        disk.is_due |= notes > RELEASED_MAX && disk.appended.is_empty() || self.log.wants_batch();
         let releases_due = disk.released_at.is_some_and(|at| at <= now);
         match disk.appended.front() {
             // Without what came since: it may be acked soon, and would be written now and released in its turn, and

@@ -1,0 +1,423 @@
+//! Nodes of a cluster, and clients on all of them.
+
+use std::collections::BTreeMap;
+
+use leveret_cluster::Standing;
+use leveret_topology::NodeId;
+
+use crate::broker::{Broker, LeadsAll, Stage};
+use crate::dice::Dice;
+use crate::leader::SHARDS;
+use crate::node::Node;
+use crate::site::{Site, exchange};
+use crate::traffic::Traffic;
+use crate::world::World;
+
+/// How long a leader waits for members that are linked: a fifth of what a program does, as all times of a world.
+const COMING_MS: u64 = 200;
+
+/// All of it.
+pub(crate) struct Whole {
+    pub(crate) world: World,
+    dice: Dice,
+    /// The connections of sessions, by node.
+    connections: BTreeMap<usize, Connection>,
+    /// Those whose end the node that leads has not noticed.
+    ended: Vec<(usize, Connection)>,
+    /// How often sessions of a node were over, though its process was not.
+    pub(crate) overs: u64,
+}
+
+/// A connection of the sessions of a node, to one that leads.
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    node: NodeId,
+    life: u64,
+    leader: usize,
+    leader_life: u64,
+}
+
+fn broker(node: &mut Node) -> Option<&mut Broker> {
+    node.process.as_mut().map(|it| &mut it.broker)
+}
+
+fn leader(node: &mut Node) -> Option<&mut LeadsAll> {
+    match &mut broker(node)?.stage {
+        Stage::Leads(leader) => Some(leader),
+        _ => None,
+    }
+}
+
+impl Whole {
+    pub(crate) fn new(count: usize, seed: u64) -> Self {
+        Self {
+            world: World::new(count, seed),
+            dice: Dice::new(seed ^ 0x5EED),
+            connections: BTreeMap::new(),
+            ended: Vec::new(),
+            overs: 0,
+        }
+    }
+
+    /// Time goes on. `acts`: clients do something.
+    pub(crate) fn step(&mut self, acts: bool) {
+        self.world.step();
+        self.world.shared.now_ms.set(self.world.now_ms);
+        self.notice();
+        for at in 0..self.world.nodes.len() {
+            self.disconnect(at);
+            self.connect(at);
+        }
+        for _ in 0..3 {
+            for at in 0..self.world.nodes.len() {
+                if self.is_up(at) {
+                    self.drive(at, acts);
+                }
+            }
+        }
+    }
+
+    fn is_up(&self, at: usize) -> bool {
+        let node = &self.world.nodes[at];
+        let process = node.process.as_ref();
+        process.is_some_and(|it| it.stops_ms.is_none()) && node.paused_ms <= self.world.now_ms
+    }
+
+    fn is_cut(&self, one: usize, other: usize) -> bool {
+        self.world.cut.contains(&(one, other)) || self.world.cut.contains(&(other, one))
+    }
+
+    fn has_life(&mut self, at: usize, life: u64) -> bool {
+        broker(&mut self.world.nodes[at]).is_some_and(|it| it.life == life)
+    }
+
+    /// A node that leads notices that connections have ended: so have the sessions.
+    fn notice(&mut self) {
+        for (at, ended) in std::mem::take(&mut self.ended) {
+            if self.is_up(ended.leader) && self.dice.one_in(20) {
+                self.is_gone(at, ended);
+            } else if self.has_life(ended.leader, ended.leader_life) {
+                self.ended.push((at, ended));
+            }
+        }
+    }
+
+    fn is_gone(&mut self, at: usize, ended: Connection) {
+        if !self.has_life(ended.leader, ended.leader_life) {
+            return;
+        }
+        let Some(leader) = leader(&mut self.world.nodes[ended.leader]) else { return };
+        leader.gone(ended.node);
+        if self.has_life(at, ended.life) {
+            self.doom(at);
+        }
+    }
+
+    /// What a node's clients have is others', though they do not know.
+    fn doom(&mut self, at: usize) {
+        let Some(broker) = broker(&mut self.world.nodes[at]) else { return };
+        if let Some(site) = &mut broker.site {
+            self.world.shared.traffic.borrow_mut().loses(&mut site.clients);
+            broker.is_doomed = true;
+        }
+    }
+
+    /// The node of which this one thinks that it leads, if it does.
+    fn leader_of(&mut self, at: usize) -> Option<usize> {
+        let leads = match self.world.standing(at)? {
+            Standing::Leads => at,
+            Standing::Follows(of) => {
+                let id = *of;
+                let is_it = |it: &Node| {
+                    it.process.as_ref().is_some_and(|it| it.cluster.facts().raft_id == id)
+                };
+                self.world.nodes.iter().position(is_it)?
+            }
+            _ => return None,
+        };
+        leader(&mut self.world.nodes[leads]).map(|_| leads)
+    }
+
+    fn disconnect(&mut self, at: usize) {
+        let Some(&connection) = self.connections.get(&at) else { return };
+        let is_here = self.has_life(at, connection.life);
+        let leader_is_here = self.has_life(connection.leader, connection.leader_life);
+        let other = self.leader_of(at).is_some_and(|leader| leader != connection.leader);
+        let is_lost = self.is_cut(at, connection.leader) && self.dice.one_in(50);
+        if is_here && leader_is_here && !(self.is_up(at) && other) && !is_lost {
+            return;
+        }
+        self.connections.remove(&at);
+        if is_here && let Some(site) = self.site(at) {
+            site.cut();
+        }
+        if leader_is_here {
+            self.ended.push((at, connection));
+        }
+    }
+
+    fn connect(&mut self, at: usize) {
+        if self.connections.contains_key(&at) || !self.is_up(at) || !self.dice.one_in(3) {
+            return;
+        }
+        let Some(to) = self.leader_of(at).filter(|to| self.is_up(*to) && !self.is_cut(at, *to))
+        else {
+            return;
+        };
+        let Some(leader_life) = broker(&mut self.world.nodes[to]).map(|it| it.life) else { return };
+        let Some(own) = broker(&mut self.world.nodes[at]) else { return };
+        let (life, Some(site)) = (own.life, &mut own.site) else { return };
+        site.remote.begin();
+        site.is_connected = true;
+        let node = site.remote.node();
+        self.connections.insert(at, Connection { node, life, leader: to, leader_life });
+        // Who calls again says that an earlier connection is over.
+        let again =
+            |it: &mut (usize, Connection)| it.1.node == node && it.1.leader_life == leader_life;
+        let earlier: Vec<_> = self.ended.extract_if(.., again).collect();
+        earlier.into_iter().for_each(|(at, ended)| self.is_gone(at, ended));
+    }
+
+    fn site(&mut self, at: usize) -> Option<&mut Site> {
+        broker(&mut self.world.nodes[at])?.site.as_mut()
+    }
+
+    /// A node's process goes on.
+    fn drive(&mut self, at: usize, acts: bool) {
+        let (may_run, gives_out) = self.world.nodes[at].lease(self.world.now_ms);
+        let leads = self.world.nodes[at].has_broker();
+        if may_run {
+            self.lead(at, gives_out);
+        }
+        self.exchange(at);
+        if !leads || may_run {
+            self.run_sessions(at, acts);
+        }
+    }
+
+    fn lead(&mut self, at: usize, gives_out: bool) {
+        let now = self.world.shared.now();
+        self.begin(at);
+        let Self { world, dice, .. } = self;
+        let Some(leader) = leader(&mut world.nodes[at]) else { return };
+        leader.gives_out(gives_out);
+        let letters = leader.to_meta.len() as u64;
+        leader.meta_turn(dice.below(letters + 1) as usize);
+        for index in 0..SHARDS {
+            let letters = leader.inboxes[index].len() as u64;
+            leader.shard_turn(index, dice.below(letters + 1) as usize, now);
+        }
+    }
+
+    /// The shards begin their terms, once those are here who are waited for.
+    fn begin(&mut self, at: usize) {
+        let count = self.world.nodes.len();
+        let is_awaited = |whole: &mut Self, of: usize| {
+            let is_linked = of == at || whole.world.sees(at, of);
+            // Whoever led before is not.
+            is_linked
+                && (of == at || !whole.world.nodes[of].has_broker())
+                && whole.site(of).is_some()
+        };
+        let awaited: Vec<_> = (0..count).filter(|of| is_awaited(self, *of)).collect();
+        let nodes: Vec<_> =
+            awaited.iter().filter_map(|of| self.site(*of).map(|it| it.remote.node())).collect();
+        let now_ms = self.world.now_ms;
+        let Some(own) = broker(&mut self.world.nodes[at]) else { return };
+        let is_late = now_ms - own.since_ms >= COMING_MS;
+        let Stage::Leads(leader) = &mut own.stage else { return };
+        if leader.has_begun {
+            return;
+        }
+        let is_here = |node: &NodeId| leader.sessions.turns().has_names(*node);
+        if !(nodes.iter().all(is_here) || is_late) {
+            return;
+        }
+        leader.begin();
+        let here: Vec<_> = leader.sessions.nodes().map(|it| it.node()).collect();
+        for of in 0..count {
+            let is_here = self
+                .site(of)
+                .is_none_or(|site| here.contains(&site.remote.node()) && site.is_known);
+            if !is_here {
+                // Nobody waits for what it had.
+                self.doom(of);
+            }
+        }
+        self.world.shared.traffic.borrow_mut().totals.leaders += 1;
+    }
+
+    /// Letters go between the sessions of a node and the one that leads.
+    fn exchange(&mut self, at: usize) {
+        let Some(&Connection { leader: to, .. }) = self.connections.get(&at) else { return };
+        if !self.is_up(to) || self.is_cut(at, to) {
+            return;
+        }
+        let Some(mut site) = broker(&mut self.world.nodes[at]).and_then(|it| it.site.take()) else {
+            return;
+        };
+        let dice = &mut self.dice;
+        let done = match leader(&mut self.world.nodes[to]) {
+            Some(leader) => exchange(&mut site, leader, &mut |bound| dice.below(bound)),
+            None => Ok(()),
+        };
+        if let Some(own) = broker(&mut self.world.nodes[at]) {
+            own.site = Some(site);
+        }
+        if done.is_err() {
+            self.overs += 1;
+            self.connections.remove(&at);
+            match broker(&mut self.world.nodes[at]).filter(|it| it.leads()) {
+                Some(own) => own.ends_sessions(),
+                None => self.world.end(at, true, 10),
+            }
+        }
+    }
+
+    fn run_sessions(&mut self, at: usize, acts: bool) {
+        let now = self.world.shared.now();
+        let Self { world, dice, .. } = self;
+        let traffic = world.shared.traffic.clone();
+        let mut traffic = traffic.borrow_mut();
+        let Some(own) = broker(&mut world.nodes[at]) else { return };
+        let Some(site) = &mut own.site else { return };
+        site.apply_names();
+        let random = &mut |bound| dice.below(bound);
+        if own.is_doomed && site.remote.is_open() {
+            // It goes on without those who did not hear that they had lost what they had.
+            while let Some(index) = site.clients.iter().position(|client| !client.is_gone) {
+                traffic.leave(site, index, now);
+            }
+            own.is_doomed = false;
+        }
+        if acts && !own.is_doomed {
+            traffic.act(site, now, random);
+        }
+        let mut answers = Vec::new();
+        for _ in 0..2 {
+            let clients = site.clients.len() as u64;
+            if clients > 0 {
+                let index = random(clients) as usize;
+                let letters = site.clients[index].inbox.len() as u64;
+                site.turn(index, random(letters + 1) as usize, now);
+                answers.extend(traffic.read(site, index, now, random));
+                site.bury();
+            }
+        }
+        drop(traffic);
+        if !answers.is_empty() {
+            answers.iter().for_each(|(name, own)| self.is_so(at, name, own));
+        }
+    }
+
+    /// What was answered is so on all nodes that the same leader has.
+    fn is_so(&mut self, at: usize, name: &str, own: &str) {
+        let Some(&Connection { leader_life, leader: to, .. }) = self.connections.get(&at) else {
+            return;
+        };
+        let with = self.connections.iter().filter(|(_, it)| it.leader_life == leader_life);
+        let with: Vec<usize> = with.map(|(at, _)| *at).collect();
+        if let Some(leader) = leader(&mut self.world.nodes[to]) {
+            Traffic::is_so(&leader.topology, name, own);
+        }
+        for of in with {
+            let Some(broker) = broker(&mut self.world.nodes[of]).filter(|it| !it.is_doomed) else {
+                continue;
+            };
+            // One that calls again is told that its sessions are over.
+            let site = broker.site.as_ref().filter(|it| it.is_known && it.remote.is_open());
+            site.into_iter().for_each(|it| Traffic::is_so(&it.topology, name, own));
+        }
+    }
+
+    /// Nothing goes wrong any more, and clients settle what there is.
+    pub(crate) fn rest(&mut self, seed: u64) {
+        self.world.calm();
+        let mut rests = 0;
+        for _ in 0..4_000 {
+            self.step(false);
+            let now = self.world.shared.now();
+            let traffic = self.world.shared.traffic.clone();
+            for at in 0..self.world.nodes.len() {
+                let Some(own) = broker(&mut self.world.nodes[at]).filter(|it| !it.is_doomed) else {
+                    continue;
+                };
+                let Some(site) = &mut own.site else { continue };
+                let dice = &mut self.dice;
+                traffic.borrow_mut().drain(site, now, &mut |bound| dice.below(bound));
+            }
+            // What the owner of the names has begun is seen nowhere.
+            rests = if self.is_at_rest() { rests + 1 } else { 0 };
+            if rests == 30 {
+                return;
+            }
+        }
+        panic!("seed {seed}: it does not come to an end:\n{}", self.describe());
+    }
+
+    fn is_at_rest(&mut self) -> bool {
+        let Some(at) = self.world.leader() else { return false };
+        let Some(leader) = leader(&mut self.world.nodes[at]) else { return false };
+        let counts = leader.shards.iter().flat_map(|shard| shard.queues());
+        let are_empty =
+            counts.map(|(_, queue)| queue.counts()).all(|it| it.ready + it.unacked == 0);
+        let attaches = leader.shards.iter().any(|shard| shard.is_attaching());
+        let has_letters =
+            !leader.to_meta.is_empty() || leader.inboxes.iter().any(|it| !it.is_empty());
+        let is_done = are_empty && !attaches && !has_letters && leader.has_begun;
+        if !is_done || !self.ended.is_empty() {
+            return false;
+        }
+        (0..self.world.nodes.len()).all(|of| {
+            let is_connected = self.connections.get(&of).is_some_and(|it| it.leader == at);
+            self.site(of).is_none_or(|site| {
+                is_connected
+                    && site.remote.is_open()
+                    && !site.remote.has_next()
+                    && site.up.is_empty()
+                    && site.down.is_empty()
+                    && site.names.is_empty()
+                    && site.clients.iter().all(|it| it.is_free() && it.unconfirmed.is_empty())
+            })
+        })
+    }
+
+    /// What has to be so at rest.
+    pub(crate) fn check(&mut self, seed: u64) {
+        self.world.shared.traffic.borrow().check();
+        let at = self.world.leader().expect("one leads");
+        let mut open = Vec::new();
+        for of in 0..self.world.nodes.len() {
+            open.extend(self.site(of).into_iter().flat_map(|it| it.clients.iter().map(|it| it.id)));
+        }
+        let all: Vec<String> = (0..self.world.nodes.len())
+            .filter_map(|of| Some(self.site(of)?.topology.describe()))
+            .collect();
+        let leader = leader(&mut self.world.nodes[at]).expect("it leads");
+        assert!(all.iter().all(|it| *it == leader.topology.describe()), "seed {seed}: names");
+        for node in leader.sessions.nodes() {
+            assert_eq!(node.held(), 0, "seed {seed}: what {} holds is settled", node.node());
+        }
+        let vhost = leader.topology.vhost("/").expect("there").id;
+        for queue in leader.topology.queues(vhost) {
+            let has_owner = queue.exclusive_owner.is_none_or(|owner| open.contains(&owner));
+            assert!(has_owner, "seed {seed}: {} is left", queue.name);
+        }
+    }
+
+    fn describe(&mut self) -> String {
+        let mut text = self.world.picture();
+        for at in 0..self.world.nodes.len() {
+            let connection = self.connections.get(&at).copied();
+            let Some(own) = broker(&mut self.world.nodes[at]) else { continue };
+            text += &format!("\nnode {at}: doomed={} {connection:?}", own.is_doomed);
+            if let Some(site) = &own.site {
+                text += &site.describe();
+            }
+            if let Stage::Leads(leader) = &own.stage {
+                text += &leader.describe();
+            }
+        }
+        text
+    }
+}
