@@ -26,7 +26,7 @@ enum Run {
     /// In its place.
     InTurn(fn() -> anyhow::Result<Count>),
     /// On what other steps leave of the processors, from the beginning of the step `with` on; it is waited for in its place,
-    /// and its output is shown there. For what needs much of the processors, and is the same however long it takes.
+    /// and what it writes to its buffer is shown there. For what needs much of the processors, and is the same however long it takes.
     Beside { with: &'static str, run: fn(&mut Vec<u8>) -> anyhow::Result<Count> },
 }
 
@@ -50,34 +50,30 @@ pub(crate) fn check() -> Vec<Step> {
         Step::in_turn("generated", || generate::run(true).map(|()| Count::of(true))),
         Step::in_turn("lints", lints),
         Step::in_turn("documents", documents),
-        Step::in_turn(TESTS, tests),
+        Step::in_turn("tests", tests),
     ]
 }
 
-/// Many of the tests wait for a process, a socket or a disk: builds have room beside them.
-const TESTS: &str = "tests";
+/// Clients, browsers and nodes that fail wait for each other most of the time: the simulator has room beside them.
+const CLIENTS: &str = "clients";
 
 /// Everything: the steps before a commit, then what takes longer.
 pub(crate) fn test() -> Vec<Step> {
     let mut steps = vec![Step::in_turn("tools", tools)];
     steps.extend(check());
-    let with = TESTS;
     steps.extend([
         Step::in_turn("dependencies", deny::counted),
-        Step {
-            name: "release build",
-            run: Run::Beside { with, run: |_| release_build().map(|()| Count::of(true)) },
-        },
+        Step::in_turn("release build", || release_build().map(|()| Count::of(true))),
         Step::in_turn("packages", package::check),
         Step::in_turn("conversations", programs::conform_counted),
-        Step::in_turn("clients", clients::counted),
-        Step {
-            name: "simulation",
-            run: Run::Beside { with, run: |out| programs::sim_counted(out) },
-        },
+        Step::in_turn(CLIENTS, clients::counted),
         Step::in_turn("page build", || page::build(false)),
         Step::in_turn("page", || page::browse(&[])),
         Step::in_turn("cluster", cluster::counted),
+        Step {
+            name: "simulation",
+            run: Run::Beside { with: CLIENTS, run: |out| programs::sim_counted(out) },
+        },
         // Last: what it finds is to be read, and a long log is often shown from its end.
         Step::in_turn("everything", programs::everything),
     ]);
@@ -224,11 +220,11 @@ fn documents() -> anyhow::Result<Count> {
 }
 
 /// Once all is built, what is inside of crates runs beside what uses them from outside: many tests of either wait for a process
-/// or a socket, so more of them run at once than there are processors. The output of the first is shown at its end, in one piece.
+/// or a socket, so one more runs at once than there are processors. The output of the first is shown at its end, in one piece.
 fn tests() -> anyhow::Result<Count> {
     let test = ["test", "--quiet", "--workspace", "--no-fail-fast"];
     let with = |words: &[&str]| cargo(&[&test[..], words].concat());
-    let at_once = 2 * available_parallelism()?.get();
+    let at_once = 1 + available_parallelism()?.get();
     succeed(&mut with(&["--no-run"]))?;
     let (mut shown, mut count) = (Vec::new(), Count::default());
     std::thread::scope(|scope| {

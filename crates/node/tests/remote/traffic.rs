@@ -39,7 +39,7 @@ pub(crate) struct Fate {
     pub(crate) was_seen: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) leaders: u64,
     pub(crate) confirmed: u64,
@@ -115,8 +115,10 @@ impl Traffic {
     pub(crate) fn loses(&mut self, clients: &mut [Client]) {
         self.all_give_up(clients);
         for client in clients {
-            let held = client.held.values().filter(|number| **number < REQUEST);
-            held.for_each(|&number| self.messages[number as usize].is_with_two = true);
+            // What they have sent and not heard of may be sent again to a leader that has forgotten it, and be stored twice.
+            let all = client.held.values().chain(client.unconfirmed.values());
+            let all = all.filter(|number| **number < REQUEST);
+            all.for_each(|&number| self.messages[number as usize].is_with_two = true);
             client.is_forgotten();
         }
     }

@@ -1,6 +1,6 @@
 //! Nodes of a cluster, and clients on all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_cluster::Standing;
 use leveret_topology::NodeId;
@@ -16,6 +16,9 @@ use crate::world::World;
 /// How long a leader waits for members that are linked: a fifth of what a program does, as all times of a world.
 const COMING_MS: u64 = 200;
 
+/// How long sessions have to attach: as long in proportion.
+const ATTACHING_MS: u64 = 6_000;
+
 /// All of it.
 pub(crate) struct Whole {
     pub(crate) world: World,
@@ -26,6 +29,8 @@ pub(crate) struct Whole {
     ended: Vec<(usize, Connection)>,
     /// How often sessions of a node were over, though its process was not.
     pub(crate) overs: u64,
+    /// How often sessions did not attach in time.
+    pub(crate) cut_off: u64,
 }
 
 /// A connection of the sessions of a node, to one that leads.
@@ -56,6 +61,7 @@ impl Whole {
             connections: BTreeMap::new(),
             ended: Vec::new(),
             overs: 0,
+            cut_off: 0,
         }
     }
 
@@ -198,6 +204,7 @@ impl Whole {
     fn lead(&mut self, at: usize, gives_out: bool) {
         let now = self.world.shared.now();
         self.begin(at);
+        self.cut_off_late(at);
         let Self { world, dice, .. } = self;
         let Some(leader) = leader(&mut world.nodes[at]) else { return };
         leader.gives_out(gives_out);
@@ -245,6 +252,29 @@ impl Whole {
             }
         }
         self.world.shared.traffic.borrow_mut().totals.leaders += 1;
+    }
+
+    /// Nodes whose sessions do not attach in time are cut off.
+    fn cut_off_late(&mut self, at: usize) {
+        let now_ms = self.world.now_ms;
+        let Some(own) = broker(&mut self.world.nodes[at]) else { return };
+        let is_late = now_ms - own.since_ms >= ATTACHING_MS;
+        let Stage::Leads(leader) = &mut own.stage else { return };
+        if !leader.has_begun || !is_late {
+            return;
+        }
+        let awaited: BTreeSet<_> = leader.shards.iter().flat_map(|it| it.awaited()).collect();
+        let is_awaited =
+            |it: &(&usize, &Connection)| it.1.leader == at && awaited.contains(&it.1.node);
+        let late = self.connections.iter().find(is_awaited).map(|(of, it)| (*of, *it));
+        if let Some((of, connection)) = late {
+            self.cut_off += 1;
+            self.connections.remove(&of);
+            if let Some(site) = self.site(of) {
+                site.cut();
+            }
+            self.is_gone(of, connection);
+        }
     }
 
     /// Letters go between the sessions of a node and the one that leads.

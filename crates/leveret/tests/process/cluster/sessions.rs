@@ -304,37 +304,3 @@ fn connections_of_a_node_count_whoever_has_the_session() {
     let _third = connect(address);
     assert!(open(address).is_err());
 }
-
-/// Whose clients are relayed is switched to sessions of its own while the others are not, and all nodes serve all the time. In the end
-/// clients outlive the leader.
-#[test]
-fn nodes_are_switched_over_one_at_a_time() {
-    let with = |sessions: &str| {
-        let mut command = leveret(&[]);
-        command.env("LEVERET_CLUSTER_SESSIONS", sessions);
-        command
-    };
-    let mut members = three_of(|_| with("relayed"));
-    let (old, _) = leader(&members, &[0, 1, 2]);
-    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
-    let mut are_relayed = Vec::new();
-    for at in &others {
-        members[*at].start_again(with("own"));
-        members[*at].log.wait_for("so clients are relayed to it");
-        let (mut client, channel) = connect(members[*at].relays());
-        client.queue_declare(channel, "shared", &durable()).unwrap();
-        are_relayed.push((client, channel));
-    }
-    members[old].start_again(with("own"));
-    for (mut client, channel) in are_relayed {
-        client.queue_declare(channel, "shared", &durable()).unwrap_err();
-    }
-    let (leads, _) = leader(&members, &others);
-    let follow: Vec<_> = (0..3).filter(|at| *at != leads).collect();
-    let stay = follow.iter().map(|at| connect(members[*at].relays()));
-    let mut stay: Vec<_> = stay.collect();
-    members[leads].child.kill().unwrap();
-    for (client, channel) in &mut stay {
-        client.queue_declare(*channel, "shared", &durable()).unwrap();
-    }
-}

@@ -282,13 +282,10 @@ impl Gateway {
             }
             self.here()
         };
-        // Of a node that is not here the streams stay: it may come to a later leader with what it has, and sends again what that lacks.
-        let mut nodes = BTreeSet::new();
         let (mut attaching, mut streams, mut commands) = (Vec::new(), Vec::new(), Vec::new());
         for end in &here {
             let sessions = end.sessions.lock();
             let Some(remote) = &sessions.remote else { continue };
-            nodes.insert(remote.node());
             streams.extend(StreamClass::BOTH.map(|class| remote.stream(class)));
             commands.push(remote.commands());
             if remote.attaches() {
@@ -297,12 +294,10 @@ impl Gateway {
         }
         for (shard, term) in node.shards.iter().zip(self.terms.iter().skip(1)) {
             let mut shard = shard.actor.state();
-            shard.keep_streams(|stream| streams.contains(&stream) || !nodes.contains(&stream.node));
+            shard.keep_streams(|stream| streams.contains(&stream));
             shard.succeed(term << 32, &attaching);
         }
-        node.meta()
-            .state()
-            .keep_commands(|stream| commands.contains(&stream) || !nodes.contains(&stream.node));
+        node.meta().state().keep_commands(|stream| commands.contains(&stream));
         let (gone, all) = {
             let mut state = self.state.lock();
             if state.stage == Stage::Begins {
