@@ -428,9 +428,6 @@ impl<D: Disk> Log for GroupLog<D> {
 
     fn collect(&mut self) -> Result<(), SyncError> {
         let result = self.log.collect();
-        if self.lent.is_none() {
-            return result;
-        }
         self.attend(result)
     }
 

@@ -305,10 +305,8 @@ impl Node {
         for owner in owners {
             process.cluster.disk_woke(owner);
         }
-        if let Some(process) = &mut self.process {
-            let woken = process.broker.work(process.stops_ms.is_some(), &mut self.dice);
-            woken.into_iter().for_each(|group| process.cluster.log_woke(group));
-        }
+        let woken = process.broker.work(process.stops_ms.is_some(), &mut self.dice);
+        woken.into_iter().for_each(|group| process.cluster.log_woke(group));
         self.act(now_ms)
     }
 

@@ -60,6 +60,15 @@ fn three_of(command: impl Fn(usize) -> Command) -> Vec<Member> {
     (0..3).map(start).collect()
 }
 
+/// Three whose environment sets an option.
+fn three_with(name: &str, value: &str) -> Vec<Member> {
+    three_of(|_| {
+        let mut command = leveret(&[]);
+        command.env(name, value);
+        command
+    })
+}
+
 /// Starts one of them by this command.
 fn start(mut command: Command, own: usize, ports: [u16; 3], dir: tempfile::TempDir) -> Member {
     command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(dir.path());
@@ -253,11 +262,7 @@ fn a_node_whose_disk_hangs_leads_no_more() {
 /// switched over one at a time.
 #[test]
 fn clients_are_relayed_to_a_leader_that_has_all_sessions() {
-    let mut members = three_of(|_| {
-        let mut command = leveret(&[]);
-        command.env("LEVERET_CLUSTER_SESSIONS", "relayed");
-        command
-    });
+    let mut members = three_with("LEVERET_CLUSTER_SESSIONS", "relayed");
     let (leads, _) = leader(&members, &[0, 1, 2]);
     let follows = (leads + 1) % 3;
     for own in [false, true] {

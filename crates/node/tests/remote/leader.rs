@@ -25,7 +25,6 @@ pub(crate) struct Leader<L> {
     pub(crate) meta: Meta<L>,
     pub(crate) topology: Topology,
     pub(crate) shards: Vec<Shard<L>>,
-    has_more: [bool; SHARDS],
     pub(crate) inboxes: [Vec<ToShard>; SHARDS],
     pub(crate) to_meta: Vec<ToMeta>,
     pub(crate) sessions: RemoteSessions,
@@ -94,7 +93,6 @@ impl<L: Log> Leader<L> {
             meta,
             topology,
             shards,
-            has_more: [true; SHARDS],
             inboxes: Default::default(),
             to_meta: Vec::new(),
             sessions: RemoteSessions::new(HOMES),
@@ -145,7 +143,8 @@ impl<L: Log> Leader<L> {
         letters.push(ToShard::LogWoke);
         let mut out = Outbox::default();
         let shard = &mut self.shards[index];
-        self.has_more[index] = shard.turn(&mut letters, &self.topology, now, &mut out);
+        // What is left has a next turn all the same.
+        shard.turn(&mut letters, &self.topology, now, &mut out);
         self.post(out, Some(HOMES.group_at(index)));
     }
 
@@ -196,7 +195,6 @@ impl<L: Log> Leader<L> {
         let mut out = Outbox::default();
         self.sessions.gone(node, &mut out);
         self.shards.iter_mut().for_each(|shard| shard.node_is_gone(node));
-        self.has_more = [true; SHARDS];
         self.post(out, None);
     }
 

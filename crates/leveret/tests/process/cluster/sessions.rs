@@ -8,13 +8,9 @@ use leveret_client::{Consume, Error, Event};
 use super::*;
 use crate::broker::wait_until;
 
+/// Transactions are over both.
 fn two_shards() -> Vec<Member> {
-    three_of(|_| {
-        let mut command = leveret(&[]);
-        // Transactions are over both.
-        command.env("LEVERET_SHARDS", "2");
-        command
-    })
+    three_with("LEVERET_SHARDS", "2")
 }
 
 fn durable() -> QueueDeclare {
@@ -266,11 +262,7 @@ fn limits_are_of_all_nodes_whoever_leads() {
 /// A node that begins to lead keeps the sessions that it has beside those of its broker: their channels count together.
 #[test]
 fn channels_of_a_node_count_whoever_has_the_session() {
-    let mut members = three_of(|_| {
-        let mut command = leveret(&[]);
-        command.env("LEVERET_CHANNEL_MAX_PER_NODE", "3");
-        command
-    });
+    let mut members = three_with("LEVERET_CHANNEL_MAX_PER_NODE", "3");
     let (old, _) = leader(&members, &[0, 1, 2]);
     let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
     let mut keep: Vec<_> = others.iter().map(|at| connect(members[*at].relays()).0).collect();
@@ -290,11 +282,7 @@ fn channels_of_a_node_count_whoever_has_the_session() {
 /// So do connections.
 #[test]
 fn connections_of_a_node_count_whoever_has_the_session() {
-    let mut members = three_of(|_| {
-        let mut command = leveret(&[]);
-        command.env("LEVERET_CONNECTION_MAX", "3");
-        command
-    });
+    let mut members = three_with("LEVERET_CONNECTION_MAX", "3");
     let (old, _) = leader(&members, &[0, 1, 2]);
     let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
     let relays = others.iter().flat_map(|at| [members[*at].relays(); 2]);
