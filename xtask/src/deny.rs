@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use anyhow::Context as _;
+
 use crate::root;
 use crate::steps::{Count, cargo, succeed};
 
@@ -24,13 +26,15 @@ pub(crate) fn run() -> anyhow::Result<()> {
     succeed(deny(&program, &["check", "--hide-inclusion-graph"]).args(kinds))
 }
 
-/// The step of `cargo xtask test`.
-pub(crate) fn counted() -> anyhow::Result<Count> {
+/// The step of `cargo xtask test`. What the program says goes to `out`.
+pub(crate) fn counted(out: &mut Vec<u8>) -> anyhow::Result<Count> {
     let program = program()?;
     let mut count = Count::default();
     for kind in ALWAYS {
         let mut check = deny(&program, &["check", "--hide-inclusion-graph", kind]);
-        count += Count::of(succeed(&mut check).is_ok());
+        let said = check.output().with_context(|| format!("running {}", program.display()))?;
+        out.extend(said.stderr);
+        count += Count::of(said.status.success());
     }
     Ok(count)
 }

@@ -4,7 +4,7 @@
 //! - `leveret-rabbitmq-tools`: links to it under the names of RabbitMQ's tools. By itself, so that both brokers
 //!   fit on one machine.
 //!
-//! [`clean`]: their life in a clean system.
+//! [`clean`]: their life in a clean system, and that of a container.
 
 mod clean;
 
@@ -169,9 +169,7 @@ fn version() -> &'static str {
 fn build(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let dir = root().join("target/package");
     fs::create_dir_all(&dir)?;
-    let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
-    let architecture = String::from_utf8(architecture)?.trim().to_owned();
-    let version = version();
+    let (architecture, version) = (architecture()?, version());
     let mut built = Vec::new();
     for package in packages() {
         let stage = dir.join(package.name);
@@ -211,13 +209,24 @@ fn build(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
             fs::copy(source, &target)?;
             fs::set_permissions(&target, Permissions::from_mode(0o755))?;
         }
-        let made = dir.join(format!("{}_{version}_{architecture}.deb", package.name));
+        let made = made(&package, &architecture);
         let mut pack = Command::new("dpkg-deb");
         pack.args(["--root-owner-group", "--build"]).arg(&stage).arg(&made);
         succeed(&mut pack)?;
         built.push(made);
     }
     Ok(built)
+}
+
+fn architecture() -> anyhow::Result<String> {
+    let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
+    Ok(String::from_utf8(architecture)?.trim().to_owned())
+}
+
+/// Where the file of a package is.
+fn made(package: &Package, architecture: &str) -> PathBuf {
+    let name = format!("{}_{}_{architecture}.deb", package.name, version());
+    root().join("target/package").join(name)
 }
 
 /// The libraries that the program was linked with, as far as Debian has them in packages.
@@ -320,8 +329,27 @@ pub(crate) fn check() -> anyhow::Result<Count> {
     }
     judge("the service", unit_is_sound(&unpacked));
     judge("the program and its links", program_works(&unpacked));
-    count += clean::check(&built)?;
+    count += clean::check("a clean system", || clean::life(&built))?;
     Ok(count)
+}
+
+/// Builds the program as the first stage of the container's build does, with what that has: [`container`] builds what is left to build
+/// then, so this may run beside other steps. Behind [`check`].
+pub(crate) fn container_build() -> anyhow::Result<Count> {
+    let built = last_built()?;
+    clean::check("the container's first stage", || clean::build_container(&built))
+}
+
+/// The life of a container. Behind [`check`].
+pub(crate) fn container() -> anyhow::Result<Count> {
+    let built = last_built()?;
+    clean::check("the container's stages", || clean::container(&built))
+}
+
+/// The packages that were built last.
+fn last_built() -> anyhow::Result<Vec<PathBuf>> {
+    let architecture = architecture()?;
+    Ok(packages().iter().map(|package| made(package, &architecture)).collect())
 }
 
 /// Every file is there with its mode, owned by root, and nothing else is.

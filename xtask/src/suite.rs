@@ -50,9 +50,12 @@ pub(crate) fn check() -> Vec<Step> {
         Step::in_turn("generated", || generate::run(true).map(|()| Count::of(true))),
         Step::in_turn("lints", lints),
         Step::in_turn("documents", documents),
-        Step::in_turn("tests", tests),
+        Step::in_turn(TESTS, tests),
     ]
 }
+
+/// Tests of processes wait for each other often: there is room beside them for a build.
+const TESTS: &str = "tests";
 
 /// Clients, browsers and nodes that fail wait for each other most of the time: the simulator has room beside them.
 const CLIENTS: &str = "clients";
@@ -62,7 +65,7 @@ pub(crate) fn test() -> Vec<Step> {
     let mut steps = vec![Step::in_turn("tools", tools)];
     steps.extend(check());
     steps.extend([
-        Step::in_turn("dependencies", deny::counted),
+        Step { name: "dependencies", run: Run::Beside { with: TESTS, run: deny::counted } },
         Step::in_turn("release build", || release_build().map(|()| Count::of(true))),
         Step::in_turn("packages", package::check),
         Step::in_turn("conversations", programs::conform_counted),
@@ -74,6 +77,11 @@ pub(crate) fn test() -> Vec<Step> {
             name: "simulation",
             run: Run::Beside { with: CLIENTS, run: |out| programs::sim_counted(out) },
         },
+        Step {
+            name: "container build",
+            run: Run::Beside { with: CLIENTS, run: |_| package::container_build() },
+        },
+        Step::in_turn("container", package::container),
         // Last: what it finds is to be read, and a long log is often shown from its end.
         Step::in_turn("everything", programs::everything),
     ]);
@@ -95,7 +103,7 @@ pub(crate) fn run(steps: &[Step], only: &[String]) -> anyhow::Result<ExitCode> {
         for step in &steps {
             waiting.extend(begin_beside(scope, &steps, step.name));
             println!("\n== {}", step.name);
-            let started = Instant::now();
+            let (started, idle) = (Instant::now(), idle_seconds());
             let (count, took) = match step.run {
                 Run::InTurn(run) => timed(run),
                 Run::Beside { run, .. } => beside(step.name, &waiting, run)?,
@@ -107,6 +115,9 @@ pub(crate) fn run(steps: &[Step], only: &[String]) -> anyhow::Result<ExitCode> {
             let seconds = started.elapsed().as_secs_f64();
             let Count { passed, failed } = count;
             write!(lines, "{:<16} {passed:>6} {failed:>6} {seconds:>8.1} s", step.name)?;
+            if let (Some(before), Some(now)) = (idle, idle_seconds()) {
+                write!(lines, " {:>7.1} s", now - before)?;
+            }
             if let Run::Beside { with, .. } = step.run {
                 write!(lines, ", of {took:.1} s that began with {with}")?;
             }
@@ -115,10 +126,16 @@ pub(crate) fn run(steps: &[Step], only: &[String]) -> anyhow::Result<ExitCode> {
         }
         anyhow::Ok(())
     })?;
-    println!("\n{:<16} {:>6} {:>6}", "step", "passed", "failed");
+    println!("\n{:<16} {:>6} {:>6} {:>10} {:>9}", "step", "passed", "failed", "took", "idle");
     print!("{lines}");
     println!("\n{} passed, {} failed", total.passed, total.failed);
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// How long all processors together have had nothing to do since the machine began: what could run beside a step.
+fn idle_seconds() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/uptime").ok()?;
+    text.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Begins what runs beside the step `name`: on one thread, one after the other.

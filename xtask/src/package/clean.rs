@@ -8,6 +8,8 @@
 
 mod container;
 
+pub(super) use container::{build as build_container, life as container};
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -29,22 +31,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The last version field is made larger by this for the upgrade.
 const NEXT: &str = "+next";
 
-/// Does it all, unless it cannot be done here.
-pub(super) fn check(built: &[PathBuf]) -> anyhow::Result<Count> {
+/// Does it, unless it cannot be done here.
+pub(super) fn check(what: &str, run: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Count> {
     if let Some(why) = reason_to_skip()? {
-        println!("a clean system: skipped, {why}");
+        println!("{what}: skipped, {why}");
         return Ok(Count::default());
     }
-    let mut count = Count::default();
-    for (what, passed) in
-        [("a clean system", life_of(built)), ("the container's stages", container::life(built))]
-    {
-        if let Err(error) = &passed {
-            println!("{what}: {error:#}");
-        }
-        count += Count::of(passed.is_ok());
+    let passed = run();
+    if let Err(error) = &passed {
+        println!("{what}: {error:#}");
     }
-    Ok(count)
+    Ok(Count::of(passed.is_ok()))
 }
 
 fn reason_to_skip() -> anyhow::Result<Option<&'static str>> {
@@ -56,7 +53,7 @@ fn reason_to_skip() -> anyhow::Result<Option<&'static str>> {
 }
 
 /// What an operator does with the packages, one thing after the other.
-fn life_of(built: &[PathBuf]) -> anyhow::Result<()> {
+pub(super) fn life(built: &[PathBuf]) -> anyhow::Result<()> {
     let system = System::make("system", built)?;
     system.install(built).context("installing")?;
     system.is_installed()?;

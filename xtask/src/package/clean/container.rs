@@ -34,12 +34,23 @@ struct Stage {
     command: Vec<String>,
 }
 
-/// What somebody does who starts it, asks how it is, and stops it.
-pub(super) fn life(built: &[PathBuf]) -> anyhow::Result<()> {
+/// What the Containerfile says of its two stages.
+fn stages() -> anyhow::Result<[String; 2]> {
     let text = fs::read_to_string(root().join("packaging/Containerfile"))?.replace("\\\n", " ");
-    let stages: Vec<&str> = text.split("\nFROM ").skip(1).collect();
-    let [first, last] = stages[..] else { bail!("the Containerfile has not two stages") };
-    let from = build::run(first, built).context("the first stage")?;
+    let stages: Vec<String> = text.split("\nFROM ").skip(1).map(str::to_owned).collect();
+    stages.try_into().map_err(|_| anyhow::anyhow!("the Containerfile has not two stages"))
+}
+
+/// The first stage alone.
+pub(in crate::package) fn build(built: &[PathBuf]) -> anyhow::Result<()> {
+    let [first, _] = stages()?;
+    build::run(&first, built).map(drop)
+}
+
+/// What somebody does who starts it, asks how it is, and stops it.
+pub(in crate::package) fn life(built: &[PathBuf]) -> anyhow::Result<()> {
+    let [first, last] = stages()?;
+    let from = build::run(&first, built).context("the first stage")?;
     let system = System::make("container", built)?;
     let mut stage = Stage::default();
     for line in last.lines().skip(1).filter(|line| !line.starts_with('#')) {
