@@ -22,6 +22,7 @@ mod long;
 mod recover;
 mod room;
 mod saved;
+mod terms;
 mod waiting;
 
 use foldhash::fast::FixedState;
@@ -48,6 +49,8 @@ pub(crate) use room::no_room;
 pub use room::{CHANGE_ROOM, DELETION_ROOM};
 pub use saved::SaveError;
 use saved::Saved;
+use terms::Noted;
+pub use terms::TermNote;
 
 /// State of the topology's owner beside the topology itself.
 #[derive(Debug)]
@@ -71,6 +74,8 @@ pub struct Meta<L> {
     decisions: Decisions,
     /// What nodes number.
     commands: Commands,
+    /// Who led.
+    noted: Noted,
 }
 
 /// What happened to queues since the process began.
@@ -119,6 +124,7 @@ impl<L: Log> Meta<L> {
             counters: MetaCounters::default(),
             decisions: Decisions::default(),
             commands: Commands::default(),
+            noted: Noted::default(),
         }
     }
 

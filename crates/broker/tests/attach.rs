@@ -88,13 +88,23 @@ impl World {
     }
 
     fn publish(&mut self, count: usize) -> Vec<Delivery> {
+        let mut given = self.take(count, true);
+        // Though a consumer may be quicker, the disk gets it now.
+        self.now = self.now.after_ms(1_000);
+        given.append(&mut deliveries(&self.turn([ToShard::Continue])));
+        given.append(&mut self.write());
+        given
+    }
+
+    /// Messages come; those that are not persistent nobody confirms.
+    fn take(&mut self, count: usize, persistent: bool) -> Vec<Delivery> {
         let mut properties = Vec::new();
         Properties::default().encode(&mut properties);
         let message = Publish {
             channel: 1,
-            confirm: 1,
+            confirm: u64::from(persistent),
             targets: [self.queue].into_iter().collect(),
-            persistent: true,
+            persistent,
             priority: 0,
             expiration_ms: None,
             message: Message::from_parts(&join_names("", "q"), &properties, b"body"),
@@ -102,12 +112,7 @@ impl World {
         };
         let letter = ToShard::Publish { from: ONE, messages: vec![message; count] };
         let letter = self.numbered(StreamClass::Bodies, letter);
-        let mut given = deliveries(&self.turn([letter]));
-        // Though a consumer may be quicker, the disk gets it now.
-        self.now = self.now.after_ms(1_000);
-        given.append(&mut deliveries(&self.turn([ToShard::Continue])));
-        given.append(&mut self.write());
-        given
+        deliveries(&self.turn([letter]))
     }
 
     /// Its number, and what it is given.
@@ -268,6 +273,31 @@ fn settlements_of_an_earlier_term_are_done_once() {
     let last = world.settle(ONE, &given[1], Settle::Ack);
     world.turn([last]);
     assert_eq!(world.counts(), (0, 0));
+}
+
+/// What was in no batch is gone, and others have its offsets: what was claimed, or settled before, is none of these.
+#[test]
+fn nothing_from_before_a_term_is_about_what_came_in_it() {
+    let mut world = World::new(&[]);
+    let (number, _) = world.consume(ONE, 0);
+    let first = world.publish(1);
+    let given = world.take(2, false);
+    let letter = world.settle(ONE, &given[1], Settle::Ack);
+    world.turn([letter]);
+    world.lose();
+    let begins_at = world.shard.term_begins_at();
+    let (low, high) = (first[0].offset, given[0].offset);
+    assert!(low < begins_at && begins_at <= high, "{low:?} {begins_at:?} {high:?}");
+    world.last[0] -= 1;
+    assert!(world.publish(3).is_empty());
+    let attach = world.attach(ONE, number, 0, &[first[0].offset, given[0].offset]);
+    let attached = world.attached();
+    world.last[1] -= 1;
+    let again = world.settle(ONE, &given[1], Settle::Ack);
+    let new = deliveries(&world.turn([attach, attached, again]));
+    assert_eq!((new.len(), world.counts()), (3, (0, 4)));
+    assert!(given.iter().all(|lost| new.iter().any(|it| it.offset == lost.offset)), "{new:?}");
+    assert!(new.iter().all(|it| !it.redelivered));
 }
 
 /// A message came back, was given out again, and both were lost with the end of the log: whoever has it now keeps it.

@@ -50,8 +50,8 @@ pub struct CommandSender {
 #[derive(Debug, Default)]
 struct ConnectionCommands {
     commands: usize,
-    /// Its end is among them: nobody waits for the others.
-    has_ended: bool,
+    /// The number that its end has, or will get, if it is among them: nobody waits for the others.
+    end: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -97,9 +97,12 @@ impl CommandSender {
     pub fn keep(&mut self, command: ToMeta) {
         let asker = command.numbered_asker();
         let Some((connection, to)) = asker else { panic!("{} gets no number", command.kind()) };
+        let number = self.end() + self.waiting.len() as u64;
         let kept = self.connections.entry(connection).or_default();
         kept.commands += 1;
-        kept.has_ended |= is_end(&command);
+        if is_end(&command) {
+            kept.end = Some(number);
+        }
         self.waiting.push_back(KeptCommand { command, connection, to });
         self.number_some();
     }
@@ -107,7 +110,7 @@ impl CommandSender {
     /// A command is kept no more. Returned is who waits for its answer.
     fn let_go(&mut self, KeptCommand { command, connection, to }: KeptCommand) -> Option<ReplyTo> {
         let Entry::Occupied(mut kept) = self.connections.entry(connection) else { return to };
-        let is_awaited = is_end(&command) || !kept.get().has_ended;
+        let is_awaited = is_end(&command) || kept.get().end.is_none();
         kept.get_mut().commands -= 1;
         if kept.get().commands == 0 {
             kept.remove();
@@ -143,6 +146,18 @@ impl CommandSender {
     /// Whether [`send_next`](Self::send_next) has something.
     pub fn has_next(&self) -> bool {
         self.cursor < self.end()
+    }
+
+    /// Whether the end of a connection is to be sent, or sent again.
+    pub fn is_ending(&self, connection: ConnectionId) -> bool {
+        let end = self.connections.get(&connection).and_then(|kept| kept.end);
+        end.is_some_and(|end| end >= self.cursor)
+    }
+
+    /// Connections whose ends are not answered.
+    pub fn ending(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        let ended = self.connections.iter().filter(|(_, kept)| kept.end.is_some());
+        ended.map(|(connection, _)| *connection)
     }
 
     /// The link is new, or the owner of the names is one of this term: all that has no answer is sent again.

@@ -17,7 +17,7 @@ pub(crate) fn return_undelivered(from: ConnectionId, letter: ToSession, out: &mu
     let deliveries = match letter {
         ToSession::Deliver(deliveries) => deliveries,
         ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => vec![delivery],
-        ToSession::Attach { group, term } => {
+        ToSession::Attach { group, term, .. } => {
             let (consumers, claims) = (Vec::new(), Vec::new());
             let attachment =
                 Attachment { connection: from, term, behind: [0; 2], consumers, claims };

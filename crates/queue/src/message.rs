@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 /// Names a message: the offset of its record in the log the queue's shard writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Offset(u64);
 
 impl Offset {

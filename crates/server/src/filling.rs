@@ -57,14 +57,15 @@ impl Filling {
         Ok(filling)
     }
 
-    /// Waits until all are filled, and nodes are here whose sessions had what is in the queues; may be called again if it was dropped
-    /// before. None if they cannot be filled.
+    /// Waits until all are filled, and nodes are here whose sessions had what is in the queues, and it is agreed upon which these are; may
+    /// be called again if it was dropped before. None if they cannot be filled.
     pub(crate) async fn wait(&mut self, node: &Node) -> Option<Filled> {
         if self.filled.is_none() {
             self.filled = Some((&mut self.ended).await.ok()?);
         }
         if let Some(gateway) = &node.gateway {
             gateway.all_are_here().await;
+            gateway.is_noted(node).await;
         }
         self.filled.take()
     }

@@ -651,6 +651,7 @@ impl Runner {
             node.count_names(&topology);
             if let Some(gateway) = &node.gateway {
                 gateway.names_changed(state.take_changes(), &mut self.outbox);
+                gateway.names_are_durable(&state);
             }
             state.has_work()
         };

@@ -5,18 +5,20 @@ use std::sync::Arc;
 use leveret_broker::message::{
     AttachedConsumer, Attachment, Claim, ConsumerSlot, ToShard, UnackedDelivery,
 };
+use leveret_queue::Offset;
 use leveret_topology::GroupId;
 
 use crate::channel::{Channels, Mode};
 use crate::core::{Context, Core};
 use crate::waiting::{Awaited, WaitingCommand};
 
-/// Writes what there is: behind all settlements, as these are of what is not claimed any more.
+/// Writes what there is: behind all settlements, as these are of what is not claimed any more. What is not among the records from before
+/// the term was in no batch, and lost with the leader: it is claimed by nobody.
 #[cold]
 pub(crate) fn attach(
     core: &mut Core,
     channels: &mut Channels,
-    (group, term): (GroupId, u64),
+    (group, term, begins_at): (GroupId, u64, Offset),
     cx: &mut Context<'_>,
 ) {
     let going = match &core.waiting {
@@ -45,7 +47,11 @@ pub(crate) fn attach(
         });
     }
     let mut claims = Vec::new();
-    for channel in channels.iter() {
+    for channel in channels.iter_mut() {
+        channel.unacked.lose(group, begins_at);
+        if let Mode::Tx(tx) = &mut channel.mode {
+            tx.lose(group, begins_at);
+        }
         // What is settled in a transaction that is not committed may be unacked again.
         let settled = match &channel.mode {
             Mode::Tx(tx) => tx.settled(),

@@ -228,6 +228,9 @@ impl Core {
 
     /// Gathers a settlement.
     pub(crate) fn settle(&mut self, entry: &UnackedDelivery, how: Settle) {
+        if entry.is_lost() {
+            return;
+        }
         self.batch.settle(entry.home, entry.settled(how));
     }
 

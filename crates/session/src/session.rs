@@ -607,8 +607,8 @@ impl Session {
             ToSession::Paused(true) => core.pauses += 1,
             ToSession::Paused(false) => core.pauses = core.pauses.saturating_sub(1),
             ToSession::Reply { channel, reply } => self.answered(channel, reply, cx),
-            ToSession::Attach { group, term } => {
-                attach::attach(core, &mut self.channels, (group, term), cx);
+            ToSession::Attach { group, term, begins_at } => {
+                attach::attach(core, &mut self.channels, (group, term, begins_at), cx);
             }
             ToSession::AllowanceStates { group, states } => {
                 if let Some(allowances) = &mut core.allowances {

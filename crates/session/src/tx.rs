@@ -10,6 +10,7 @@ use leveret_broker::message::{
     Message, Publish, Settle, Settlement, Targets, ToShard, UnackedDelivery,
 };
 use leveret_broker::transaction::TxId;
+use leveret_queue::Offset;
 use leveret_topology::{ByGroup, ExchangeId, GroupId};
 use smallvec::SmallVec;
 
@@ -127,9 +128,17 @@ impl Tx {
                 self.acks += 1;
                 self.acked.of(entry.queue).ack += 1;
             }
-            self.settlements.of(entry.home).push(entry.settled(how));
+            if !entry.is_lost() {
+                self.settlements.of(entry.home).push(entry.settled(how));
+            }
             self.settled.push(entry);
         })
+    }
+
+    /// What was lost with a leader is settled nowhere: see [`UnackedDelivery::lose`].
+    pub(crate) fn lose(&mut self, group: GroupId, begins_at: Offset) {
+        self.settled.iter_mut().for_each(|entry| entry.lose(group, begins_at));
+        self.settlements.of(group).retain(|it| it.offset < begins_at);
     }
 
     /// What is settled when it is committed, in the order of settling.

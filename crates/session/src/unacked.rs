@@ -13,6 +13,8 @@
 use std::collections::VecDeque;
 
 use leveret_broker::message::UnackedDelivery;
+use leveret_queue::Offset;
+use leveret_topology::GroupId;
 
 /// Which messages are taken.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +67,11 @@ impl Unacked {
     /// All of them, oldest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &UnackedDelivery> {
         self.entries.iter().filter(|entry| entry.slot != UnackedDelivery::HOLE)
+    }
+
+    /// What was lost with a leader is settled nowhere: see [`UnackedDelivery::lose`].
+    pub(crate) fn lose(&mut self, group: GroupId, begins_at: Offset) {
+        self.entries.iter_mut().for_each(|entry| entry.lose(group, begins_at));
     }
 
     /// Adds a delivery. Its tag is above all before it.

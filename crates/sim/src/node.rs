@@ -762,6 +762,7 @@ impl<L: Log> Node<L> {
     pub(crate) fn attach(&mut self, index: usize, attaches: impl Fn(&Site) -> bool) {
         let actor = &mut self.shards[index];
         let (group, term) = (self.topology.homes().group_at(index), actor.shard.term());
+        let begins_at = actor.shard.term_begins_at();
         for site in self.sites.iter_mut().filter(|site| attaches(site)) {
             let Some(link) = site.links.get_mut(index) else { continue };
             let is_asked_here =
@@ -771,7 +772,7 @@ impl<L: Log> Node<L> {
             let asked = all.filter(|(_, it)| !it.is_over || !it.inbox.is_empty());
             let asked: Vec<ConnectionId> = asked
                 .map(|(&id, connection)| {
-                    connection.inbox.push_back(ToSession::Attach { group, term });
+                    connection.inbox.push_back(ToSession::Attach { group, term, begins_at });
                     id
                 })
                 .collect();

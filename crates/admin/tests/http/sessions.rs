@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use leveret_amqp::table::Table;
 use leveret_broker::message::{
     Attached, ConnectionId, FromLeader, LeaderTerms, NamesBatch, NodeId, Reply, ReplyTo,
-    SessionsHello, Step, ToLeader, ToSession, ToShard, What,
+    SessionsHello, ShardTerm, Step, ToLeader, ToSession, ToShard, What,
 };
 use leveret_queue::Time;
 use leveret_server::cluster::arrivals::{Arrival, Bringers, RelayedListener, arrivals};
@@ -109,7 +109,7 @@ fn leader() -> Leader {
 }
 
 fn hello(raft_id: u64, start: u32) -> SessionsHello {
-    SessionsHello { raft_id, start, attaches: false, connections: Vec::new() }
+    SessionsHello { raft_id, start, attaches: None, connections: Vec::new() }
 }
 
 impl Far {
@@ -298,7 +298,7 @@ fn what_changes_names_is_answered_once_all_nodes_have_them() {
     let terms = far.begins();
     assert_eq!(terms.names, NAMES_TERM);
     assert_eq!(terms.shards.len(), leader.node.inner.shards.len());
-    for (_, places) in &terms.shards {
+    for ShardTerm { streams: places, .. } in &terms.shards {
         assert!(places.iter().all(|it| (it.term, it.next) == (SHARD_TERM << 32, 1)), "{places:?}");
     }
     let (mut client, channel) = leader.node.client();
@@ -449,7 +449,7 @@ fn a_leader_waits_for_the_sessions_that_are_to_attach() {
     let mut far = None;
     let leader = leader_with(|bringers| {
         let connections = vec![NodeId::new(9).unwrap().connection(1)];
-        let hello = SessionsHello { attaches: true, connections, ..hello(7, 3) };
+        let hello = SessionsHello { attaches: Some(1), connections, ..hello(7, 3) };
         far = Some(Far::come(bringers, hello));
     });
     let far = far.unwrap();
@@ -459,10 +459,10 @@ fn a_leader_waits_for_the_sessions_that_are_to_attach() {
     let are_attaching = || inner.shards.iter().filter(|it| it.actor.state().is_attaching()).count();
     assert_eq!(are_attaching(), terms.shards.len());
     // Who comes now is too late.
-    let late = SessionsHello { attaches: true, ..hello(8, 0) };
+    let late = SessionsHello { attaches: Some(1), ..hello(8, 0) };
     let why = Far::come(&leader.bringers, late).is_refused();
     assert!(why.contains("did not wait"), "{why}");
-    for (group, [bodies, _]) in &terms.shards {
+    for ShardTerm { group, streams: [bodies, _], .. } in &terms.shards {
         let attached = Attached {
             node: far.node,
             start: 3,
@@ -485,7 +485,7 @@ fn a_leader_waits_for_the_sessions_that_are_to_attach() {
 fn nobody_waits_for_a_node_that_is_gone_before_it_has_attached() {
     let mut far = None;
     let leader = leader_with(|bringers| {
-        let hello = SessionsHello { attaches: true, ..hello(7, 3) };
+        let hello = SessionsHello { attaches: Some(1), ..hello(7, 3) };
         far = Some(Far::come(bringers, hello));
     });
     let mut far = far.unwrap();

@@ -4,6 +4,7 @@
 //! `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
 
 use bytes::Bytes;
+use leveret_queue::Offset;
 use leveret_topology::{Change, GroupId};
 
 use super::{ConnectionId, ToMeta, ToSession, ToShard};
@@ -18,7 +19,7 @@ pub enum ToLeader {
     Hello(SessionsHello),
     /// A session begins: what is written of it later is of this one.
     Opened(ConnectionId),
-    /// A session is over, and all that it wrote without a number has been sent: it has told shards and the owner of the names itself.
+    /// A session is over: all that it wrote without a number has been sent, and what tells shards and the owner of the names of its end.
     Ended(ConnectionId),
     /// For a shard: numbered letters, what asks, what allows, and what attaches.
     Shard(GroupId, ToShard),
@@ -46,9 +47,11 @@ pub struct SessionsHello {
     pub raft_id: u64,
     /// How often the process was started before.
     pub start: u32,
-    /// It has sessions of an earlier leader, which are to attach. A leader that does not wait for them any more refuses it.
-    pub attaches: bool,
-    /// Its sessions that are open.
+    /// It has sessions of an earlier leader, which are to attach: the last [term of the names](LeaderTerms::names) in which it was told
+    /// that a leader hears it. A leader that does not wait for them any more, or before which one led that did not know this node,
+    /// refuses it.
+    pub attaches: Option<u64>,
+    /// Its sessions that are open, and those of whose end the owner of the names has not heard.
     pub connections: Vec<ConnectionId>,
 }
 
@@ -96,6 +99,17 @@ pub struct NamesBatch {
 pub struct LeaderTerms {
     /// Of the owner of the names.
     pub names: u64,
-    /// Of each shard, by index: where the node's streams of messages and of settlements stand there.
-    pub shards: Vec<(GroupId, [StreamPlace; 2])>,
+    /// Of each shard, by index.
+    pub shards: Vec<ShardTerm>,
+}
+
+/// The term of a shard, as a node of sessions is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardTerm {
+    /// Whose.
+    pub group: GroupId,
+    /// What has an offset from here on is of this term, or a later one: see [`ToSession::Attach`].
+    pub begins_at: Offset,
+    /// Where the node's streams of messages and of settlements stand there.
+    pub streams: [StreamPlace; 2],
 }

@@ -73,6 +73,8 @@ pub enum ToSession {
         group: GroupId,
         /// Its term.
         term: u64,
+        /// Records from this offset on are of this term: what the session was given before with such an offset was in no batch, and is lost.
+        begins_at: Offset,
     },
     /// What a shard may give consumers of this connection that has no gate of theirs, behind all deliveries that this counts.
     /// Answered by [`ToShard::Allow`](super::ToShard::Allow), now or when there is something to allow.

@@ -33,6 +33,22 @@ impl UnackedDelivery {
     /// The slot of what is settled, and stands here until its place is needed.
     pub const HOLE: u32 = u32::MAX - 1;
 
+    /// The home of what was lost with a leader of its group: its settlement goes nowhere.
+    pub const NOWHERE: GroupId = GroupId::new(u32::MAX);
+
+    /// Whether the message was lost with a leader of its group.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.home == Self::NOWHERE
+    }
+
+    /// A term of a shard begins, and of records from this offset on: the message is lost if it is one of an earlier term.
+    pub fn lose(&mut self, group: GroupId, begins_at: Offset) {
+        if self.home == group && self.offset >= begins_at {
+            self.home = Self::NOWHERE;
+        }
+    }
+
     /// Its settlement.
     pub fn settled(&self, how: Settle) -> Settlement {
         Settlement { queue: self.queue, unacked: self.unacked, offset: self.offset, how }

@@ -19,6 +19,7 @@ use leveret_topology::{EntityKey, Homes, Topology};
 
 use super::Meta;
 use super::recover::RecoverError;
+use super::terms::{TERM_HEAD, TermNote};
 use crate::command::{COMMAND_HEAD, CommandNote};
 use crate::transaction::DECISION_HEAD;
 
@@ -65,6 +66,8 @@ enum RecordOf {
     Decision(Bytes),
     /// A numbered command was done.
     Command(CommandNote),
+    /// Who led.
+    Term(TermNote),
     /// Of something whose other half is not there: whoever owns the names lets go of it.
     Orphan,
 }
@@ -89,11 +92,14 @@ impl NamesCopy {
     ) -> Result<(), RecoverError> {
         let Some(kind) = kind_of(at, record)? else {
             let body = record.slice(HEAD..);
-            let of = match record.starts_with(&COMMAND_HEAD) {
-                true => CommandNote::decode(&body)
-                    .map(RecordOf::Command)
-                    .ok_or(RecoverError::Command { at })?,
-                false => RecordOf::Decision(body),
+            let of = if record.starts_with(&COMMAND_HEAD) {
+                let note = CommandNote::decode(&body);
+                note.map(RecordOf::Command).ok_or(RecoverError::Command { at })?
+            } else if record.starts_with(&TERM_HEAD) {
+                let note = TermNote::decode(&body);
+                note.map(RecordOf::Term).ok_or(RecoverError::Term { at })?
+            } else {
+                RecordOf::Decision(body)
             };
             self.records.insert(at, of);
             return Ok(());
@@ -233,10 +239,10 @@ impl NamesFollower {
     }
 }
 
-/// Of which kind a record is; none if it is about no name: a decision on a transaction, a note of a command.
+/// Of which kind a record is; none if it is about no name: a decision on a transaction, a note of a command, or of who led.
 pub(super) fn kind_of(at: Offset, record: &[u8]) -> Result<Option<Kind>, RecoverError> {
     let head = record.get(..HEAD).unwrap_or(record);
-    if head == DECISION_HEAD || head == COMMAND_HEAD {
+    if [DECISION_HEAD, COMMAND_HEAD, TERM_HEAD].iter().any(|it| head == it) {
         return Ok(None);
     }
     Kind::of_head(head).map(Some).map_err(|error| RecoverError::Head { at, error })
@@ -280,6 +286,10 @@ impl<L: Log> Meta<L> {
                     }
                 }
                 RecordOf::Command(note) => meta.commands.found(at, &note),
+                RecordOf::Term(note) => {
+                    let earlier = meta.noted.found(at, note);
+                    earlier.into_iter().for_each(|earlier| meta.saved.release(earlier));
+                }
                 RecordOf::Thing(key) if places.get(&key) != Some(&at) => {
                     tracing::warn!(%at, "an older record of a {} was still in the log", key.kind());
                     meta.saved.release(at);

@@ -61,6 +61,12 @@ pub enum RecoverError {
         /// Which.
         at: Offset,
     },
+    /// Who led.
+    #[error("record {at} of the topology's log, of a leader: it is not what it should be")]
+    Term {
+        /// Which.
+        at: Offset,
+    },
     /// The log failed.
     #[error(transparent)]
     Log(#[from] SyncError),

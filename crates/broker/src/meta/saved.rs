@@ -22,6 +22,7 @@ use hashbrown::HashMap;
 use leveret_log::{AppendError, Holder, Keep, Log, Offset, SyncError};
 use leveret_topology::{Change, EntityKey, Topology};
 
+use super::terms::{TERM_HEAD, TermNote};
 use crate::command::{COMMAND_HEAD, CommandNote};
 use crate::transaction::DECISION_HEAD;
 
@@ -192,6 +193,15 @@ impl<L: Log> Saved<L> {
     pub(super) fn append_note(&mut self, note: &CommandNote) -> Result<Offset, SaveError> {
         self.body = note.encode();
         let at = self.append_body(&COMMAND_HEAD).map_err(|error| self.save_error(error))?;
+        self.is_open = true;
+        Ok(at)
+    }
+
+    /// A record that is about no thing: who leads. It is not written later: that would be too late.
+    pub(super) fn append_term(&mut self, note: &TermNote) -> Result<Offset, SaveError> {
+        let body = note.encode();
+        let appended = self.log.append(&TERM_HEAD, &[&body], &[META], Keep::Durable);
+        let at = appended.map_err(|error| self.save_error(error))?;
         self.is_open = true;
         Ok(at)
     }

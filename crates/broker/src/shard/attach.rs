@@ -11,6 +11,9 @@
 //! names a message by queue and offset alone, which may be among the ready ones: its session has let go of it, so nobody
 //! claims it. What is neither claimed nor settled is ready, and marked redelivered.
 //!
+//! What was in no batch is gone with the shard of before, and its offset may be that of another message: nothing from before the
+//! term is about one whose record is of this term.
+//!
 //! A message that is claimed may have come back before by such a settlement, and was given out again: that one ends nothing.
 //!
 //! Later a settlement of what was claimed has the name that an earlier term gave it. So claims are looked at first, as long as
@@ -22,10 +25,10 @@ use leveret_log::Log;
 use leveret_queue::{ConsumerId, ConsumerSpec, Offset, Time, UnackedId};
 use leveret_topology::{QueueId, Topology};
 
-use super::Shard;
 use super::lifecycle::Asked;
 use super::ports::Listed;
 use super::recover::mark;
+use super::{Shard, queue_offset};
 use crate::message::{
     Attached, AttachedConsumer, Attachment, Claim, ConnectionId, NodeId, Outbox, ReplyTo, Settle,
     Settlement, ToSession, ToShard,
@@ -45,6 +48,8 @@ enum Stage {
 #[derive(Debug, Default)]
 pub(super) struct Attaching {
     stage: Stage,
+    /// Records from here on are of this term.
+    begins_at: Offset,
     /// Those who attach in this term.
     nodes: Vec<NodeId>,
     /// Of these, who have not yet.
@@ -74,9 +79,10 @@ struct Claimed {
 
 impl Attaching {
     /// Those are to attach, and auto-delete queues that had consumers are to have some then. What waited in an earlier term
-    /// waits still, but for what its node [asks again](Self::asks_again).
-    pub(super) fn begin(&mut self, nodes: &[NodeId], used: Vec<QueueId>) {
+    /// waits still, but for what its node [asks again](Self::asks_again). Records of the term begin at this offset.
+    pub(super) fn begin(&mut self, begins_at: Offset, nodes: &[NodeId], used: Vec<QueueId>) {
         let before = std::mem::take(self);
+        self.begins_at = begins_at;
         if nodes.is_empty() {
             return;
         }
@@ -217,12 +223,18 @@ impl<L: Log> Shard<L> {
         self.streams.term()
     }
 
+    /// Records from this offset on are of this term: what [`ToSession::Attach`] is to say, too.
+    pub fn term_begins_at(&self) -> Offset {
+        self.attaching.begins_at
+    }
+
     /// The shard is of another process than the one before it, whose users these nodes are: they attach as after
     /// [`lose`](Self::lose). `term` is greater than that of any shard that the group had before. To be called
     /// after [`fill`](Self::fill), and before the first turn.
     pub fn succeed(&mut self, term: u64, nodes: &[NodeId]) {
         self.streams.is_of_term(term);
-        self.attaching.begin(nodes, Vec::new());
+        let begins_at = queue_offset(self.store.log().end());
+        self.attaching.begin(begins_at, nodes, Vec::new());
         if self.attaching.is_on() {
             self.hears_all = false;
             self.queues.hold_all();
@@ -306,6 +318,7 @@ impl<L: Log> Shard<L> {
             consumers.extend(it.consumers.into_iter().map(|one| (it.connection, one)));
             claims.extend(it.claims.into_iter().map(|claim| (claim, it.connection, it.behind)));
         }
+        claims.retain(|(claim, ..)| claim.offset < self.attaching.begins_at);
         claims.sort_by_key(|(claim, ..)| (claim.queue, claim.offset));
         claims.dedup_by_key(|(claim, ..)| (claim.queue, claim.offset));
         // Of a queue with a single active consumer whoever has something was the active one.
@@ -419,6 +432,10 @@ impl<L: Log> Shard<L> {
     #[cold]
     pub(super) fn settle_claimed(&mut self, settlement: &Settlement, now: Time) {
         let Settlement { queue: id, offset, how, .. } = *settlement;
+        if self.attaching.is_on() && offset >= self.attaching.begins_at {
+            // Nothing of this term has been given out.
+            return;
+        }
         if let Some(claimed) = self.attaching.claimed.get(&(id, offset))
             && self.is_doing_what_was_sent_before(claimed)
         {
@@ -453,6 +470,7 @@ impl<L: Log> Shard<L> {
     #[cold]
     pub(super) fn take_out_for_part(&mut self, settlements: &mut Vec<Settlement>) {
         if self.attaching.stage == Stage::CatchesUp {
+            settlements.retain(|it| it.offset < self.attaching.begins_at);
             self.queues.take_out_all(settlements);
         }
     }

@@ -14,7 +14,7 @@ use super::exits::Exits;
 use super::jobs::{Job, JobOrigin, cost};
 use super::lifecycle::Asked;
 use super::store::{Parked, Store, Waiter};
-use super::{Restored, Shard};
+use super::{Restored, Shard, queue_offset};
 use crate::message::{ConnectionId, NodeId, Outbox, PutResult, Reply, ReplyTo, ToSession, ToShard};
 use crate::transaction::{Decided, Vote};
 
@@ -77,7 +77,7 @@ impl<L: Log> Shard<L> {
             hosted.queue.options().auto_delete && !hosted.consumers.is_empty()
         });
         let used: Vec<QueueId> = used.map(|(id, _)| id).collect();
-        self.attaching.begin(nodes, used.clone());
+        self.attaching.begin(queue_offset(log.end()), nodes, used.clone());
         self.hears_all = self.cut_off.is_empty() && !self.attaching.is_on();
         self.give_up_held(out);
         self.give_up_waiters(end, out);

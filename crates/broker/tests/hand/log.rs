@@ -38,6 +38,8 @@ pub(crate) struct State {
     running: Option<Batch>,
     /// What a crash leaves.
     disk: BTreeMap<u64, Stored>,
+    /// Where the last batch ends of it: offsets from there on are given to others after a crash.
+    disk_end: u64,
     pub(crate) cold: BTreeSet<u64>,
     /// Asked for, and not brought yet.
     pub(crate) fetching: Vec<u64>,
@@ -94,9 +96,10 @@ impl HandLog {
 
     /// What is there after the process ended just now, or the power.
     pub(crate) fn crash(&self) -> Self {
-        let State { end, ref disk, .. } = *self.hand();
+        let State { disk_end: end, ref disk, .. } = *self.hand();
         Self(Rc::new(RefCell::new(State {
             end,
+            disk_end: end,
             durable: end,
             held: disk.clone(),
             cold: disk.keys().copied().collect(),
@@ -124,6 +127,7 @@ impl State {
             self.agreed = Some(until);
         }
         self.unsafe_yet.retain(|at| !written.contains_key(at));
+        self.disk_end = until.end.get();
         // Released meanwhile or not: that is in the next batch.
         self.disk.extend(written);
         for (at, holder) in released {

@@ -4,11 +4,11 @@
 //! of the envelope's group writes it (1), or somebody else (0). All others are of one kind, and begin with what they are:
 //!
 //! ```text
-//! hello        1 | 8 bytes Raft id | varint start | attaches | list of connections
+//! hello        1 | 8 bytes Raft id | varint start | 0, or 1 and varint term: attaches | list of connections
 //! opened       2 | connection
 //! names taken  3 | varint number
 //! names        4 | varint number | 1 whole, 2 goes on | list of changes
-//! begins       5 | varint term of the names | list of: varint group, of each stream: varint term, next, agreed
+//! begins       5 | varint term of the names | list of: varint group, varint begins at, of each stream: varint term, next, agreed
 //! answered     6 | varint node | varint start | varint term | varint number | 0 answer, or 1 varint queue | varint group
 //! alarm        7 | 1 memory, 2 disk, 4 stops all
 //! over         8 | text
@@ -29,7 +29,7 @@ use bytes::Bytes;
 use leveret_broker::command::{Answered, CommandAnswer, CommandStream, NumberedCommand};
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
-    ConnectionId, FromLeader, LeaderTerms, NamesBatch, SessionsHello, ToLeader, ToMeta,
+    ConnectionId, FromLeader, LeaderTerms, NamesBatch, SessionsHello, ShardTerm, ToLeader, ToMeta,
 };
 use leveret_broker::stream::StreamPlace;
 use leveret_topology::{BindingId, Change, EntityKey, GroupId, VhostId};
@@ -257,7 +257,7 @@ fn get_from_leader(from: &mut Reader<'_>) -> Result<FromLeader, LetterError> {
         }
         BEGINS => {
             let names = from.get()?;
-            let shards = get_list_of(<(GroupId, [StreamPlace; 2])>::MIN, from)?;
+            let shards = get_list_of(ShardTerm::MIN, from)?;
             FromLeader::Begins(LeaderTerms { names, shards })
         }
         ANSWERED => FromLeader::Answered(from.get()?),
@@ -362,15 +362,19 @@ impl Field for StreamPlace {
     }
 }
 
-impl Field for [StreamPlace; 2] {
-    const MIN: usize = 6;
+impl Field for ShardTerm {
+    const MIN: usize = 2 + 2 * StreamPlace::MIN;
 
     fn put(&self, to: &mut Writer) {
-        self.iter().for_each(|place| place.put(to));
+        let Self { group, begins_at, streams } = self;
+        group.put(to);
+        begins_at.put(to);
+        streams.iter().for_each(|place| place.put(to));
     }
 
     fn get(from: &mut Reader<'_>) -> Result<Self, LetterError> {
-        Ok([from.get()?, from.get()?])
+        let (group, begins_at) = (from.get()?, from.get()?);
+        Ok(Self { group, begins_at, streams: [from.get()?, from.get()?] })
     }
 }
 

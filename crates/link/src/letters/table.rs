@@ -147,7 +147,7 @@ table! {
     44 ConsumerGone { slot }
     45 DirectReply { channel, token, message }
     46 DirectReplyAsked { reply, channel, token }
-    47 Attach { group, term }
+    47 Attach { group, term, begins_at }
     48 AllowanceStates { group, states }
     50 Close { code, text }
     51 Stopped {}

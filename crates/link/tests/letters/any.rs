@@ -95,7 +95,7 @@ impl Seeded {
         QueueId::new(self.word())
     }
 
-    fn offset(&mut self) -> Offset {
+    pub(crate) fn offset(&mut self) -> Offset {
         Offset::new(self.word())
     }
 

@@ -61,7 +61,7 @@ fn any_letters(mut any: Seeded) -> Vec<Arrived> {
     let mut all: Vec<_> = shards.chain(metas).chain(sessions).collect();
     all.extend(any.news().into_iter().map(Arrived::News));
     all.extend(any.attaching().into_iter().map(Arrived::ToShard));
-    let attach = ToSession::Attach { group: GROUP, term: any.word() };
+    let attach = ToSession::Attach { group: GROUP, term: any.word(), begins_at: any.offset() };
     all.push(Arrived::ToSession(session, attach));
     let (allow, states) = any.allowing(GROUP);
     all.push(Arrived::ToShard(allow));

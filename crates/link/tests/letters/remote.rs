@@ -6,7 +6,8 @@ use bytes::Bytes;
 use leveret_broker::command::{Answered, CommandAnswer, CommandStream};
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
-    FromLeader, LeaderTerms, NamesBatch, Reply, SessionsHello, ToLeader, ToSession, ToShard,
+    FromLeader, LeaderTerms, NamesBatch, Reply, SessionsHello, ShardTerm, ToLeader, ToSession,
+    ToShard,
 };
 use leveret_broker::stream::{StreamClass, StreamId, StreamPlace};
 use leveret_link::frame::{Class, Envelope, Kind, Letter};
@@ -53,7 +54,7 @@ fn to_leader(any: &mut Seeded) -> Vec<ToLeader> {
         ToLeader::Hello(SessionsHello {
             raft_id: any.next(),
             start: any.half(),
-            attaches: any.is(),
+            attaches: any.maybe(Seeded::word),
             connections: any.some(4, Seeded::connection),
         }),
         ToLeader::Opened(any.connection()),
@@ -74,10 +75,11 @@ fn to_leader(any: &mut Seeded) -> Vec<ToLeader> {
 fn from_leader(any: &mut Seeded) -> Vec<FromLeader> {
     let place =
         |any: &mut Seeded| StreamPlace { term: any.word(), next: any.word(), agreed: any.word() };
-    let terms = LeaderTerms {
-        names: any.word(),
-        shards: any.some(4, |any| (any.group(), [place(any), place(any)])),
+    let shard = |any: &mut Seeded| {
+        let (group, begins_at) = (any.group(), any.offset());
+        ShardTerm { group, begins_at, streams: [place(any), place(any)] }
     };
+    let terms = LeaderTerms { names: any.word(), shards: any.some(4, shard) };
     let answers = [
         CommandAnswer::Reply(Reply::Done),
         CommandAnswer::AskShard(QueueId::new(any.word()), any.group()),

@@ -14,6 +14,7 @@ use leveret_broker::message::{
     Claim, ConnectionId, Delivery, FromLeader, NamesBatch, NodeId, Outbox, Reply, ReplyTo,
     SessionsHello, Settle, Settlement, ToLeader, ToMeta, ToSession, ToShard,
 };
+use leveret_broker::meta::TermNote;
 use leveret_broker::stream::{Numbered, StreamClass, StreamId};
 use leveret_queue::{Offset, UnackedId};
 use leveret_topology::{Change, GroupId, Homes, QueueId};
@@ -49,7 +50,7 @@ pub struct RemoteNode {
     node: NodeId,
     raft_id: u64,
     start: u32,
-    attaches: bool,
+    attaches: Option<u64>,
     /// Its sessions that are not over.
     open: BTreeSet<ConnectionId>,
     /// What they were given, and did not settle.
@@ -109,7 +110,13 @@ impl RemoteNode {
 
     /// Whether it said that it has sessions of an earlier leader.
     pub fn attaches(&self) -> bool {
-        self.attaches
+        self.attaches.is_some()
+    }
+
+    /// Whether what its sessions have from earlier leaders counts for one that found this note in the log of names.
+    pub fn was_known(&self, last: Option<&TermNote>) -> bool {
+        let Some((heard, last)) = self.attaches.zip(last) else { return true };
+        last.knew(self.commands(), heard)
     }
 
     /// Its stream of this class to a group.

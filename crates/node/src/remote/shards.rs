@@ -19,7 +19,7 @@ use leveret_broker::command::{COMMANDS_MAX, CommandAnswer};
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
     ChannelId, ConnectionId, FromLeader, LeaderTerms, NamesBatch, NodeId, Outbox, Reply, ReplyTo,
-    SessionsHello, ToLeader, ToMeta, ToSession, ToShard,
+    SessionsHello, ShardTerm, ToLeader, ToMeta, ToSession, ToShard,
 };
 use leveret_broker::stream::StreamClass;
 use leveret_topology::{GroupId, Homes};
@@ -86,7 +86,7 @@ pub struct RemoteShards {
     /// Direct replies to sessions of other nodes, of this connection. No other letter waits behind all of them.
     replies: VecDeque<(ConnectionId, ToSession)>,
     reply_room: ReplyRoom,
-    /// Sessions that are over: each is told once so many letters without a number were sent, by index of the sender.
+    /// Sessions that are over: each is told once so many letters without a number were sent, by index of the sender, and its end.
     ends: VecDeque<(Vec<(usize, u64)>, ConnectionId)>,
     open: BTreeSet<ConnectionId>,
     /// Sessions were here, so there may be something of them at a leader.
@@ -96,8 +96,8 @@ pub struct RemoteShards {
     /// Questions to sessions of other nodes that are not answered, by who asks.
     questions: BTreeMap<ConnectionId, Question>,
     stage: Stage,
-    /// The leader was told that sessions attach.
-    attaches: bool,
+    /// The leader was told that sessions attach: see [`SessionsHello::attaches`].
+    attaches: Option<u64>,
     has_begun: bool,
     names: Names,
 }
@@ -208,7 +208,7 @@ impl RemoteShards {
             paused: BTreeMap::new(),
             questions: BTreeMap::new(),
             stage: Stage::Lost,
-            attaches: false,
+            attaches: None,
             has_begun: false,
             names: Names::default(),
         }
@@ -452,12 +452,12 @@ impl RemoteShards {
         if self.stage == Stage::Begun || self.names.taken == 0 {
             return Err("it begins twice, or before its names".to_owned());
         }
-        let groups = terms.shards.iter().map(|(group, _)| self.homes.index_of(*group));
+        let groups = terms.shards.iter().map(|shard| self.homes.index_of(shard.group));
         if !groups.eq((0..self.groups.len()).map(Some)) {
             return Err("it begins with other groups than there are".to_owned());
         }
         let places = || self.groups.iter().zip(&terms.shards);
-        if places().any(|(group, (_, [bodies, acks]))| {
+        if places().any(|(group, ShardTerm { streams: [bodies, acks], .. })| {
             bodies.term < group.term
                 || bodies.term != acks.term
                 || terms.names < self.commands.term()
@@ -470,12 +470,13 @@ impl RemoteShards {
         self.stage = Stage::Begun;
         self.has_begun = true;
         self.commands.begins(terms.names);
-        for (group, (id, [bodies, acks])) in self.groups.iter_mut().zip(&terms.shards) {
+        for (group, shard) in self.groups.iter_mut().zip(&terms.shards) {
+            let ShardTerm { group: id, begins_at, streams: [bodies, acks] } = *shard;
             group.term = bodies.term;
-            group.sender.begins(*bodies, *acks, out);
-            if self.attaches {
+            group.sender.begins(bodies, acks, out);
+            if self.attaches.is_some() {
                 group.sender.attach(self.open.iter().copied());
-                let letter = || ToSession::Attach { group: *id, term: bodies.term };
+                let letter = || ToSession::Attach { group: id, term: bodies.term, begins_at };
                 out.sessions.extend(self.open.iter().map(|connection| (*connection, letter())));
             }
         }
@@ -549,8 +550,12 @@ impl RemoteShards {
             Stage::Lost => return None,
             Stage::Greets => {
                 self.stage = Stage::Learns;
-                self.attaches = self.has_begun && self.has_had_sessions;
-                return Some(ToLeader::Hello(self.hello()));
+                let has_some = self.has_begun && self.has_had_sessions;
+                self.attaches = has_some.then(|| self.commands.term());
+                let hello = self.hello();
+                let over = hello.connections.iter().filter(|id| !self.open.contains(id));
+                self.ends.extend(over.map(|id| (Vec::new(), *id)));
+                return Some(ToLeader::Hello(hello));
             }
             Stage::Learns => return self.next_in_line(),
             Stage::Begun => {}
@@ -598,8 +603,9 @@ impl RemoteShards {
     }
 
     fn has_end(&self) -> bool {
-        let Some((waits, _)) = self.ends.front() else { return false };
+        let Some((waits, id)) = self.ends.front() else { return false };
         waits.iter().all(|(index, count)| self.groups[*index].sender.unnumbered()[1] >= *count)
+            && !self.commands.is_ending(*id)
     }
 
     fn next_of(&mut self, turn: Turn) -> Option<ToLeader> {
@@ -628,11 +634,14 @@ impl RemoteShards {
     }
 
     fn hello(&self) -> SessionsHello {
+        // Of those that are over, too, until the owner of the names has heard of it: if this node ends before, it is told so.
+        let connections: BTreeSet<_> =
+            self.open.iter().copied().chain(self.commands.ending()).collect();
         SessionsHello {
             raft_id: self.raft_id,
             start: self.start,
             attaches: self.attaches,
-            connections: self.open.iter().copied().collect(),
+            connections: connections.into_iter().collect(),
         }
     }
 

@@ -146,20 +146,31 @@ impl Client {
         self.waits == Waits::Nothing && !self.is_gone
     }
 
-    /// Publishes through the default exchange. With `message` it is one of those that are counted.
-    pub(crate) fn publish(&mut self, key: &str, body: u64, reply_to: Option<&str>, counts: bool) {
-        let properties = Properties {
-            delivery_mode: Some(2),
-            reply_to: reply_to.map(str::to_owned),
-            ..Default::default()
-        };
+    /// Publishes through the default exchange.
+    fn put(&mut self, channel: u16, key: &str, body: u64, properties: &Properties) {
         let mut raw = Vec::new();
         properties.encode(&mut raw);
         let mut out = OutBuf::new();
-        out.put_method(1, &basic::Publish { routing_key: key, ..Default::default() });
-        out.put_header(1, 60, 8, &raw);
-        out.put_body(1, &Bytes::copy_from_slice(&body.to_le_bytes()), 131_072);
+        out.put_method(channel, &basic::Publish { routing_key: key, ..Default::default() });
+        out.put_header(channel, 60, 8, &raw);
+        out.put_body(channel, &Bytes::copy_from_slice(&body.to_le_bytes()), 131_072);
         self.sent.extend(out.take_rest());
+    }
+
+    /// A message that nobody confirms.
+    pub(crate) fn publish_transient(&mut self, key: &str, body: u64) {
+        self.put(2, key, body, &Properties { delivery_mode: Some(1), ..Default::default() });
+    }
+
+    /// A persistent message. With `counts` it is one of those that are counted.
+    pub(crate) fn publish(&mut self, key: &str, body: u64, reply_to: Option<&str>, counts: bool) {
+        let reply_to = reply_to.map(str::to_owned);
+        self.put(
+            1,
+            key,
+            body,
+            &Properties { delivery_mode: Some(2), reply_to, ..Default::default() },
+        );
         let number = self.next_confirm;
         self.next_confirm += 1;
         self.unconfirmed.insert(number, if counts { body } else { u64::MAX });
@@ -305,6 +316,7 @@ impl Client {
             Method::ConnectionOpenOk(_) => {
                 self.say(1, &channel::Open { out_of_band: "" });
                 self.say(1, &confirm::Select { no_wait: false });
+                self.say(2, &channel::Open { out_of_band: "" });
             }
             Method::ChannelOpenOk(_) => {}
             Method::ConfirmSelectOk(_) => {

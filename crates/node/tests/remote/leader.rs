@@ -8,7 +8,7 @@ use leveret_broker::login::{Asked, Login};
 use leveret_broker::message::*;
 use leveret_broker::stream::{StreamClass, StreamNews};
 use leveret_broker::{Meta, Shard};
-use leveret_log::Log;
+use leveret_log::{Log, Offset};
 use leveret_node::start::{Filled, Past, host};
 use leveret_node::{Inboxes, Run, post};
 use leveret_queue::Time;
@@ -29,6 +29,8 @@ pub(crate) struct Leader<L> {
     pub(crate) to_meta: Vec<ToMeta>,
     pub(crate) sessions: RemoteSessions,
     filled: Option<Filled>,
+    /// It is noted who attaches, once the log of names is durable so far.
+    noted_until: Option<Offset>,
     pub(crate) has_begun: bool,
     /// In which it leads each group: first that of the names.
     terms: Vec<u64>,
@@ -84,6 +86,7 @@ impl<L: Log> Leader<L> {
         }
         meta.follow();
         meta.begin_term(terms[0]);
+        let sessions = RemoteSessions::new(HOMES, meta.last_term().cloned());
         let mut shards = host(logs.into_iter(), &topology, false, now);
         let (past, mut filled) = (Past::new(&meta, Vec::new()), Filled::default());
         for (index, shard) in shards.iter_mut().enumerate() {
@@ -95,8 +98,9 @@ impl<L: Log> Leader<L> {
             shards,
             inboxes: Default::default(),
             to_meta: Vec::new(),
-            sessions: RemoteSessions::new(HOMES),
+            sessions,
             filled: Some(filled),
+            noted_until: None,
             has_begun: false,
             terms,
             from: None,
@@ -158,7 +162,7 @@ impl<L: Log> Leader<L> {
     }
 
     pub(crate) fn hello(&mut self, hello: &SessionsHello) -> Result<NodeId, String> {
-        let node = self.sessions.hello(hello, self.has_begun)?;
+        let node = self.sessions.hello(hello, self.is_closed())?;
         self.change_names();
         self.sessions.names(node, self.topology.snapshot());
         Ok(node)
@@ -167,15 +171,31 @@ impl<L: Log> Leader<L> {
     fn tell_begins(&mut self, node: NodeId) {
         let remote = self.sessions.node(node).expect("it is here");
         let classes = StreamClass::BOTH.map(|class| remote.stream(class));
-        let places = self.shards.iter().enumerate().map(|(index, shard)| {
-            (HOMES.group_at(index), classes.map(|stream| shard.stream_place(stream)))
+        let terms = self.shards.iter().enumerate().map(|(index, shard)| ShardTerm {
+            group: HOMES.group_at(index),
+            begins_at: shard.term_begins_at(),
+            streams: classes.map(|stream| shard.stream_place(stream)),
         });
-        let terms = LeaderTerms { names: self.meta.term(), shards: places.collect() };
+        let terms = LeaderTerms { names: self.meta.term(), shards: terms.collect() };
         remote.tell(FromLeader::Begins(terms));
         remote.tell(FromLeader::Alarm(Alarm::default()));
     }
 
-    pub(crate) fn begin(&mut self) {
+    /// Nobody attaches any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.noted_until.is_some()
+    }
+
+    /// All are here for whom it waits: first it notes who they are, and once that is agreed upon, the shards begin: whether they do.
+    pub(crate) fn begin(&mut self) -> bool {
+        let until = self.noted_until.unwrap_or_else(|| {
+            let noted = self.meta.note_term(self.sessions.close(), &mut self.topology);
+            noted.expect("its log").unwrap_or_default()
+        });
+        self.noted_until = Some(until);
+        if self.meta.log().durable() < until {
+            return false;
+        }
         let Self { shards, meta, sessions, .. } = self;
         let attaching = sessions.attaching();
         for (shard, term) in shards.iter_mut().zip(&self.terms[1..]) {
@@ -189,6 +209,7 @@ impl<L: Log> Leader<L> {
         let has_names = |node: &NodeId| self.sessions.turns().has_names(*node);
         let nodes: Vec<NodeId> = nodes.into_iter().filter(has_names).collect();
         nodes.into_iter().for_each(|node| self.tell_begins(node));
+        true
     }
 
     pub(crate) fn gone(&mut self, node: NodeId) {

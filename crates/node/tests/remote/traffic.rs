@@ -37,6 +37,20 @@ pub(crate) struct Fate {
     pub(crate) may_come_back: bool,
     /// It was given out.
     pub(crate) was_seen: bool,
+    /// It is transient, and nobody waits for a confirm: it is lost with the leader, or comes again, and takes no other one's place.
+    pub(crate) is_transient: bool,
+}
+
+impl Fate {
+    fn transient() -> Self {
+        Self {
+            is_given_up: true,
+            is_with_two: true,
+            may_come_back: true,
+            is_transient: true,
+            ..Self::default()
+        }
+    }
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -167,8 +181,13 @@ impl Traffic {
         match random(24) {
             0..=5 => {
                 let number = self.messages.len() as u64;
-                self.messages.push(Fate::default());
-                client.publish(&name, number, None, true);
+                if random(4) == 0 {
+                    self.messages.push(Fate::transient());
+                    client.publish_transient(&name, number);
+                } else {
+                    self.messages.push(Fate::default());
+                    client.publish(&name, number, None, true);
+                }
             }
             6..=10 => self.settle(site, index, random),
             11 | 12 if !client.consumes.contains(&queue) => {
@@ -360,7 +379,8 @@ impl Traffic {
             "{number} comes again, and was acked"
         );
         assert!(fate.holder.is_none() || fate.is_with_two, "{number} is given to {id}: {fate:?}");
-        assert!(redelivered || !fate.was_seen, "{number} was given out before");
+        let may_be_new = !fate.was_seen || fate.is_transient;
+        assert!(redelivered || may_be_new, "{number} was given out before");
         self.totals.redelivered += u64::from(redelivered);
         (fate.holder, fate.was_seen, fate.is_acked) = (Some(id), true, false);
     }

@@ -181,9 +181,13 @@ pub(crate) fn serve(
     let (terms, logs_lent): (Vec<u64>, Vec<NodeLog>) = logs_lent.into_iter().unzip();
     let config = loaded.config.clone();
     let names = Arc::clone(&handle.names);
+    let has_sessions = config.cluster.sessions == Sessions::Own;
+    // Sessions of other nodes are over with this leader: what they had counts for none after it.
+    let relays_in = terms.first().copied().filter(|_| !has_sessions);
     let led = Led { handle: handle.clone(), thread, link_tls: link_tls.clone(), telling };
     let reading = signals.runtime.spawn_blocking(move || {
-        let stored = read(&config, &basis, logs_lent, names.take(), &waker)?;
+        let copied = (names.take(), relays_in);
+        let stored = read(&config, &basis, logs_lent, copied, &waker)?;
         let mut options = basis.with(stored, &config, started)?;
         // No record of a log that has copies elsewhere is in another log.
         options.settings.embed_bytes_below = u64::MAX;
@@ -208,7 +212,7 @@ pub(crate) fn serve(
     options.about.logs = logs.clone();
     options.members = Some(handle.changes());
     options.own_sessions = own_sessions;
-    options.remote_sessions = (loaded.config.cluster.sessions == Sessions::Own).then_some(terms);
+    options.remote_sessions = has_sessions.then_some(terms);
     (options.led, options.views, options.arrivals) = (Some(led), Some(views), Some(arrivals));
     run(options, signals, fronts.broker, give_back)
 }
@@ -259,12 +263,12 @@ fn announce(standby: &Standby, started: Instant, basis: &Basis, own: &str) {
     );
 }
 
-/// The names that are agreed upon, and the logs of the shards.
+/// The names that are agreed upon, and the logs of the shards. `relays_in`: no node has sessions in this term of the names.
 fn read(
     config: &Config,
     basis: &Basis,
     logs: Vec<NodeLog>,
-    copied: Option<TakenNames>,
+    (copied, relays_in): (Option<TakenNames>, Option<u64>),
     waker: &Arc<Waker>,
 ) -> anyhow::Result<Stored> {
     let begun = Instant::now();
@@ -280,6 +284,11 @@ fn read(
         None => read_names(config, names, Homes::among(shards.len() as u32), waker)?,
     };
     tracing::info!(ms = begun.elapsed().as_millis() as u64, were_copied, "the names are here");
+    if let Some(term) = relays_in.filter(|_| !meta.is_new()) {
+        meta.begin_term(term);
+        // The names below are written behind it, and waited for.
+        meta.note_term(Vec::new(), &mut topology)?;
+    }
     // Definitions are for the first one that leads: what was changed since stays, whoever leads.
     add_names(config, false, &mut meta, &mut topology, waker)?;
     // Another node may have delivered any of them.

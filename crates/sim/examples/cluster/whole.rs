@@ -237,10 +237,10 @@ impl Whole {
             return;
         }
         let is_here = |node: &NodeId| leader.sessions.turns().has_names(*node);
-        if !(nodes.iter().all(is_here) || is_late) {
+        let is_time = leader.is_closed() || nodes.iter().all(is_here) || is_late;
+        if !is_time || !leader.begin() {
             return;
         }
-        leader.begin();
         let here: Vec<_> = leader.sessions.nodes().map(|it| it.node()).collect();
         for of in 0..count {
             let is_here = self

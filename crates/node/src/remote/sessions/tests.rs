@@ -7,6 +7,7 @@ const HOMES: Homes = Homes::among(2);
 const GROUP: GroupId = GroupId::new(1);
 
 fn hello(raft_id: u64, start: u32, attaches: bool) -> SessionsHello {
+    let attaches = attaches.then_some(1);
     let connections = vec![node_of(raft_id).connection(1)];
     SessionsHello { raft_id, start, attaches, connections }
 }

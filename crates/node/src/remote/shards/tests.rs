@@ -1,3 +1,4 @@
+use leveret_broker::command::Answered;
 use leveret_broker::message::{Message, Publish, Settle, Settlement};
 use leveret_broker::stream::{StreamEvent, StreamId, StreamNews, StreamPlace};
 use leveret_broker::transaction::TxId;
@@ -41,7 +42,7 @@ fn settle(from: ConnectionId) -> ToShard {
 fn sent(remote: &mut RemoteShards) -> Vec<String> {
     let word = |letter| match letter {
         ToLeader::Hello(hello) => {
-            format!("hello {} of {}", hello.attaches, hello.connections.len())
+            format!("hello {:?} of {}", hello.attaches, hello.connections.len())
         }
         ToLeader::Shard(_, ToShard::Numbered(it)) => format!("{} {}", it.letter.kind(), it.number),
         ToLeader::Shard(_, letter) => letter.kind().to_owned(),
@@ -67,7 +68,9 @@ fn begins(remote: &mut RemoteShards, term: u64, taken: u64) -> Outbox {
     remote.names_taken(1);
     let place = |next| StreamPlace { term: term << 32, next, agreed: next - 1 };
     let groups = (0..remote.groups.len()).map(|index| remote.homes.group_at(index));
-    let shards = groups.map(|group| (group, [place(taken + 1), place(1)])).collect();
+    let streams = [place(taken + 1), place(1)];
+    let begins_at = Offset::new(0);
+    let shards = groups.map(|group| ShardTerm { group, begins_at, streams }).collect();
     let terms = LeaderTerms { names: term, shards };
     remote.hear(FromLeader::Begins(terms), &mut out).expect("it may begin");
     out
@@ -121,7 +124,7 @@ fn the_first_leader_asks_nobody_to_attach_and_the_next_one_all() {
     remote.opened(two);
     assert!(sent(&mut remote).is_empty());
     remote.begin();
-    assert_eq!(sent(&mut remote), ["hello true of 2"]);
+    assert_eq!(sent(&mut remote), ["hello Some(1) of 2"]);
     let out = begins(&mut remote, 2, 0);
     let asked: Vec<ConnectionId> = out.sessions.iter().map(|(id, _)| *id).collect();
     assert_eq!(asked, [one, two]);
@@ -150,7 +153,7 @@ fn who_never_had_sessions_may_come_late() {
     let mut remote = remote(9);
     begins(&mut remote, 1, 0);
     remote.begin();
-    assert_eq!(sent(&mut remote), ["hello false of 0"]);
+    assert_eq!(sent(&mut remote), ["hello None of 0"]);
 }
 
 #[test]
@@ -169,6 +172,37 @@ fn nothing_overtakes_a_letter_without_a_number() {
     let all = sent(&mut remote);
     assert_eq!(all[..want.len()], want);
     assert_eq!(all[want.len()..], ["Settle 2"]);
+}
+
+/// If this node ends before the owner of the names has heard that a session is over, the leader has to know of that session.
+#[test]
+fn the_end_of_a_session_is_told_behind_what_the_owner_of_the_names_hears() {
+    let mut remote = remote(9);
+    begins(&mut remote, 1, 0);
+    let mut out = Outbox::default();
+    let ends = |number: u64| ToMeta::Disconnected {
+        connection: node_of(7).connection(number),
+        reply: None,
+    };
+    (2..2 + COMMANDS_MAX).for_each(|number| remote.to_meta(ends(number), &mut out));
+    let id = remote.node().connection(1);
+    remote.opened(id);
+    remote.to_meta(ends(1), &mut out);
+    remote.forgotten(id);
+    let is_ended = |letters: &[String]| letters.iter().any(|it| it == "1 ended");
+    assert!(!is_ended(&sent(&mut remote)), "so many other commands wait for their answers");
+    begins(&mut remote, 2, 0);
+    let letters = sent(&mut remote);
+    assert!(!is_ended(&letters) && letters.len() as u64 >= COMMANDS_MAX, "{}", letters.len());
+    let stream = remote.commands.stream();
+    let answer = CommandAnswer::Reply(Reply::Done);
+    let answered = Answered { stream, term: 2, number: 1, answer };
+    remote.hear(FromLeader::Answered(answered), &mut out).expect("an answer");
+    let letters = sent(&mut remote);
+    assert!(letters[0].contains("Disconnected") && is_ended(&letters[1..]), "{letters:?}");
+    remote.begin();
+    let hello = format!("hello Some(2) of {COMMANDS_MAX}");
+    assert_eq!(sent(&mut remote), [hello], "nobody has answered");
 }
 
 #[test]
@@ -229,7 +263,8 @@ fn what_a_leader_cannot_say_is_an_error() {
     sent(&mut remote);
     let begin = |term: u64, group| {
         let place = StreamPlace { term, next: 1, agreed: 0 };
-        let shards = vec![(GroupId::new(group), [place; 2])];
+        let (group, begins_at, streams) = (GroupId::new(group), Offset::new(0), [place; 2]);
+        let shards = vec![ShardTerm { group, begins_at, streams }];
         FromLeader::Begins(LeaderTerms { names: term, shards })
     };
     assert!(remote.hear(begin(5, 0), &mut out).is_err(), "before the names");

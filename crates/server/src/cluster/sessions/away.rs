@@ -517,10 +517,11 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::atomic::AtomicU32;
 
-    use leveret_broker::message::{FromLeader, LeaderTerms, ToLeader};
+    use leveret_broker::message::{FromLeader, LeaderTerms, ShardTerm, ToLeader};
     use leveret_broker::stream::StreamPlace;
     use leveret_link::letters::write_from_leader;
     use leveret_link::payload::Writer;
+    use leveret_queue::Offset;
     use leveret_topology::{Bootstrap, Change, PasswordHash, QueueSpec, Uses};
 
     use tokio::net::TcpListener;
@@ -722,7 +723,8 @@ mod tests {
         assert_eq!(tells(), [], "nobody knows of limits");
         hears(&FromLeader::Names(batch(true, names.snapshot())));
         let place = StreamPlace { term: 1 << 32, next: 1, agreed: 0 };
-        let shards = vec![(homes.group_at(0), [place; 2])];
+        let (group, begins_at) = (homes.group_at(0), Offset::new(0));
+        let shards = vec![ShardTerm { group, begins_at, streams: [place; 2] }];
         let user = UsedBy::User("u".into());
         let has = |connections| (user.clone(), Uses { connections, channels: 0 });
         assert_eq!(tells(), [has(0)], "before the leader begins");
@@ -761,7 +763,7 @@ mod tests {
         assert_eq!(tells(), [], "the leader's names are not here");
         hears(&FromLeader::Names(batch(true, names.snapshot())));
         assert_eq!(tells(), [has(1)]);
-        let shards = vec![(homes.group_at(0), [place; 2])];
+        let shards = vec![ShardTerm { group, begins_at, streams: [place; 2] }];
         hears(&FromLeader::Begins(LeaderTerms { names: 2, shards }));
         assert!(open().is_err());
         others(1);

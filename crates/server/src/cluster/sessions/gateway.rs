@@ -23,19 +23,22 @@ use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::Meta;
-use leveret_broker::command::Answered;
+use leveret_broker::command::{Answered, CommandStream};
 use leveret_broker::message::{
-    ConnectionId, FromLeader, LeaderTerms, NodeId, Outbox, SessionsHello, ToLeader, ToMeta, ToShard,
+    ConnectionId, FromLeader, LeaderTerms, NodeId, Outbox, SessionsHello, ShardTerm, ToLeader,
+    ToMeta, ToShard,
 };
-use leveret_broker::stream::{StreamClass, StreamNews};
+use leveret_broker::meta::TermNote;
+use leveret_broker::stream::{StreamClass, StreamId, StreamNews};
 use leveret_link::frame::Letter;
 use leveret_link::letters::{read_to_leader, write_from_leader};
+use leveret_log::{Log as _, Offset};
 use leveret_node::Run;
 use leveret_node::remote::{HeldTurns, NodeHeard, RemoteNode};
 use leveret_topology::{Change, GroupId, Homes, UseWatch, UsedBy};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, Receiver};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -50,7 +53,7 @@ use crate::cluster::arrivals::Arrival;
 use crate::cluster::links::LinkSocket;
 use crate::cluster::view::{ClusterView, Views};
 use crate::locks::{Rank, Ranked, RankedRw};
-use crate::node::Node;
+use crate::node::{Node, ShardActor};
 use crate::runner::with_runner;
 use crate::storage::NodeLog;
 use crate::threads::Threads;
@@ -103,6 +106,8 @@ pub(crate) struct Gateway {
     nodes: RankedRw<Nodes>,
     /// A node has come.
     came: Notify,
+    /// How far the log of names is durable, as its last turn knew.
+    durable: watch::Sender<Offset>,
     /// Whose connections and channels the broker's own sessions have changed.
     watch: Arc<UseWatch>,
     /// Somebody's have.
@@ -117,6 +122,12 @@ struct State {
     /// Of turns that wait no more: Meta's next turn sends it.
     free: Outbox,
     stage: Stage,
+    /// Who led last, and whom that one knew.
+    last: Option<TermNote>,
+    /// Whose streams are kept: they are noted in the log of names.
+    known: Vec<CommandStream>,
+    /// How far that is to be durable for the note to be agreed upon.
+    noted_until: Offset,
     /// Nodes that went while the terms of shards began.
     gone: Vec<NodeId>,
     /// The last start of each member that was told [that the shards hear](FromLeader::Begins), by Raft id: that connection is the only
@@ -130,7 +141,7 @@ struct State {
 enum Stage {
     /// The shards are being filled.
     Fills,
-    /// They are filled, and their terms begin: nobody is waited for who is not here.
+    /// They are filled, and their terms begin, once it is noted who attaches: nobody is waited for who is not here.
     Begins,
     /// They have turns.
     Leads,
@@ -224,6 +235,9 @@ impl Gateway {
             turns: HeldTurns::default(),
             free: Outbox::default(),
             stage: Stage::Fills,
+            last: None,
+            known: Vec::new(),
+            noted_until: Offset::ZERO,
             gone: Vec::new(),
             starts: BTreeMap::new(),
             uses: uses::Counted::new(),
@@ -238,6 +252,7 @@ impl Gateway {
             state: Ranked::new(Rank::HeldTurns, state),
             nodes: RankedRw::new(Rank::RemoteNodes, HashMap::default()),
             came: Notify::new(),
+            durable: watch::Sender::new(Offset::ZERO),
             watch: Arc::new(UseWatch::new(move || wakes.notify_one())),
             noted,
         }
@@ -247,6 +262,7 @@ impl Gateway {
     pub(crate) fn begin_names(&self, meta: &mut Meta<NodeLog>) {
         meta.begin_term(self.terms.first().copied().unwrap_or_default());
         meta.follow();
+        self.state.lock().last = meta.last_term().cloned();
     }
 
     /// Waits, not for long, until the members that are linked have called, and the sessions that were in this process before it led: each
@@ -273,28 +289,60 @@ impl Gateway {
         let _ = timeout_at(self.began + COMING, all_came).await;
     }
 
-    /// The queues are filled: the shards begin their terms. To be called before their first turns.
-    pub(crate) fn begin(&self, node: &Arc<Node>) {
-        let here: Vec<Arc<RemoteEnd>> = {
+    /// Waits until all agree upon who attaches: the next leader takes nobody else. The queues are filled. May be called again if it was
+    /// dropped before.
+    pub(crate) async fn is_noted(&self, node: &Node) {
+        let until = {
+            let mut meta = node.meta().state();
+            let mut names = node.topology_mut();
             let mut state = self.state.lock();
             if state.stage == Stage::Fills {
                 state.stage = Stage::Begins;
+                let ends = self.here();
+                let commands = |end: &Arc<RemoteEnd>| {
+                    end.sessions.lock().remote.as_ref().map(RemoteNode::commands)
+                };
+                state.known = ends.iter().filter_map(commands).collect();
+                // Who hears of a log that has failed ends the process.
+                let until = meta.note_term(state.known.clone(), &mut names);
+                state.noted_until = until.ok().flatten().unwrap_or_default();
             }
-            self.here()
+            self.names_are_durable(&meta);
+            state.noted_until
         };
-        let (mut attaching, mut streams, mut commands) = (Vec::new(), Vec::new(), Vec::new());
+        // It is there as long as the gateway is.
+        let _ = self.durable.subscribe().wait_for(|durable| *durable >= until).await;
+    }
+
+    /// How far the log of names is after a turn.
+    pub(crate) fn names_are_durable(&self, meta: &Meta<NodeLog>) {
+        let now = meta.log().durable();
+        self.durable.send_if_modified(|durable| std::mem::replace(durable, now) != now);
+    }
+
+    /// The queues are filled, and [it is noted](Self::is_noted) who attaches: the shards begin their terms. To be called before their
+    /// first turns.
+    pub(crate) fn begin(&self, node: &Arc<Node>) {
+        let (here, mut commands) = {
+            let mut state = self.state.lock();
+            (self.here(), std::mem::take(&mut state.known))
+        };
+        let mut attaching = Vec::new();
         for end in &here {
             let sessions = end.sessions.lock();
             let Some(remote) = &sessions.remote else { continue };
-            streams.extend(StreamClass::BOTH.map(|class| remote.stream(class)));
             commands.push(remote.commands());
             if remote.attaches() {
                 attaching.push(remote.node());
             }
         }
+        // Who was noted and has gone meanwhile may come to the next leader.
+        let is_known = |StreamId { node, start, .. }: StreamId| {
+            commands.contains(&CommandStream { node, start })
+        };
         for (shard, term) in node.shards.iter().zip(self.terms.iter().skip(1)) {
             let mut shard = shard.actor.state();
-            shard.keep_streams(|stream| streams.contains(&stream));
+            shard.keep_streams(is_known);
             shard.succeed(term << 32, &attaching);
         }
         node.meta().state().keep_commands(|stream| commands.contains(&stream));
@@ -419,8 +467,13 @@ impl Gateway {
         let new = RemoteNode::new(hello, self.homes).map_err(Refused::Over)?;
         match state.stage {
             Stage::IsOver => return Err(Refused::NotNow("this node leads no more")),
+            Stage::Fills if !new.was_known(state.last.as_ref()) => {
+                return over(
+                    "a node led that did not see this one: what its sessions held is given to others",
+                );
+            }
             Stage::Fills => {}
-            Stage::Begins | Stage::Leads if hello.attaches => {
+            Stage::Begins | Stage::Leads if new.attaches() => {
                 return over(
                     "the node that leads did not wait for the sessions of this one any more: what they held is given to others",
                 );
@@ -476,11 +529,12 @@ impl Gateway {
                 .map(|remote| StreamClass::BOTH.map(|class| remote.stream(class)))
         };
         let Some(streams) = streams(&end.sessions.lock()) else { return };
-        let place = |(index, shard): (usize, &crate::node::ShardActor)| {
-            let state = shard.actor.state();
-            (self.homes.group_at(index), streams.map(|stream| state.stream_place(stream)))
+        let term = |(index, shard): (usize, &ShardActor)| {
+            let (group, state) = (self.homes.group_at(index), shard.actor.state());
+            let streams = streams.map(|stream| state.stream_place(stream));
+            ShardTerm { group, begins_at: state.term_begins_at(), streams }
         };
-        let shards = node.shards.iter().enumerate().map(place).collect();
+        let shards = node.shards.iter().enumerate().map(term).collect();
         let uses = end.node().and_then(|id| self.all_uses_elsewhere(node, id));
         let names = self.terms.first().copied().unwrap_or_default();
         {
@@ -1104,7 +1158,7 @@ impl Caller<'_> {
                 Ok(()) => {
                     tracing::info!(
                         node = %format_args!("{:016x}", hello.raft_id), peer = %self.end.from,
-                        attaches = hello.attaches, sessions = hello.connections.len(),
+                        attaches = hello.attaches.is_some(), sessions = hello.connections.len(),
                         "a node with sessions is here"
                     );
                     return Ok(());
