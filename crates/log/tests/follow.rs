@@ -2,7 +2,7 @@
 
 mod batches;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use batches::{drive, options};
 use bytes::Bytes;
@@ -951,4 +951,63 @@ fn contents_come_to_what_is_held() {
             assert_eq!(batches::read(&mut follower, at).unwrap(), bytes, "seed {seed}, {at}");
         }
     }
+}
+
+/// A file goes as soon as a batch is applied that releases the last of its records, and the next batch is the first to say that it was.
+/// A start without that one has no state that ever was; it says so, and from which batch on it has.
+#[test]
+fn a_start_says_that_its_files_are_ahead() {
+    let mut ahead = 0;
+    for seed in 0..20 {
+        let mut below = numbers(seed);
+        let mut leader = Leader::new(seed);
+        let disk = SimDisk::new(seed + 1000);
+        let mut follower = open(&disk, following(BatchName::NONE));
+        let (mut held, mut there) = (Vec::new(), BTreeSet::new());
+        let mut as_of = BTreeMap::from([(0, there.clone())]);
+        for step in 0..300 {
+            let any = below(held.len().max(1) as u64) as usize;
+            if below(2) == 0 && held.len() > 2 {
+                leader.log.release(held.swap_remove(any), batches::ONE[0]).unwrap();
+            } else {
+                let body = vec![1; below(200) as usize];
+                held.push(leader.log.append(b"h", &[&body], &batches::ONE, Keep::Durable).unwrap());
+            }
+            leader.settle();
+            for number in follower.last().number + 1..=leader.log.last().number {
+                let batch = leader.batch(number);
+                let contents = batch.contents().unwrap();
+                there.extend(contents.records.iter().map(|it| it.0));
+                contents.released.iter().for_each(|it| _ = there.remove(&it.0));
+                as_of.insert(number, there.clone());
+                follower.copy(&batch).unwrap();
+            }
+            settle(&mut follower);
+            follower.apply_to(follower.last()).unwrap();
+            leader.log.set_agreed(follower.last().number + 1);
+            batches::move_point(&mut follower, step);
+            settle(&mut follower);
+            if below(5) > 0 {
+                continue;
+            }
+            drop(follower);
+            disk.crash();
+            follower = open(&disk, following(BatchName::NONE));
+            let cold = |log: &FileLog<SimDisk>| {
+                let mut cold = BTreeSet::new();
+                log.each_cold(|at| _ = cold.insert(at));
+                cold
+            };
+            let (applied, from) = (follower.applied().unwrap().number, follower.was_applied_to());
+            let is_as_it_was = cold(&follower) == as_of[&applied];
+            assert_eq!(is_as_it_was, from == 0, "seed {seed}: {applied}, {from}");
+            if from > 0 {
+                ahead += 1;
+                commit(&mut follower, from);
+                assert_eq!(cold(&follower), as_of[&from], "seed {seed}");
+                assert_eq!(follower.was_applied_to(), 0);
+            }
+        }
+    }
+    assert!(ahead > 10, "{ahead}");
 }

@@ -502,6 +502,8 @@ impl Replica {
         }
         self.calm_down();
         if self.may_stand() {
+            // A tick that is all but over would be none: who stood first needs the time to be heard.
+            self.ticked_ms = self.ticked_ms.max(Some(self.leases.now_ms));
             let raft = &mut self.node.raft;
             raft.election_elapsed =
                 raft.election_elapsed.max(self.patience.0.saturating_sub(ticks));

@@ -6,13 +6,29 @@ mod dice;
 mod node;
 mod world;
 
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use leveret_cluster::Standing;
 use node::{FILES_BYTES, Plants, SHARDS};
 use world::World;
 
+/// Runs these seeds, and says all that fail. Others, of all tests or of one:
+/// `SEEDS=1000 FIRST_SEED=16 cargo test -p leveret-cluster --test world one_node_leads`. Gives how many there were.
+#[expect(clippy::disallowed_methods, reason = "whoever looks for rare cases says which seeds")]
+fn each_seed(usual: Range<u64>, mut run: impl FnMut(u64)) -> u64 {
+    let number = |name| std::env::var(name).ok().and_then(|it| it.parse::<u64>().ok());
+    let first = number("FIRST_SEED").unwrap_or(usual.start);
+    let count = number("SEEDS").unwrap_or(usual.end - usual.start);
+    let mut fails = |seed: &u64| catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err();
+    let failed: Vec<_> = (first..first + count).filter(|seed| fails(seed)).collect();
+    assert!(failed.is_empty(), "of {count} seeds from {first} on these fail: {failed:?}");
+    count
+}
+
 /// What goes wrong on purpose is found by one of so many seeds.
 fn finds(plants: Plants, seeds: u64, run: fn(u64, Plants)) -> Option<u64> {
-    (0..seeds).find(|&seed| std::panic::catch_unwind(|| run(seed, plants)).is_err())
+    (0..seeds).find(|&seed| catch_unwind(|| run(seed, plants)).is_err())
 }
 
 /// All become one cluster while everything goes wrong, or when that ends.
@@ -36,7 +52,7 @@ fn founds(seed: u64, plants: Plants) {
 
 #[test]
 fn one_cluster_or_none() {
-    (0..60).for_each(|seed| founds(seed, Plants::default()));
+    each_seed(0..60, |seed| founds(seed, Plants::default()));
 }
 
 /// A blank node that is called otherwise after its next start is one that the founder does not know.
@@ -56,35 +72,39 @@ fn an_identity_is_on_the_disk_first() {
 /// A node that is not there is waited for.
 #[test]
 fn nobody_founds_without_all() {
-    let mut world = World::new(3, 1);
-    world.nodes[2].starts_ms = None;
-    world.run_ms(5_000);
-    let missing = vec!["rabbit@c".to_owned()];
-    assert_eq!(world.standing(0), Some(&Standing::Forming { missing }));
-    world.isolate(1);
-    world.run_ms(5_000);
-    world.nodes[2].starts_ms = Some(world.now_ms);
-    world.run_ms(5_000);
-    assert!(world.clusters.is_empty());
-    world.calm();
-    world.run_ms(1_000);
-    assert_eq!(world.clusters.len(), 1);
+    each_seed(1..2, |seed| {
+        let mut world = World::new(3, seed);
+        world.nodes[2].starts_ms = None;
+        world.run_ms(5_000);
+        let missing = vec!["rabbit@c".to_owned()];
+        assert_eq!(world.standing(0), Some(&Standing::Forming { missing }));
+        world.isolate(1);
+        world.run_ms(5_000);
+        world.nodes[2].starts_ms = Some(world.now_ms);
+        world.run_ms(5_000);
+        assert!(world.clusters.is_empty());
+        world.calm();
+        world.run_ms(1_000);
+        assert_eq!(world.clusters.len(), 1);
+    });
 }
 
 /// One that has another list keeps all from founding, and everybody says why.
 #[test]
 fn lists_have_to_be_alike() {
-    let mut world = World::new(3, 1);
-    world.nodes[1].listed.push("rabbit@d".to_owned());
-    world.run_ms(5_000);
-    assert!(world.clusters.is_empty());
-    let other = "rabbit@b (lists other nodes: rabbit@a, rabbit@b, rabbit@c, rabbit@d)";
-    let missing = vec![other.to_owned()];
-    assert_eq!(world.standing(0), Some(&Standing::Forming { missing }));
-    world.end(1, true, 10);
-    world.nodes[1].listed.pop();
-    world.run_ms(1_000);
-    assert_eq!(world.clusters.len(), 1);
+    each_seed(1..2, |seed| {
+        let mut world = World::new(3, seed);
+        world.nodes[1].listed.push("rabbit@d".to_owned());
+        world.run_ms(5_000);
+        assert!(world.clusters.is_empty());
+        let other = "rabbit@b (lists other nodes: rabbit@a, rabbit@b, rabbit@c, rabbit@d)";
+        let missing = vec![other.to_owned()];
+        assert_eq!(world.standing(0), Some(&Standing::Forming { missing }));
+        world.end(1, true, 10);
+        world.nodes[1].listed.pop();
+        world.run_ms(1_000);
+        assert_eq!(world.clusters.len(), 1);
+    });
 }
 
 /// Three nodes, or five, of which one leads, and in which all may go wrong from now on.
@@ -180,19 +200,20 @@ fn leads_with_damage(seed: u64, plants: Plants) -> World {
 
 #[test]
 fn a_damaged_log_is_had_from_the_others() {
-    let found = (0..16).map(|seed| {
+    let mut found = 0;
+    let count = each_seed(0..16, |seed| {
         let world = leads_with_damage(seed, Plants::default());
-        world.told.iter().filter(|it| it.contains("this node's log is damaged")).count()
+        let is_damage = |it: &&String| it.contains("this node's log is damaged");
+        found += world.told.iter().filter(is_damage).count() as u64;
     });
-    let found = found.sum::<usize>();
-    assert!(found > 30, "{found} logs were found damaged");
+    assert!(2 * found > 3 * count, "{found} logs were found damaged");
 }
 
 /// Two of three lost their logs, and the third one was away before: what was confirmed meanwhile is gone, so nobody leads, and each says
 /// why. With the disk of one of them as it was they go on.
 #[test]
 fn two_of_three_damaged_logs_wait_for_who_has_the_rest() {
-    for seed in 0..6 {
+    each_seed(0..6, |seed| {
         let mut world = World::new(3, seed);
         assert!(world.run_until(5_000, |it| it.leader().is_some()));
         let behind = (world.leader().unwrap() + 1) % 3;
@@ -218,12 +239,12 @@ fn two_of_three_damaged_logs_wait_for_who_has_the_rest() {
         world.nodes[lost[0]].restore(true);
         assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
         all_confirm(&mut world, seed);
-    }
+    });
 }
 
 #[test]
 fn a_copy_takes_nothing_away() {
-    (0..12).for_each(|seed| leads_with_copies(seed, Plants::default()));
+    each_seed(0..12, |seed| leads_with_copies(seed, Plants::default()));
 }
 
 /// The node that led goes before a copy has heard it, and the third one was away: nobody who is left knows what is missing.
@@ -250,7 +271,7 @@ fn copy_alone_with_one_that_was_away(seed: u64, plants: Plants) {
 
 #[test]
 fn a_copy_hears_all_others_before_it_votes() {
-    (0..10).for_each(|seed| copy_alone_with_one_that_was_away(seed, Plants::default()));
+    each_seed(0..10, |seed| copy_alone_with_one_that_was_away(seed, Plants::default()));
     let plants = Plants { trusts_copies: true, ..Plants::default() };
     assert!(finds(plants, 3, copy_alone_with_one_that_was_away).is_some());
 }
@@ -259,7 +280,7 @@ fn a_copy_hears_all_others_before_it_votes() {
 /// lacks it: they wait for the node that has it, and say so.
 #[test]
 fn a_disk_that_was_set_back_waits_for_who_has_the_rest() {
-    for seed in 0..20 {
+    each_seed(0..20, |seed| {
         let mut world = World::new(3, seed);
         assert!(world.run_until(5_000, |it| it.leader().is_some()));
         let leader = world.leader().unwrap();
@@ -280,19 +301,30 @@ fn a_disk_that_was_set_back_waits_for_who_has_the_rest() {
         let why = |at: usize| world.nodes[at].process.as_ref().unwrap().cluster.status().why;
         assert!(why(third).is_some_and(|it| it.contains("was agreed upon")), "{:?}", why(third));
         assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
-    }
+    });
 }
 
 #[test]
 fn one_node_leads_all_groups() {
     let (mut whole, mut parts) = (0, 0);
-    for seed in 0..16 {
+    let count = each_seed(0..16, |seed| {
         let world = leads(seed, Plants::default());
         let told = world.shared.told.borrow();
         (whole, parts) = (whole + told.whole, parts + told.parts);
-    }
+    });
     // A process that leads as soon as it is there may not have read them yet.
-    assert!(whole > 40 && whole > 4 * parts, "told all {whole} times, and {parts} times not");
+    assert!(
+        whole > 2 * count && whole > 4 * parts,
+        "told all {whole} times, and {parts} times not"
+    );
+}
+
+/// A process ends just after a file has gone whose last name was let go of, and does not know at its next start that this was agreed upon.
+#[test]
+fn a_start_whose_files_are_ahead_tells_nothing_that_never_was() {
+    for seed in [1015, 1025, 1032, 1040] {
+        leads(seed, Plants::default());
+    }
 }
 
 /// The others lose sight of a node that leads and lives, which does not see it: just before they stood still, or one of them has not
@@ -325,7 +357,7 @@ fn loses_sight(seed: u64, plants: Plants) {
 
 #[test]
 fn who_is_elected_waits_for_a_lease_that_may_hold() {
-    (0..40).for_each(|seed| loses_sight(seed, Plants::default()));
+    each_seed(0..40, |seed| loses_sight(seed, Plants::default()));
     // What a node believes of another one's lease is wrong by as long as it stood still itself.
     let late = Plants { late_clock: true, ..Plants::default() };
     assert_ne!(finds(late, 40, loses_sight), None, "the clock is looked at when a letter is there");
@@ -334,7 +366,7 @@ fn who_is_elected_waits_for_a_lease_that_may_hold() {
 /// A link that is reset, and one whose other node is not gone, costs nobody a leader: the others see it.
 #[test]
 fn a_link_that_is_reset_costs_no_leader() {
-    for seed in 0..20 {
+    each_seed(0..20, |seed| {
         let mut world = World::new(3, seed);
         assert!(world.run_until(5_000, |it| it.leader().is_some()));
         world.run_ms(500);
@@ -349,14 +381,14 @@ fn a_link_that_is_reset_costs_no_leader() {
             world.now_ms - from_ms,
             "seed {seed}: it had no lease"
         );
-    }
+    });
 }
 
 /// A node that is cut off gives out nothing any more when another one does; and that one, for whom everybody voted who had waited,
 /// does so at once.
 #[test]
 fn a_leader_that_is_cut_off_gives_out_nothing() {
-    for seed in 0..20 {
+    each_seed(0..20, |seed| {
         let mut world = World::new(3, seed);
         assert!(world.run_until(5_000, |it| it.leader().is_some()));
         world.run_ms(500);
@@ -367,13 +399,13 @@ fn a_leader_that_is_cut_off_gives_out_nothing() {
         let another =
             |world: &World| (0..3).any(|at| at != leader && world.nodes[at].gives(world.now_ms));
         assert!(world.run_until(1_000, another), "seed {seed}");
-    }
+    });
 }
 
 /// Who is told to stop has another one lead, and ends then; the others notice no more than that.
 #[test]
 fn who_stops_gives_way() {
-    for seed in 0..20 {
+    each_seed(0..20, |seed| {
         let mut world = World::new(3, seed);
         assert!(world.run_until(5_000, |it| it.leader().is_some()));
         world.run_ms(500);
@@ -386,69 +418,75 @@ fn who_stops_gives_way() {
             world.run_until(3_000, |it| it.leader().is_some_and(|at| at != leader)),
             "seed {seed}"
         );
-    }
+    });
 }
 
 /// Alone it can do nothing for what it leads: it does not wait.
 #[test]
 fn who_stops_alone_ends_at_once() {
-    let mut world = World::new(3, 1);
-    assert!(world.run_until(5_000, |it| it.leader().is_some()));
-    let leader = world.leader().unwrap();
-    world.isolate(leader);
-    let is_alone = |world: &World| {
-        let status = world.nodes[leader].process.as_ref().map(|it| it.cluster.status());
-        status.is_some_and(|it| it.nodes.iter().filter(|it| it.is_running).count() == 1)
-    };
-    assert!(world.run_until(5_000, is_alone));
-    world.stop(leader, 60_000);
-    assert!(world.run_until(100, |it| it.nodes[leader].process.is_none()));
+    each_seed(1..2, |seed| {
+        let mut world = World::new(3, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let leader = world.leader().unwrap();
+        world.isolate(leader);
+        let is_alone = |world: &World| {
+            let status = world.nodes[leader].process.as_ref().map(|it| it.cluster.status());
+            status.is_some_and(|it| it.nodes.iter().filter(|it| it.is_running).count() == 1)
+        };
+        assert!(world.run_until(5_000, is_alone));
+        world.stop(leader, 60_000);
+        assert!(world.run_until(100, |it| it.nodes[leader].process.is_none()));
+    });
 }
 
 /// An older copy of a data directory, and a wiped one, are told so and take part in nothing.
 #[test]
 fn older_copies_are_refused() {
-    let mut world = World::new(3, 1);
-    assert!(world.run_until(5_000, |it| it.leader().is_some()));
-    let copy = world.nodes[2].identity.clone();
-    world.end(2, true, 10);
-    world.run_ms(1_000);
-    world.end(2, true, 10);
-    world.run_ms(1_000);
-    assert!(world.refused.is_empty(), "{:?}", world.refused);
-    world.end(2, true, 10);
-    world.nodes[2].identity = copy;
-    world.run_ms(1_000);
-    let is_so = |why: &String| why.contains("older copy") || why.contains("start");
-    assert!(world.refused.iter().any(is_so), "{:?}", world.refused);
-    world.refused.clear();
-    world.end(2, true, 10);
-    world.nodes[2].wipe();
-    world.run_ms(1_000);
-    let is_so = |why: &String| why.contains("its name belongs to the data directory");
-    assert!(world.refused.iter().any(is_so), "{:?}", world.refused);
-    assert!(world.leader().is_none(), "the third does not follow");
-    assert!((0..2).any(|at| world.nodes[at].has_broker()));
+    each_seed(1..2, |seed| {
+        let mut world = World::new(3, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let copy = world.nodes[2].identity.clone();
+        world.end(2, true, 10);
+        world.run_ms(1_000);
+        world.end(2, true, 10);
+        world.run_ms(1_000);
+        assert!(world.refused.is_empty(), "{:?}", world.refused);
+        world.end(2, true, 10);
+        world.nodes[2].identity = copy;
+        world.run_ms(1_000);
+        let is_so = |why: &String| why.contains("older copy") || why.contains("start");
+        assert!(world.refused.iter().any(is_so), "{:?}", world.refused);
+        world.refused.clear();
+        world.end(2, true, 10);
+        world.nodes[2].wipe();
+        world.run_ms(1_000);
+        let is_so = |why: &String| why.contains("its name belongs to the data directory");
+        assert!(world.refused.iter().any(is_so), "{:?}", world.refused);
+        assert!(world.leader().is_none(), "the third does not follow");
+        assert!((0..2).any(|at| world.nodes[at].has_broker()));
+    });
 }
 
 /// A founder whose data directory is lost does not found a second cluster: the others are in one, and it is refused by its name.
 #[test]
 fn a_wiped_founder_founds_nothing() {
-    let mut world = World::new(3, 1);
-    assert!(world.run_until(5_000, |it| it.leader().is_some()));
-    world.end(0, true, 10);
-    world.nodes[0].wipe();
-    world.run_ms(5_000);
-    assert_eq!(world.clusters.len(), 1);
-    assert!(matches!(world.standing(0), Some(Standing::Forming { .. })));
-    assert!((1..3).any(|at| world.nodes[at].has_broker()), "two of three go on");
+    each_seed(1..2, |seed| {
+        let mut world = World::new(3, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        world.end(0, true, 10);
+        world.nodes[0].wipe();
+        world.run_ms(5_000);
+        assert_eq!(world.clusters.len(), 1);
+        assert!(matches!(world.standing(0), Some(Standing::Forming { .. })));
+        assert!((1..3).any(|at| world.nodes[at].has_broker()), "two of three go on");
+    });
 }
 
 /// Who leads with a full disk has one lead that has room, as long as a majority has: nothing that was confirmed is lost, and nobody
 /// gives it back.
 #[test]
 fn who_has_no_room_gives_way() {
-    for seed in 0..3 {
+    each_seed(0..3, |seed| {
         let mut world = World::new(3, seed);
         world.nodes.iter_mut().for_each(|it| it.set_free(1_000));
         assert!(world.run_until(5_000, |it| it.leader().is_some()));
@@ -462,14 +500,14 @@ fn who_has_no_room_gives_way() {
         world.run_ms(12_000);
         assert_eq!(world.leader(), Some(heir), "seed {seed}: the one with room stays");
         assert_eq!(world.nodes[heir].room, Some(1_000), "seed {seed}: two of three have that");
-    }
+    });
 }
 
 /// Who leads with a disk that hangs has another one lead, which says why it does; and does not lead again soon, however the next one
 /// ends, unless no other one can.
 #[test]
 fn whose_disk_hung_leads_only_if_no_other_can() {
-    for seed in 0..12 {
+    each_seed(0..12, |seed| {
         let mut world = World::new(3, seed);
         world.nodes.iter_mut().for_each(|it| it.set_free(1_000));
         assert!(world.run_until(5_000, |it| it.leader().is_some()));
@@ -507,30 +545,32 @@ fn whose_disk_hung_leads_only_if_no_other_can() {
         world.end(third, true, 20_000);
         let leads = |it: &World| [first, second].iter().any(|at| it.nodes[*at].has_broker());
         assert!(world.run_until(3_000, leads), "seed {seed}");
-    }
+    });
 }
 
 /// Where a majority has no room it does not matter who leads. What counts is the room of the second of three.
 #[test]
 fn nobody_gives_way_for_nothing() {
-    let mut world = World::new(3, 3);
-    world.nodes.iter_mut().for_each(|it| it.set_free(1_000));
-    assert!(world.run_until(5_000, |it| it.leader().is_some()));
-    let leader = world.leader().unwrap();
-    let other = (leader + 1) % 3;
-    world.nodes[leader].set_free(10);
-    world.nodes[other].set_free(20);
-    world.run_ms(15_000);
-    assert_eq!(world.leader(), Some(leader));
-    assert_eq!(world.nodes[leader].room, Some(20));
-    let name = &world.nodes[other].name;
-    let told = world.told.iter().filter(|it| it.contains("has little room on its disk: 20"));
-    assert_eq!(told.filter(|it| it.starts_with(&**name)).count(), 1, "{:?}", world.told);
-    // Below the limit, and not less than nothing: who is not there has no room, either.
-    world.nodes[other].set_free(1_000);
-    world.end((leader + 2) % 3, true, 60_000);
-    world.run_ms(5_000);
-    assert_eq!(world.nodes[leader].room, Some(10), "both are needed");
+    each_seed(3..4, |seed| {
+        let mut world = World::new(3, seed);
+        world.nodes.iter_mut().for_each(|it| it.set_free(1_000));
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let leader = world.leader().unwrap();
+        let other = (leader + 1) % 3;
+        world.nodes[leader].set_free(10);
+        world.nodes[other].set_free(20);
+        world.run_ms(15_000);
+        assert_eq!(world.leader(), Some(leader));
+        assert_eq!(world.nodes[leader].room, Some(20));
+        let name = &world.nodes[other].name;
+        let told = world.told.iter().filter(|it| it.contains("has little room on its disk: 20"));
+        assert_eq!(told.filter(|it| it.starts_with(&**name)).count(), 1, "{:?}", world.told);
+        // Below the limit, and not less than nothing: who is not there has no room, either.
+        world.nodes[other].set_free(1_000);
+        world.end((leader + 2) % 3, true, 60_000);
+        world.run_ms(5_000);
+        assert_eq!(world.nodes[leader].room, Some(10), "both are needed");
+    });
 }
 
 /// Nodes are lost, forgotten and come back with empty disks, whatever else goes wrong: there is one cluster, nothing that was
@@ -565,51 +605,60 @@ fn replaces(seed: u64, plants: Plants) -> World {
 #[test]
 fn lost_nodes_are_replaced() {
     let (mut replaced, mut refilled) = (0, 0);
-    for seed in 0..20 {
+    let count = each_seed(0..20, |seed| {
         let world = replaces(seed, Plants::default());
         let has_files =
             world.told.iter().filter(|it| it.contains("it gets all of that node's files"));
-        (replaced, refilled) = (replaced + world.replaced, refilled + has_files.count());
-    }
-    assert!(replaced > 20 && refilled > 20, "{replaced} replaced, {refilled} got files");
+        (replaced, refilled) =
+            (replaced + world.replaced as u64, refilled + has_files.count() as u64);
+    });
+    assert!(replaced > count && refilled > count, "{replaced} replaced, {refilled} got files");
 }
 
 /// A full disk takes nothing away: where the list of files found no room, what is there counts at the next start.
 #[test]
 fn a_list_without_room_is_no_damage() {
-    let mut world = World::new(3, 1);
-    assert!(world.run_until(5_000, |it| it.leader().is_some()));
-    let at = (world.leader().unwrap() + 1) % 3;
-    world.nodes[at].has_no_room_for_lists();
-    assert!(world.run_until(60_000, |it| it.nodes[at].lists_given_up() > 0));
-    world.end(at, true, 10);
-    world.run_ms(500);
-    let last = world.lasts();
-    assert!(world.run_until(10_000, |it| it.all_have(&last)), "{}", world.picture());
-    assert!(!world.told.iter().any(|it| it.contains("is damaged")), "{:?}", world.told);
+    each_seed(1..2, |seed| {
+        let mut world = World::new(3, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let at = (world.leader().unwrap() + 1) % 3;
+        world.nodes[at].has_no_room_for_lists();
+        assert!(world.run_until(60_000, |it| it.nodes[at].lists_given_up() > 0));
+        world.end(at, true, 10);
+        world.run_ms(500);
+        let last = world.lasts();
+        assert!(world.run_until(10_000, |it| it.all_have(&last)), "{}", world.picture());
+        assert!(!world.told.iter().any(|it| it.contains("is damaged")), "{:?}", world.told);
+    });
 }
 
 /// A node that gets the files of all its groups asks for no more at a time than one group might.
 #[test]
 fn all_groups_share_what_is_asked_for() {
-    let mut world = World::new(3, 1);
-    assert!(world.run_until(5_000, |it| it.leader().is_some()));
-    world.run_ms(20_000);
-    let at = (world.leader().unwrap() + 1) % 3;
-    world.end(at, true, 10);
-    world.nodes[at].lose_logs();
-    world.run_ms(500);
-    let last = world.lasts();
-    assert!(world.run_until(10_000, |it| it.all_have(&last)), "{}", world.picture());
-    let refills = world.told.iter().filter(|it| it.contains("it gets all of that node's files"));
-    assert!(refills.count() > SHARDS as usize, "{:?}", world.told);
-    let most = world.asked_most;
-    assert!(most > FILES_BYTES / 4 && most <= FILES_BYTES, "{most} bytes were asked for at once");
+    each_seed(1..2, |seed| {
+        let mut world = World::new(3, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        world.run_ms(20_000);
+        let at = (world.leader().unwrap() + 1) % 3;
+        world.end(at, true, 10);
+        world.nodes[at].lose_logs();
+        world.run_ms(500);
+        let last = world.lasts();
+        assert!(world.run_until(10_000, |it| it.all_have(&last)), "{}", world.picture());
+        let refills =
+            world.told.iter().filter(|it| it.contains("it gets all of that node's files"));
+        assert!(refills.count() > SHARDS as usize, "{:?}", world.told);
+        let most = world.asked_most;
+        assert!(
+            most > FILES_BYTES / 4 && most <= FILES_BYTES,
+            "{most} bytes were asked for at once"
+        );
+    });
 }
 
 /// A cluster of three whose third node is lost.
-fn with_a_lost_one() -> (World, usize) {
-    let mut world = World::new(3, 1);
+fn with_a_lost_one(seed: u64) -> (World, usize) {
+    let mut world = World::new(3, seed);
     assert!(world.run_until(5_000, |it| it.leader().is_some()));
     world.run_ms(500);
     let lost = (world.leader().unwrap() + 1) % 3;
@@ -629,62 +678,71 @@ fn forget(world: &mut World, at: usize) -> Result<(), String> {
 
 #[test]
 fn who_runs_is_not_forgotten() {
-    let mut world = World::new(3, 1);
-    assert!(world.run_until(5_000, |it| it.leader().is_some()));
-    let leader = world.leader().unwrap();
-    for at in 0..3 {
-        let why = forget(&mut world, at).unwrap_err();
-        assert!(why.starts_with(&format!("node {} is running", world.nodes[at].name)), "{why}");
-    }
-    world.run_ms(1_000);
-    assert!(world.all_are_members() && world.leader() == Some(leader));
-    let cluster = &mut world.nodes[(leader + 1) % 3].process.as_mut().unwrap().cluster;
-    let why = cluster.forget("rabbit@a").unwrap_err().to_string();
-    assert_eq!(
-        why,
-        "this node does not lead the cluster: members are changed by the one that does"
-    );
+    each_seed(1..2, |seed| {
+        let mut world = World::new(3, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let leader = world.leader().unwrap();
+        for at in 0..3 {
+            let why = forget(&mut world, at).unwrap_err();
+            assert!(why.starts_with(&format!("node {} is running", world.nodes[at].name)), "{why}");
+        }
+        world.run_ms(1_000);
+        assert!(world.all_are_members() && world.leader() == Some(leader));
+        let cluster = &mut world.nodes[(leader + 1) % 3].process.as_mut().unwrap().cluster;
+        let why = cluster.forget("rabbit@a").unwrap_err().to_string();
+        assert_eq!(
+            why,
+            "this node does not lead the cluster: members are changed by the one that does"
+        );
+    });
 }
 
 /// Others take the name of one that was forgotten, and not before; and its data directory does not come back.
 #[test]
 fn a_forgotten_node_comes_back_empty() {
-    let (mut world, lost) = with_a_lost_one();
-    let old = world.nodes[lost].take_all();
-    world.lost = None;
-    world.nodes[lost].starts_ms = Some(world.now_ms);
-    world.run_ms(1_000);
-    let is_said = |world: &World, text: &str| world.refused.iter().any(|it| it.contains(text));
-    assert!(is_said(&world, "if the old directory is lost, forget_cluster_node first"));
-    assert!(!world.all_are_members());
-    // It runs, but not as the member of that name.
-    forget(&mut world, lost).unwrap();
-    assert!(world.run_until(5_000, World::all_are_members), "{:?}", world.told);
-    assert!(world.run_until(2_000, |it| it.leader().is_some()));
-    // The old directory is whole, and of no use.
-    world.refused.clear();
-    world.end(lost, true, 10);
-    let new = world.nodes[lost].take_all();
-    world.nodes[lost].put_all(old);
-    world.run_ms(1_000);
-    assert!(is_said(&world, "was forgotten (forget_cluster_node)"), "{:?}", world.refused);
-    assert_eq!(world.standing(lost), Some(&Standing::Waits));
-    world.end(lost, true, 10);
-    world.nodes[lost].put_all(new);
-    assert!(world.run_until(2_000, |it| it.leader().is_some()));
+    each_seed(1..2, |seed| {
+        let (mut world, lost) = with_a_lost_one(seed);
+        let old = world.nodes[lost].take_all();
+        world.lost = None;
+        world.nodes[lost].starts_ms = Some(world.now_ms);
+        world.run_ms(1_000);
+        let is_said = |world: &World, text: &str| world.refused.iter().any(|it| it.contains(text));
+        assert!(is_said(&world, "if the old directory is lost, forget_cluster_node first"));
+        assert!(!world.all_are_members());
+        // It runs, but not as the member of that name.
+        forget(&mut world, lost).unwrap();
+        assert!(world.run_until(5_000, World::all_are_members), "{:?}", world.told);
+        assert!(world.run_until(2_000, |it| it.leader().is_some()));
+        // The old directory is whole, and of no use.
+        world.refused.clear();
+        world.end(lost, true, 10);
+        let new = world.nodes[lost].take_all();
+        world.nodes[lost].put_all(old);
+        world.run_ms(1_000);
+        assert!(is_said(&world, "was forgotten (forget_cluster_node)"), "{:?}", world.refused);
+        assert_eq!(world.standing(lost), Some(&Standing::Waits));
+        world.end(lost, true, 10);
+        world.nodes[lost].put_all(new);
+        assert!(world.run_until(2_000, |it| it.leader().is_some()));
+    });
 }
 
 /// With one of three gone and another one that is away there is no leader to ask; with the third of four gone, and a second one away,
 /// what is left would have no majority.
 #[test]
 fn what_is_left_has_a_majority() {
-    let (mut world, lost) = with_a_lost_one();
-    forget(&mut world, lost).unwrap();
-    world.run_ms(1_000);
-    assert_eq!(forget(&mut world, lost).unwrap_err(), "The node selected is not in the cluster.");
-    let other = (0..3).find(|at| *at != lost && !world.nodes[*at].has_broker()).unwrap();
-    world.nodes[other].starts_ms = None;
-    world.end(other, true, 100_000);
-    world.run_ms(100);
-    assert_eq!(forget(&mut world, other).unwrap_err(), "a cluster has two nodes at least");
+    each_seed(1..2, |seed| {
+        let (mut world, lost) = with_a_lost_one(seed);
+        forget(&mut world, lost).unwrap();
+        world.run_ms(1_000);
+        assert_eq!(
+            forget(&mut world, lost).unwrap_err(),
+            "The node selected is not in the cluster."
+        );
+        let other = (0..3).find(|at| *at != lost && !world.nodes[*at].has_broker()).unwrap();
+        world.nodes[other].starts_ms = None;
+        world.end(other, true, 100_000);
+        world.run_ms(100);
+        assert_eq!(forget(&mut world, other).unwrap_err(), "a cluster has two nodes at least");
+    });
 }

@@ -16,7 +16,10 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::format::{BatchHeader, FILE_HEADER, FileHeader, Framing, HeaderError, Kind, Malformed};
+use super::format::{
+    BatchEntry, BatchHeader, FILE_HEADER, FileHeader, Framing, HeaderError, Kind, Malformed,
+    NoteKind,
+};
 use super::give::{BatchCopy, are_whole};
 use super::segments::{SegmentTerms, Segments};
 use super::table::Table;
@@ -594,6 +597,30 @@ impl<D: Disk> FileLog<D> {
     /// The last batch that is applied; none unless the log is a follower's.
     pub fn applied(&self) -> Option<BatchName> {
         self.following.as_ref().map(|following| following.applied())
+    }
+
+    /// The last batch that was applied before the log was opened, as its files show, and is not [applied](Self::applied) now: it
+    /// releases a record that is gone with its file. So a batch was agreed to although no later one that says so is here. As of the
+    /// applied batch, and of those between, some records are missing. 0 if there is no such batch.
+    pub fn was_applied_to(&self) -> u64 {
+        let Some(following) = &self.following else { return 0 };
+        let end = following.table.reached.end;
+        let is_gone = |at: u64| at < end && self.store.cold.get(at).is_none();
+        let releases_what_is_gone = |item: &&TailItem| {
+            let What::Batch(position, header, index) = &item.what else { return false };
+            let batch = Batch { position: *position, header: *header, index };
+            let mut entries = batch.entries();
+            let is_data = header.kind == Kind::Data;
+            while let Some(entry) = entries.next().ok().flatten().filter(|_| is_data) {
+                let BatchEntry::Note(note) = entry else { continue };
+                if matches!(note.kind, NoteKind::Release(_)) && is_gone(note.at) {
+                    return true;
+                }
+            }
+            false
+        };
+        let last = following.tail.items.iter().rev().find(releases_what_is_gone);
+        last.map_or(0, |item| item.number)
     }
 
     /// Cuts off the batches from this number on: the leader has others. The next one to be [copied](Self::copy) is that of

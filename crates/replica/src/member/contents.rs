@@ -60,6 +60,8 @@ pub(super) struct Telling {
     phase: Phase,
     /// The last batch that was told, or that the records are as of.
     told: u64,
+    /// The records are as of no batch before this one: see [`FileLog::was_applied_to`].
+    whole_from: u64,
     /// The number of the last `UpTo`.
     said: Option<u64>,
     /// The newest batches that were not told, or some of them.
@@ -69,7 +71,8 @@ pub(super) struct Telling {
 
 impl Telling {
     pub(super) fn new() -> Self {
-        Self { phase: Phase::Begin, told: 0, said: None, kept: BTreeMap::new(), kept_bytes: 0 }
+        let (kept, kept_bytes) = (BTreeMap::new(), 0);
+        Self { phase: Phase::Begin, told: 0, whole_from: 0, said: None, kept, kept_bytes }
     }
 
     /// A batch came, and may be cut off again.
@@ -84,6 +87,7 @@ impl Telling {
 
     /// Batches from this number on are cut off.
     pub(super) fn cut_from(&mut self, number: u64) {
+        self.whole_from = self.whole_from.min(number.saturating_sub(1));
         for (_, batch) in self.kept.split_off(&number) {
             self.kept_bytes -= batch.len();
         }
@@ -119,6 +123,7 @@ impl Telling {
                     log.each_cold(|at| left.push(at));
                     left.reverse();
                     (self.told, self.said) = (as_of.number, None);
+                    self.whole_from = log.was_applied_to();
                     to.push(Content::Anew);
                     self.phase = Phase::Read(left);
                     continue;
@@ -166,7 +171,7 @@ impl Telling {
         }
         // Records that were read may be gone by a batch that is applied.
         let applied = log.applied().map_or(0, |it| it.number);
-        if self.told >= applied && self.said != Some(self.told) {
+        if self.told >= applied.max(self.whole_from) && self.said != Some(self.told) {
             self.said = Some(self.told);
             let term = log.term_of(self.told).unwrap_or(0);
             to.push(Content::UpTo(BatchName { number: self.told, term }));

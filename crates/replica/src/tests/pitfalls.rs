@@ -391,6 +391,29 @@ fn who_votes_for_another_one_says_what_its_leader_may_have() {
     assert!(!lease.holds(now_ms) && lease.holds(lease.from_ms), "{lease:?}");
 }
 
+/// Two that stand at the same moment take each other's votes: what was left of a tick is none.
+#[test]
+fn who_stands_second_waits_for_whole_ticks() {
+    let mut bench = led();
+    pass(&mut bench, &[1, 2, 3], 3);
+    bench.letters.clear();
+    let seat = bench.seat(3);
+    seat.now_ms += SETTINGS.tick_ms - 1;
+    seat.replica.tell_time(seat.now_ms);
+    let lost_ms = seat.now_ms;
+    let output = seat.replica.lose_sight(id(1), 1);
+    bench.handle(3, output);
+    for (later_ms, stands) in [(1, false), (SETTINGS.tick_ms - 1, false), (SETTINGS.tick_ms, true)]
+    {
+        let seat = bench.seat(3);
+        seat.now_ms = lost_ms + later_ms;
+        let output = seat.replica.tick(seat.now_ms);
+        bench.handle(3, output);
+        let asks = bench.said_by(3).iter().any(|it| matches!(it, Body::PreVote { .. }));
+        assert_eq!(asks, stands, "{later_ms} ms later");
+    }
+}
+
 #[test]
 fn who_stands_waits_for_what_its_voters_owe() {
     let mut bench = led();
