@@ -293,7 +293,9 @@ fn a_disk_that_was_set_back_waits_for_who_has_the_rest() {
         // All hear each other, and nobody gets what it lacks.
         world.cut.clear();
         world.loses_batches = true;
-        world.run_ms(150);
+        let all_see = |it: &World| (0..9).all(|at| at / 3 == at % 3 || it.sees(at / 3, at % 3));
+        assert!(world.run_until(1_000, all_see), "seed {seed}");
+        world.run_ms(50);
         world.end(leader, true, 10_000);
         world.loses_batches = false;
         world.run_ms(8_000);
@@ -742,7 +744,7 @@ fn what_is_left_has_a_majority() {
         let other = (0..3).find(|at| *at != lost && !world.nodes[*at].has_broker()).unwrap();
         world.nodes[other].starts_ms = None;
         world.end(other, true, 100_000);
-        world.run_ms(100);
+        assert!(world.run_until(5_000, |it| !it.is_linked(other)));
         assert_eq!(forget(&mut world, other).unwrap_err(), "a cluster has two nodes at least");
     });
 }
