@@ -4,6 +4,8 @@ use leveret_broker::command::{
     Answered, COMMANDS_MAX, CommandAnswer, CommandStream, NumberedCommand,
 };
 use leveret_broker::message::*;
+use leveret_broker::meta::TermNote;
+use leveret_log::Log as _;
 use leveret_topology::{NodeId, VhostId};
 
 use crate::copy::Copy;
@@ -559,5 +561,35 @@ fn who_takes_over_a_copy_knows_what_was_done() {
         };
         let again: Vec<_> = (17..=20).map(again).collect();
         assert_eq!(answers(&mut next, again), ["17 done", "18 done", "19 done", "20 done"]);
+    }
+}
+
+/// Who led, and whom that one knew, is found by whoever reads the log or follows it: of the last leader alone, and of one whose note was on
+/// the disk.
+#[test]
+fn the_next_owner_knows_who_led_last() {
+    for seed in 0..20 {
+        let (mut world, _) = with_exchange();
+        let mut rng = Rng(seed * 2 + 1);
+        assert_eq!(world.meta.last_term(), None);
+        let mut copy = Copy::of(&world.log, &mut rng);
+        for term in 1..=4 {
+            world.meta.begin_term(term);
+            let nodes = vec![CommandStream { start: term as u32, ..STREAM }; term as usize - 1];
+            let note = TermNote { term, nodes: nodes.clone() };
+            let until = world.meta.note_term(nodes, &mut world.topology).expect("its log");
+            assert!(world.meta.log().durable() < until.expect("there is room"));
+            let before = world.crash();
+            assert_eq!(before.meta.last_term().map(|it| it.term), (term > 1).then(|| term - 1));
+            all_written(&mut world);
+            assert!(world.meta.log().durable() >= until.unwrap_or_default());
+            copy.follow(&world.log, &mut rng);
+            assert_eq!(next_owner(&world).meta.last_term(), Some(&note));
+        }
+        world.log.hand().is_full = true;
+        assert_eq!(world.meta.note_term(Vec::new(), &mut world.topology), Ok(None), "no room");
+        world.log.hand().is_full = false;
+        let next = copy.take_over(&world.log);
+        assert_eq!(next.meta.last_term().map(|it| it.term), Some(4));
     }
 }
