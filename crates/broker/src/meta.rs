@@ -49,7 +49,7 @@ pub(crate) use room::no_room;
 pub use room::{CHANGE_ROOM, DELETION_ROOM};
 pub use saved::SaveError;
 use saved::Saved;
-use terms::Noted;
+use terms::LastTerm;
 pub use terms::TermNote;
 
 /// State of the topology's owner beside the topology itself.
@@ -75,7 +75,7 @@ pub struct Meta<L> {
     /// What nodes number.
     commands: Commands,
     /// Who led.
-    noted: Noted,
+    last_term: LastTerm,
 }
 
 /// What happened to queues since the process began.
@@ -124,7 +124,7 @@ impl<L: Log> Meta<L> {
             counters: MetaCounters::default(),
             decisions: Decisions::default(),
             commands: Commands::default(),
-            noted: Noted::default(),
+            last_term: LastTerm::default(),
         }
     }
 

@@ -57,7 +57,7 @@ impl Filling {
         Ok(filling)
     }
 
-    /// Waits until all are filled, and nodes are here whose sessions had what is in the queues, and it is agreed upon which these are; may
+    /// Waits until all are filled, and nodes are here whose sessions had what is in the queues, and it is agreed upon that this one leads; may
     /// be called again if it was dropped before. None if they cannot be filled.
     pub(crate) async fn wait(&mut self, node: &Node) -> Option<Filled> {
         if self.filled.is_none() {
@@ -65,7 +65,7 @@ impl Filling {
         }
         if let Some(gateway) = &node.gateway {
             gateway.all_are_here().await;
-            gateway.is_noted(node).await;
+            gateway.note_term(node).await;
         }
         self.filled.take()
     }

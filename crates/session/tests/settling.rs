@@ -6,6 +6,8 @@ use leveret_amqp::method::*;
 use leveret_amqp::outbuf::OutBuf;
 use leveret_amqp::reply::ReplyCode;
 use leveret_broker::message::{ToSession, ToShard};
+use leveret_queue::Offset;
+use leveret_topology::GroupId;
 use node::Node;
 
 /// A client with some messages of `q` unacked on a channel, and a node whose turns settle so many.
@@ -250,5 +252,62 @@ fn a_limit_of_the_channel() {
         assert_eq!(said.lines().count(), 10, "{said}");
         assert_eq!(node.say(link, 1, &ack(28)).lines().count(), 10);
         assert_eq!(ready(&mut node, link), 2);
+    }
+}
+
+/// The offsets of what is settled by the letters that wait for the shard, and of what they claim.
+fn named(node: &Node) -> (Vec<u64>, Vec<u64>) {
+    let (mut settled, mut claimed) = (Vec::new(), Vec::new());
+    for letter in node.held(0) {
+        match letter {
+            ToShard::Settle { settlements, .. } | ToShard::Commit { settlements, .. } => {
+                settled.extend(settlements.iter().map(|it| it.offset.get()));
+            }
+            ToShard::Attach(it) => claimed.extend(it.claims.iter().map(|it| it.offset.get())),
+            ToShard::GiveBack { unsettled, .. } => {
+                let all = unsettled.of(GroupId::new(0), 0, usize::MAX);
+                settled.extend(all.map(|it| it.offset.get()));
+            }
+            _ => {}
+        }
+    }
+    (settled, claimed)
+}
+
+/// What was lost with a leader is claimed by nobody, and settled nowhere, though its client knows nothing of that.
+#[test]
+fn what_was_lost_with_a_leader_is_settled_nowhere() {
+    let attach = |term, begins_at| ToSession::Attach {
+        group: GroupId::new(0),
+        term,
+        begins_at: Offset::new(begins_at),
+    };
+    for in_transaction in [false, true] {
+        let (mut node, link) = with_unacked(6, 100);
+        if in_transaction {
+            assert_eq!(node.say(link, 1, &tx::Select), "1 tx.select-ok");
+            node.say(link, 1, &basic::Ack { delivery_tag: 4, multiple: true });
+        }
+        node.hold(0);
+        node.letter(link, attach(7, u64::MAX));
+        let mut all = named(&node).1;
+        all.sort_unstable();
+        assert_eq!(all.len(), 6);
+        node.letter(link, attach(8, all[3]));
+        let mut claimed = named(&node).1.split_off(6);
+        claimed.sort_unstable();
+        assert_eq!(claimed, all[..3]);
+        match in_transaction {
+            true => _ = node.say(link, 1, &tx::Commit),
+            false => _ = node.say(link, 1, &basic::Ack { delivery_tag: 4, multiple: true }),
+        }
+        assert_eq!(named(&node).0, all[..3]);
+        // One that is lost stays so in later terms.
+        node.letter(link, attach(9, u64::MAX));
+        assert_eq!(named(&node).1.len(), 9);
+        if !in_transaction {
+            node.drop_link(link);
+            assert_eq!(named(&node).0, all[..3], "nothing is given back of what is lost");
+        }
     }
 }

@@ -287,7 +287,7 @@ impl<L: Log> Meta<L> {
                 }
                 RecordOf::Command(note) => meta.commands.found(at, &note),
                 RecordOf::Term(note) => {
-                    let earlier = meta.noted.found(at, note);
+                    let earlier = meta.last_term.found(at, note);
                     earlier.into_iter().for_each(|earlier| meta.saved.release(earlier));
                 }
                 RecordOf::Thing(key) if places.get(&key) != Some(&at) => {

@@ -1,9 +1,9 @@
-//! Which leader sessions of several nodes had last, and which of these nodes it knew: a record of the log of names.
+//! Which leader sessions of several nodes had last: a record of the log of names.
 //!
 //! A leader forgets the streams of nodes that it does not see, and what was in no batch is gone with the leader before: the offset of a
-//! message may be another one's in its term. So a node that was not seen by it has nothing that counts at the one after it, which has
-//! to know. A leader notes its term, with the nodes that it waits for, before it has anything given out, and that is agreed upon.
-//! See `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
+//! message may be another one's in its term. So what a node has that it did not hear counts for nothing at the one after it, which has
+//! to know. A leader notes its term before it has anything given out, and that is agreed upon; and later whose sessions are over with
+//! it, as what they held is given to others. See `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
 
 use leveret_log::{AppendError, Log, Offset};
 use leveret_topology::{NodeId, Topology};
@@ -15,7 +15,7 @@ use crate::command::CommandStream;
 /// The head of a record: a kind that no thing of the topology has.
 pub(super) const TERM_HEAD: [u8; 2] = [1, 66];
 
-/// A record of the log of names: in this term messages were given out, or were about to be.
+/// A record of the log of names: in this term messages were given out, or were about to be, and those processes' sessions are over.
 ///
 /// ```text
 ///  0      8      12      16
@@ -25,23 +25,30 @@ pub(super) const TERM_HEAD: [u8; 2] = [1, 66];
 pub struct TermNote {
     /// Of the owner of the names.
     pub term: u64,
-    /// The processes whose streams were known, by their streams of commands.
-    pub nodes: Vec<CommandStream>,
+    /// Processes whose sessions are over with the leader, and earlier ones of their nodes, by their streams of commands.
+    pub over: Vec<CommandStream>,
 }
 
 impl TermNote {
     /// Whether what this process has from earlier leaders counts for the leader after that term. `heard` is the last term in
     /// which a leader told it that it is heard.
     pub fn knew(&self, process: CommandStream, heard: u64) -> bool {
+        let is_over = |it: &CommandStream| it.node == process.node && it.start >= process.start;
         // A leader that had no room for a note is later than the last one that has one.
-        heard >= self.term || self.nodes.contains(&process)
+        heard > self.term || heard == self.term && !self.over.iter().any(is_over)
+    }
+
+    /// The sessions of a process are over.
+    fn is_over(&mut self, process: CommandStream) {
+        self.over.retain(|it| it.node != process.node);
+        self.over.push(process);
     }
 
     /// The body of the record.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(8 + 8 * self.nodes.len());
+        let mut out = Vec::with_capacity(8 + 8 * self.over.len());
         out.extend(self.term.to_le_bytes());
-        for CommandStream { node, start } in &self.nodes {
+        for CommandStream { node, start } in &self.over {
             out.extend(node.get().to_le_bytes());
             out.extend(start.to_le_bytes());
         }
@@ -51,22 +58,22 @@ impl TermNote {
     /// None when the body is not one.
     pub(super) fn decode(body: &[u8]) -> Option<Self> {
         let (term, rest) = body.split_first_chunk::<8>()?;
-        let (nodes, []) = rest.as_chunks::<8>() else { return None };
+        let (over, []) = rest.as_chunks::<8>() else { return None };
         let process = |bytes: &[u8; 8]| {
             let (node, start) = bytes.split_first_chunk::<4>()?;
             let node = NodeId::new(u32::from_le_bytes(*node))?;
             Some(CommandStream { node, start: u32::from_le_bytes(start.try_into().ok()?) })
         };
-        let nodes = nodes.iter().map(process).collect::<Option<_>>()?;
-        Some(Self { term: u64::from_le_bytes(*term), nodes })
+        let over = over.iter().map(process).collect::<Option<_>>()?;
+        Some(Self { term: u64::from_le_bytes(*term), over })
     }
 }
 
 /// The note that is in the log, and where.
 #[derive(Debug, Default)]
-pub(super) struct Noted(Option<(Offset, TermNote)>);
+pub(super) struct LastTerm(Option<(Offset, TermNote)>);
 
-impl Noted {
+impl LastTerm {
     /// A note is in the log. Returns the record that is to be released, if there are two.
     pub(super) fn found(&mut self, at: Offset, note: TermNote) -> Option<Offset> {
         if self.0.as_ref().is_some_and(|(other, _)| *other > at) {
@@ -79,22 +86,25 @@ impl Noted {
 impl<L: Log> Meta<L> {
     /// The last note of a term that is in the log: of a leader before, until [`note_term`](Self::note_term).
     pub fn last_term(&self) -> Option<&TermNote> {
-        self.noted.0.as_ref().map(|(_, note)| note)
+        self.last_term.0.as_ref().map(|(_, note)| note)
     }
 
-    /// Notes its [term](Self::term), outside of turns: messages are about to be given out, and what these processes have from earlier
-    /// leaders counts. Returns how far the log has to be [durable](leveret_log::Log::durable) before they are. Without room for it
-    /// there is none, and nothing is to be waited for.
+    /// Notes its [term](Self::term), outside of turns: messages are about to be given out; or, with `over`, what the sessions of that
+    /// process held is. Returns how far the log has to be [durable](leveret_log::Log::durable) before they are. Without room for the
+    /// note there is none, and nothing is to be waited for.
     ///
     /// # Errors
     ///
     /// The log has failed.
     pub fn note_term(
         &mut self,
-        nodes: Vec<CommandStream>,
+        over: Option<CommandStream>,
         topology: &mut Topology,
     ) -> Result<Option<Offset>, SaveError> {
-        let note = TermNote { term: self.term(), nodes };
+        let term = self.term();
+        let own = self.last_term().filter(|it| it.term == term).cloned();
+        let mut note = own.unwrap_or_else(|| TermNote { term, over: Vec::new() });
+        over.into_iter().for_each(|process| note.is_over(process));
         let at = match self.saved.append_term(&note) {
             Err(SaveError::Append(AppendError::Full)) => {
                 tracing::warn!(
@@ -105,7 +115,7 @@ impl<L: Log> Meta<L> {
             }
             appended => appended?,
         };
-        let earlier = self.noted.found(at, note);
+        let earlier = self.last_term.found(at, note);
         earlier.into_iter().for_each(|earlier| self.saved.release(earlier));
         self.saved.seal(topology)?;
         self.saved.sync()?;
@@ -123,8 +133,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for nodes in [vec![], vec![process(2, 0)], vec![process(7, u32::MAX), process(3, 1)]] {
-            let note = TermNote { term: u64::MAX - 1, nodes };
+        for over in [vec![], vec![process(2, 0)], vec![process(7, u32::MAX), process(3, 1)]] {
+            let note = TermNote { term: u64::MAX - 1, over };
             let body = note.encode();
             assert_eq!(TermNote::decode(&body).as_ref(), Some(&note));
             for len in (0..body.len()).filter(|len| *len < 8 || len % 8 != 0) {
@@ -136,14 +146,19 @@ mod tests {
     }
 
     #[test]
-    fn who_was_known_or_heard_counts() {
-        let note = TermNote { term: 5, nodes: vec![process(2, 1)] };
+    fn who_was_heard_counts_until_it_is_over() {
+        let mut note = TermNote { term: 5, over: vec![process(4, 7)] };
+        note.is_over(process(2, 1));
+        note.is_over(process(2, 3));
+        assert_eq!(note.over, [process(4, 7), process(2, 3)]);
         let all = [
-            (process(2, 1), 3, true),
-            (process(2, 2), 3, false),
+            (process(2, 2), 5, false),
+            (process(2, 3), 5, false),
+            (process(2, 4), 5, true),
+            (process(2, 4), 4, false),
             (process(3, 1), 4, false),
             (process(3, 1), 5, true),
-            (process(3, 1), 6, true),
+            (process(2, 3), 6, true),
         ];
         for (process, heard, knew) in all {
             assert_eq!(note.knew(process, heard), knew, "{process:?} {heard}");
@@ -152,8 +167,8 @@ mod tests {
 
     #[test]
     fn the_latest_note_stays() {
-        let mut noted = Noted::default();
-        let note = |term| TermNote { term, nodes: Vec::new() };
+        let mut noted = LastTerm::default();
+        let note = |term| TermNote { term, over: Vec::new() };
         assert_eq!(noted.found(Offset::new(4), note(1)), None);
         assert_eq!(noted.found(Offset::new(9), note(2)), Some(Offset::new(4)));
         assert_eq!(noted.found(Offset::new(7), note(3)), Some(Offset::new(7)));

@@ -564,8 +564,8 @@ fn who_takes_over_a_copy_knows_what_was_done() {
     }
 }
 
-/// Who led, and whom that one knew, is found by whoever reads the log or follows it: of the last leader alone, and of one whose note was on
-/// the disk.
+/// Who led, and whose sessions are over with that one, is found by whoever reads the log or follows it: of the last leader alone, and of
+/// one whose note was on the disk.
 #[test]
 fn the_next_owner_knows_who_led_last() {
     for seed in 0..20 {
@@ -575,19 +575,23 @@ fn the_next_owner_knows_who_led_last() {
         let mut copy = Copy::of(&world.log, &mut rng);
         for term in 1..=4 {
             world.meta.begin_term(term);
-            let nodes = vec![CommandStream { start: term as u32, ..STREAM }; term as usize - 1];
-            let note = TermNote { term, nodes: nodes.clone() };
-            let until = world.meta.note_term(nodes, &mut world.topology).expect("its log");
+            let until = world.meta.note_term(None, &mut world.topology).expect("its log");
             assert!(world.meta.log().durable() < until.expect("there is room"));
             let before = world.crash();
             assert_eq!(before.meta.last_term().map(|it| it.term), (term > 1).then(|| term - 1));
             all_written(&mut world);
             assert!(world.meta.log().durable() >= until.unwrap_or_default());
+            let over = vec![CommandStream { start: term as u32, ..STREAM }; rng.at(2)];
+            for &process in &over {
+                world.meta.note_term(Some(process), &mut world.topology).expect("its log");
+                all_written(&mut world);
+            }
             copy.follow(&world.log, &mut rng);
+            let note = TermNote { term, over };
             assert_eq!(next_owner(&world).meta.last_term(), Some(&note));
         }
         world.log.hand().is_full = true;
-        assert_eq!(world.meta.note_term(Vec::new(), &mut world.topology), Ok(None), "no room");
+        assert_eq!(world.meta.note_term(None, &mut world.topology), Ok(None), "no room");
         world.log.hand().is_full = false;
         let next = copy.take_over(&world.log);
         assert_eq!(next.meta.last_term().map(|it| it.term), Some(4));

@@ -113,10 +113,17 @@ impl RemoteNode {
         self.attaches.is_some()
     }
 
-    /// Whether what its sessions have from earlier leaders counts for one that found this note in the log of names.
-    pub fn was_known(&self, last: Option<&TermNote>) -> bool {
-        let Some((heard, last)) = self.attaches.zip(last) else { return true };
-        last.knew(self.commands(), heard)
+    /// Whether what its sessions have from earlier leaders counts for one of this term that found this note in the log of names.
+    ///
+    /// # Errors
+    ///
+    /// A text, if it says that it has heard a later leader.
+    pub fn was_known(&self, term: u64, last: Option<&TermNote>) -> Result<bool, String> {
+        let Some(heard) = self.attaches else { return Ok(true) };
+        if heard > term {
+            return Err(format!("it has heard a leader in term {heard}, and this one is {term}"));
+        }
+        Ok(last.is_none_or(|last| last.knew(self.commands(), heard)))
     }
 
     /// Its stream of this class to a group.

@@ -29,7 +29,7 @@ pub(crate) struct Leader<L> {
     pub(crate) to_meta: Vec<ToMeta>,
     pub(crate) sessions: RemoteSessions,
     filled: Option<Filled>,
-    /// It is noted who attaches, once the log of names is durable so far.
+    /// Its term is noted, once the log of names is durable so far.
     noted_until: Option<Offset>,
     pub(crate) has_begun: bool,
     /// In which it leads each group: first that of the names.
@@ -86,7 +86,7 @@ impl<L: Log> Leader<L> {
         }
         meta.follow();
         meta.begin_term(terms[0]);
-        let sessions = RemoteSessions::new(HOMES, meta.last_term().cloned());
+        let sessions = RemoteSessions::new(HOMES, (terms[0], meta.last_term().cloned()));
         let mut shards = host(logs.into_iter(), &topology, false, now);
         let (past, mut filled) = (Past::new(&meta, Vec::new()), Filled::default());
         for (index, shard) in shards.iter_mut().enumerate() {
@@ -162,7 +162,7 @@ impl<L: Log> Leader<L> {
     }
 
     pub(crate) fn hello(&mut self, hello: &SessionsHello) -> Result<NodeId, String> {
-        let node = self.sessions.hello(hello, self.is_closed())?;
+        let node = self.sessions.hello(hello, self.has_begun)?;
         self.change_names();
         self.sessions.names(node, self.topology.snapshot());
         Ok(node)
@@ -181,15 +181,10 @@ impl<L: Log> Leader<L> {
         remote.tell(FromLeader::Alarm(Alarm::default()));
     }
 
-    /// Nobody attaches any more.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.noted_until.is_some()
-    }
-
-    /// All are here for whom it waits: first it notes who they are, and once that is agreed upon, the shards begin: whether they do.
+    /// All are here for whom it waits: its term is noted and, once that is agreed upon, the shards begin. Whether they do.
     pub(crate) fn begin(&mut self) -> bool {
         let until = self.noted_until.unwrap_or_else(|| {
-            let noted = self.meta.note_term(self.sessions.close(), &mut self.topology);
+            let noted = self.meta.note_term(None, &mut self.topology);
             noted.expect("its log").unwrap_or_default()
         });
         self.noted_until = Some(until);
@@ -214,6 +209,10 @@ impl<L: Log> Leader<L> {
 
     pub(crate) fn gone(&mut self, node: NodeId) {
         let mut out = Outbox::default();
+        let process = self.sessions.node(node).map(|it| it.commands()).filter(|_| self.has_begun);
+        if process.is_some() {
+            self.meta.note_term(process, &mut self.topology).expect("its log");
+        }
         self.sessions.gone(node, &mut out);
         self.shards.iter_mut().for_each(|shard| shard.node_is_gone(node));
         self.post(out, None);

@@ -24,21 +24,18 @@ pub(crate) struct RemoteSessions {
     homes: Homes,
     nodes: BTreeMap<NodeId, RemoteNode>,
     turns: HeldTurns,
-    /// Who led last, and whom that one knew.
-    last: Option<TermNote>,
-    /// Whose streams are kept, though they may be gone.
-    noted: Vec<CommandStream>,
+    /// The leader's, and who led last.
+    terms: (u64, Option<TermNote>),
 }
 
 impl RemoteSessions {
-    /// Nobody is connected. `homes` are the cluster's; `last` is what the log of names has.
-    pub(crate) fn new(homes: Homes, last: Option<TermNote>) -> Self {
-        let (nodes, turns) = (BTreeMap::new(), HeldTurns::default());
-        Self { homes, nodes, turns, last, noted: Vec::new() }
+    /// Nobody is connected. `homes` are the cluster's; `terms` are the leader's, and what the log of names has of the one before.
+    pub(crate) fn new(homes: Homes, terms: (u64, Option<TermNote>)) -> Self {
+        Self { homes, nodes: BTreeMap::new(), turns: HeldTurns::default(), terms }
     }
 
     /// A node says who it is. If an earlier connection of it is there still, [`gone`](Self::gone) is to be said of that first.
-    /// `is_closed`: nobody is waited for who was not here. What follows is [`names`](Self::names).
+    /// `has_begun`: the shards are in their terms, and wait for nobody who was not here. What follows is [`names`](Self::names).
     ///
     /// # Errors
     ///
@@ -46,7 +43,7 @@ impl RemoteSessions {
     pub(crate) fn hello(
         &mut self,
         hello: &SessionsHello,
-        is_closed: bool,
+        has_begun: bool,
     ) -> Result<NodeId, String> {
         let new = RemoteNode::new(hello, self.homes)?;
         let node = new.node();
@@ -62,12 +59,11 @@ impl RemoteSessions {
             Some(_) => return Err("the node is connected already".to_owned()),
             None => {}
         }
-        if !is_closed && !new.was_known(self.last.as_ref()) {
-            return Err(
-                "a leader did not see this node, and has given what it had to others".to_owned()
-            );
+        let (term, last) = &self.terms;
+        if !new.was_known(*term, last.as_ref())? {
+            return Err("a leader before has given what this node has to others".to_owned());
         }
-        if new.attaches() && is_closed {
+        if new.attaches() && has_begun {
             return Err(
                 "the node that leads did not wait for the sessions of this node, and has given what they held to others"
                     .to_owned(),
@@ -83,18 +79,12 @@ impl RemoteSessions {
         self.nodes.values()
     }
 
-    /// Nobody attaches from now on. Those who are here are to be noted.
-    pub(crate) fn close(&mut self) -> Vec<CommandStream> {
-        self.noted = self.nodes().map(RemoteNode::commands).collect();
-        self.noted.clone()
-    }
-
     /// Those whose sessions are to attach: for [`Shard::succeed`](leveret_broker::Shard::succeed).
     pub(crate) fn attaching(&self) -> Vec<NodeId> {
         self.nodes().filter(|node| node.attaches()).map(RemoteNode::node).collect()
     }
 
-    /// Whether a stream is one of a node that is here, or was noted: for [`Shard::keep_streams`](leveret_broker::Shard::keep_streams).
+    /// Whether a stream is one of a node that is here: for [`Shard::keep_streams`](leveret_broker::Shard::keep_streams).
     pub(crate) fn numbers(&self, stream: StreamId) -> bool {
         let StreamId { node, start, .. } = stream;
         self.commands(CommandStream { node, start })
@@ -102,8 +92,7 @@ impl RemoteSessions {
 
     /// The same of commands: for [`Meta::keep_commands`](leveret_broker::Meta::keep_commands).
     pub(crate) fn commands(&self, stream: CommandStream) -> bool {
-        let is_here = self.nodes.get(&stream.node).is_some_and(|node| node.commands() == stream);
-        is_here || self.noted.contains(&stream)
+        self.nodes.get(&stream.node).is_some_and(|node| node.commands() == stream)
     }
 
     /// All names, for a node that has said hello: a [snapshot](leveret_topology::Topology::snapshot) in which all changes are that
@@ -203,7 +192,7 @@ fn hello(raft_id: u64, start: u32, attaches: bool) -> SessionsHello {
 
 #[test]
 fn who_comes_too_late_or_twice_is_refused() {
-    let mut sessions = RemoteSessions::new(HOMES, None);
+    let mut sessions = RemoteSessions::new(HOMES, (9, None));
     let node = sessions.hello(&hello(5, 2, true), false).expect("it is in time");
     assert_eq!(sessions.attaching(), [node]);
     assert!(sessions.hello(&hello(5, 3, false), false).is_err(), "it is here");
@@ -221,7 +210,7 @@ fn who_comes_too_late_or_twice_is_refused() {
 
 #[test]
 fn names_are_told_to_all_in_parts() {
-    let mut sessions = RemoteSessions::new(HOMES, None);
+    let mut sessions = RemoteSessions::new(HOMES, (9, None));
     let node = sessions.hello(&hello(5, 2, false), false).expect("a node");
     let key = leveret_topology::EntityKey::Ids;
     let change = Change { key, is_stored: true, record: Some(vec![0; 1 << 10].into()) };
@@ -245,23 +234,17 @@ fn names_are_told_to_all_in_parts() {
 }
 
 #[test]
-fn whom_the_leader_before_did_not_see_is_refused() {
-    let sessions = |term, known: &[u64]| {
-        let process = |&raft_id: &u64| CommandStream { node: node_of(raft_id), start: 2 };
-        let nodes = known.iter().map(process).collect();
-        RemoteSessions::new(HOMES, Some(TermNote { term, nodes }))
-    };
-    let is_refused = |mut sessions: RemoteSessions, attaches| {
+fn whom_the_leader_before_did_not_tell_that_it_hears_is_refused() {
+    let is_refused = |term, over: &[u32], attaches| {
+        let process = |&start: &u32| CommandStream { node: node_of(5), start };
+        let note = TermNote { term, over: over.iter().map(process).collect() };
+        let mut sessions = RemoteSessions::new(HOMES, (9, Some(note)));
         sessions.hello(&hello(5, 2, attaches), false).is_err()
     };
-    assert!(is_refused(sessions(4, &[6]), true));
-    assert!(!is_refused(sessions(4, &[6]), false), "it has nothing of an earlier leader");
-    assert!(!is_refused(sessions(4, &[6, 5]), true), "it was noted");
-    assert!(!is_refused(sessions(3, &[6]), true), "it was told that that one hears");
-    let mut sessions = sessions(4, &[]);
-    let node = sessions.hello(&hello(5, 2, false), false).expect("it has nothing");
-    assert_eq!(sessions.close(), [CommandStream { node, start: 2 }]);
-    sessions.gone(node, &mut Outbox::default());
-    let stream = StreamId { node, start: 2, class: StreamClass::Bodies };
-    assert!(sessions.numbers(stream), "the next leader may take it");
+    assert!(is_refused(4, &[], true));
+    assert!(!is_refused(4, &[], false), "it has nothing of an earlier leader");
+    assert!(!is_refused(3, &[], true) && !is_refused(3, &[1], true));
+    assert!(is_refused(3, &[2], true), "its sessions are over");
+    let mut sessions = RemoteSessions::new(HOMES, (2, None));
+    assert!(sessions.hello(&hello(5, 2, true), false).is_err(), "another one leads since");
 }

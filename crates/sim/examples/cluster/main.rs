@@ -140,6 +140,10 @@ fn main() -> ExitCode {
         println!("clients did next to nothing");
         failed.push(next);
     }
+    if seeds > MANY && (overs[0] > leaders || overs[1] > 0) {
+        println!("sessions do not go on from leader to leader");
+        failed.push(next);
+    }
     println!("{} passed, {} failed", seeds.saturating_sub(failed.len() as u64), failed.len());
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

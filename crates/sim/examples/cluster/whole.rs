@@ -237,8 +237,7 @@ impl Whole {
             return;
         }
         let is_here = |node: &NodeId| leader.sessions.turns().has_names(*node);
-        let is_time = leader.is_closed() || nodes.iter().all(is_here) || is_late;
-        if !is_time || !leader.begin() {
+        if !(nodes.iter().all(is_here) || is_late) || !leader.begin() {
             return;
         }
         let here: Vec<_> = leader.sessions.nodes().map(|it| it.node()).collect();

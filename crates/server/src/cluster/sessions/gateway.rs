@@ -110,12 +110,12 @@ struct State {
     /// Of turns that wait no more: Meta's next turn sends it.
     free: Outbox,
     stage: Stage,
-    /// Who led last, and whom that one knew.
+    /// Who led last.
     last: Option<TermNote>,
-    /// Whose streams are kept: they are noted in the log of names.
-    known: Vec<CommandStream>,
-    /// How far that is to be durable for the note to be agreed upon.
-    noted_until: Offset,
+    /// Once the term is noted: how far the log of names is to be durable for all to agree upon that.
+    noted_until: Option<Offset>,
+    /// Members that called and were refused, by Raft id: they are not waited for.
+    refused: BTreeSet<u64>,
     /// Nodes that went while the terms of shards began.
     gone: Vec<NodeId>,
     /// The last start of each member that was told [that the shards hear](FromLeader::Begins), by Raft id: that connection is the only
@@ -129,7 +129,7 @@ struct State {
 enum Stage {
     /// The shards are being filled.
     Fills,
-    /// They are filled, and their terms begin, once it is noted who attaches: nobody is waited for who is not here.
+    /// They are filled, and their terms begin: nobody is waited for who is not here.
     Begins,
     /// They have turns.
     Leads,
@@ -212,7 +212,7 @@ enum Refused {
     /// Its sessions are over, and it is told so.
     Over(String),
     /// It may come again.
-    NotNow(&'static str),
+    NotNow(String),
 }
 
 impl Gateway {
@@ -224,8 +224,8 @@ impl Gateway {
             free: Outbox::default(),
             stage: Stage::Fills,
             last: None,
-            known: Vec::new(),
-            noted_until: Offset::ZERO,
+            noted_until: None,
+            refused: BTreeSet::new(),
             gone: Vec::new(),
             starts: BTreeMap::new(),
             uses: uses::Counted::new(),
@@ -262,8 +262,9 @@ impl Gateway {
             loop {
                 let awaited = awaited(&views.borrow_and_update());
                 let here = self.here();
-                let here = here.iter().filter_map(|end| end.raft_id()).collect::<BTreeSet<_>>();
-                if awaited.is_subset(&here) {
+                let mut came = self.state.lock().refused.clone();
+                came.extend(here.iter().filter_map(|end| end.raft_id()));
+                if awaited.is_subset(&came) {
                     return;
                 }
                 tokio::select! {
@@ -277,29 +278,34 @@ impl Gateway {
         let _ = timeout_at(self.began + COMING, all_came).await;
     }
 
-    /// Waits until all agree upon who attaches: the next leader takes nobody else. The queues are filled. May be called again if it was
-    /// dropped before.
-    pub(crate) async fn is_noted(&self, node: &Node) {
+    /// Notes the term, and waits until all agree upon that: the next leader takes nobody whom this one does not tell that it hears. May be
+    /// called again if it was dropped before.
+    pub(crate) async fn note_term(&self, node: &Node) {
         let until = {
             let mut meta = node.meta().state();
             let mut names = node.topology_mut();
             let mut state = self.state.lock();
-            if state.stage == Stage::Fills {
-                state.stage = Stage::Begins;
-                let ends = self.here();
-                let commands = |end: &Arc<RemoteEnd>| {
-                    end.sessions.lock().remote.as_ref().map(RemoteNode::commands)
-                };
-                state.known = ends.iter().filter_map(commands).collect();
-                // Who hears of a log that has failed ends the process.
-                let until = meta.note_term(state.known.clone(), &mut names);
-                state.noted_until = until.ok().flatten().unwrap_or_default();
-            }
+            let until = state.noted_until.unwrap_or_else(|| {
+                // One whose log has failed gives nothing out, and is about to end.
+                let until = meta.note_term(None, &mut names);
+                until.map_or(Offset::new(u64::MAX), Option::unwrap_or_default)
+            });
+            state.noted_until = Some(until);
             self.names_are_durable(&meta);
-            state.noted_until
+            until
         };
-        // It is there as long as the gateway is.
-        let _ = self.durable.subscribe().wait_for(|durable| *durable >= until).await;
+        let mut durable = self.durable.subscribe();
+        loop {
+            tokio::select! {
+                // It is told as long as the gateway is there.
+                _ = durable.wait_for(|durable| *durable >= until) => return,
+                () = sleep(LOOK) => {}
+            }
+            if until != Offset::new(u64::MAX) && node.meta().state().log().last_room() == 0 {
+                tracing::warn!("there is no room on the disk to note that this node leads");
+                return;
+            }
+        }
     }
 
     /// How far the log of names is after a turn.
@@ -308,32 +314,34 @@ impl Gateway {
         self.durable.send_if_modified(|durable| std::mem::replace(durable, now) != now);
     }
 
-    /// The queues are filled, and [it is noted](Self::is_noted) who attaches: the shards begin their terms. To be called before their
-    /// first turns.
+    /// The queues are filled, and [the term is noted](Self::note_term): the shards begin their terms. To be called before their first
+    /// turns.
     pub(crate) fn begin(&self, node: &Arc<Node>) {
-        let (here, mut commands) = {
+        let here: Vec<Arc<RemoteEnd>> = {
             let mut state = self.state.lock();
-            (self.here(), std::mem::take(&mut state.known))
+            if state.stage == Stage::Fills {
+                state.stage = Stage::Begins;
+            }
+            self.here()
         };
-        let mut attaching = Vec::new();
+        let (mut attaching, mut processes) = (Vec::new(), Vec::new());
         for end in &here {
             let sessions = end.sessions.lock();
             let Some(remote) = &sessions.remote else { continue };
-            commands.push(remote.commands());
+            processes.push(remote.commands());
             if remote.attaches() {
                 attaching.push(remote.node());
             }
         }
-        // Who was noted and has gone meanwhile may come to the next leader.
-        let is_known = |StreamId { node, start, .. }: StreamId| {
-            commands.contains(&CommandStream { node, start })
+        let is_here = |StreamId { node, start, .. }: StreamId| {
+            processes.contains(&CommandStream { node, start })
         };
         for (shard, term) in node.shards.iter().zip(self.terms.iter().skip(1)) {
             let mut shard = shard.actor.state();
-            shard.keep_streams(is_known);
+            shard.keep_streams(is_here);
             shard.succeed(term << 32, &attaching);
         }
-        node.meta().state().keep_commands(|stream| commands.contains(&stream));
+        node.meta().state().keep_commands(|stream| processes.contains(&stream));
         let (gone, all) = {
             let mut state = self.state.lock();
             if state.stage == Stage::Begins {
@@ -449,17 +457,18 @@ impl Gateway {
         Ok(())
     }
 
+    /// A member was refused: nobody waits for it.
+    fn is_refused(&self, raft_id: u64) {
+        self.state.lock().refused.insert(raft_id);
+        self.came.notify_one();
+    }
+
     /// Whether a node may come in.
     fn admit(&self, state: &mut State, hello: &SessionsHello) -> Result<RemoteNode, Refused> {
         let over = |why: &str| Err(Refused::Over(why.to_owned()));
         let new = RemoteNode::new(hello, self.homes).map_err(Refused::Over)?;
         match state.stage {
-            Stage::IsOver => return Err(Refused::NotNow("this node leads no more")),
-            Stage::Fills if !new.was_known(state.last.as_ref()) => {
-                return over(
-                    "a node led that did not see this one: what its sessions held is given to others",
-                );
-            }
+            Stage::IsOver => return Err(Refused::NotNow("this node leads no more".to_owned())),
             Stage::Fills => {}
             Stage::Begins | Stage::Leads if new.attaches() => {
                 return over(
@@ -467,6 +476,16 @@ impl Gateway {
                 );
             }
             Stage::Begins | Stage::Leads => {}
+        }
+        let term = self.terms.first().copied().unwrap_or_default();
+        match new.was_known(term, state.last.as_ref()) {
+            Ok(true) => {}
+            Ok(false) => {
+                return over(
+                    "a node that led before did not hear this one, or not any more: what its sessions held is given to others",
+                );
+            }
+            Err(why) => return Err(Refused::NotNow(why)),
         }
         if state.starts.get(&hello.raft_id).is_some_and(|last| hello.start <= *last) {
             return over(
@@ -649,6 +668,11 @@ impl Gateway {
         let mut out = Outbox::default();
         if leads {
             node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(id));
+        }
+        if has_begun && leads {
+            let (mut meta, mut names) = (node.meta().state(), node.topology_mut());
+            // What cannot be written another leader does not know: that one's sessions are heard there.
+            let _ = meta.note_term(Some(remote.commands()), &mut names);
         }
         match has_begun {
             true => remote.gone(&mut out),
@@ -972,8 +996,11 @@ impl Caller<'_> {
                 Err(refused) => refused,
             },
         };
+        if let Some(gateway) = &self.node.gateway {
+            gateway.is_refused(hello.raft_id);
+        }
         let why = match refused {
-            Refused::NotNow(why) => return Err(why.to_owned()),
+            Refused::NotNow(why) => return Err(why),
             Refused::Over(why) => why,
         };
         let mut sessions = self.end.sessions.lock();
