@@ -3,7 +3,7 @@
 mod batches;
 
 use batches::{drive, move_point, options, point};
-use leveret_log::disk::{Faults, FileName, Point, Reached, SimDisk};
+use leveret_log::disk::{Disk as _, Faults, FileName, Point, Reached, SimDisk};
 use leveret_log::file::{Manifest, NoBatch, NoPiece, Options, PieceCopy, PieceName, Unfit};
 use leveret_log::suite::numbers;
 use leveret_log::{BatchName, FileLog, Holder, Keep, Log, Offset};
@@ -575,6 +575,69 @@ fn what_is_damaged_does_not_count() {
         assert!(follower.arrived().is_some());
     }
     let mut follower = open(&disk, following());
+    follower.stop_receiving();
+    settle(&mut follower);
+    assert_eq!((disk.came(), follower.fetched()), (Vec::new(), None));
+}
+
+/// A file that was set aside may be a copy of the leader's that was sealed earlier, as its log led a term of which nobody heard: what
+/// seals it is not in the leader's, where another batch is.
+#[test]
+fn what_seals_a_file_that_was_set_aside_does_not_count() {
+    let mut leader = Leader::new(1);
+    leader.log.hold_batches(1);
+    for number in 0..4 {
+        leader.log.append(b"h", &[&[number; 100]], &batches::ONE, Keep::Durable).unwrap();
+        leader.settle();
+    }
+    let (disk, last) = (SimDisk::new(2), leader.log.last().number);
+    let mut follower = open(&disk, following());
+    for number in 1..last {
+        let batch = get(&mut leader.log, number);
+        follower.copy(&batch).unwrap();
+        settle(&mut follower);
+    }
+    follower.apply_to(follower.stored()).unwrap();
+    follower.begin_term(2);
+    settle(&mut follower);
+    assert_eq!(follower.last(), BatchName { number: last, term: 2 });
+    drop(follower);
+    disk.clone().disown_now().unwrap();
+    leader.term = 2;
+    leader.lead_anew();
+    let given = leader.manifest();
+    let mut follower = open(&disk, following());
+    follower.receive(given.0.clone()).unwrap();
+    settle(&mut follower);
+    let here = follower.fetched().unwrap().bytes;
+    assert!(here > 300, "{here} bytes are of use");
+    for _ in 0..100 {
+        for name in follower.wanted(10_000) {
+            let piece = leader.piece(name).unwrap();
+            follower.take_piece(&piece).unwrap();
+        }
+        settle(&mut follower);
+    }
+    assert!(follower.arrived().is_some(), "{:?}", follower.fetched());
+}
+
+/// Also a file of which the first piece was not on the disk yet.
+#[test]
+fn nothing_is_left_of_what_came() {
+    let mut below = numbers(5);
+    let mut leader = Leader::new(5);
+    (0..900).for_each(|_| leader.step(&mut below));
+    let given = leader.manifest();
+    let disk = SimDisk::new(9);
+    let mut follower = open(&disk, following());
+    follower.receive(given.0).unwrap();
+    settle(&mut follower);
+    disk.set_faults(Faults { delay: 3, ..Faults::default() });
+    for name in follower.wanted(10_000) {
+        let piece = leader.piece(name).unwrap();
+        follower.take_piece(&piece).unwrap();
+    }
+    assert_eq!(disk.came(), Vec::new());
     follower.stop_receiving();
     settle(&mut follower);
     assert_eq!((disk.came(), follower.fetched()), (Vec::new(), None));

@@ -189,6 +189,8 @@ fn leads_with_damage(seed: u64, plants: Plants) -> World {
     world.calm();
     assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
     all_confirm(&mut world, seed);
+    // Who leads may have been about to stop.
+    assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
     let last = world.lasts();
     assert!(world.run_until(15_000, |it| it.all_have(&last)), "seed {seed}: {}", world.picture());
     // What was set aside goes, by whichever way it was had again.

@@ -280,9 +280,14 @@ impl<D: Disk> FileLog<D> {
         if self.is_installed() || self.incoming.as_ref().is_some_and(|it| it.installing.is_some()) {
             return;
         }
-        self.incoming = None;
         let there = self.disk.coming().unwrap_or_default();
-        there.into_iter().for_each(|(file, _)| self.discard(file));
+        let mut came: Vec<_> = there.into_iter().map(|(file, _)| file).collect();
+        // The first piece of a file may be on its way to the disk.
+        let known = self.incoming.take().map(|it| it.files).unwrap_or_default();
+        came.extend(known.iter().map(|it| it.of.file));
+        came.sort_unstable();
+        came.dedup();
+        came.into_iter().for_each(|file| self.discard(file));
         self.space.look();
         self.space.check();
     }
@@ -396,10 +401,11 @@ impl<D: Disk> FileLog<D> {
         if is_own {
             return;
         }
-        // What is whole need not come again.
+        // What is whole need not come again, but for what seals it: a file that was set aside may be a copy of the leader's whose log was
+        // cut and went on in another file, where the leader has one more batch.
         let is_it = it.is_it(&checked);
         match &mut it.state {
-            State::Comes { here, .. } if is_it => here.add(0, checked.len),
+            State::Comes { here, .. } if is_it => here.add(0, checked.batches),
             _ => self.discard(of.file),
         }
     }

@@ -323,6 +323,11 @@ impl<D: Disk> Member<D> {
             if self.taking.take().is_some() {
                 log.stop_receiving();
             }
+            // Or it was about to, and another one led and went on: no batch comes that would have its log opened as a follower's.
+            let is_done = self.tasks.is_empty() && self.waiting.is_empty() && log.is_idle();
+            if is_behind && is_done && leader.is_some() {
+                self.follow();
+            }
             return;
         }
         if let (None, Some(from), true) = (&self.taking, leader, is_behind) {

@@ -20,6 +20,8 @@ pub struct Checked {
     pub beginning: u32,
     /// Bytes that are whole.
     pub len: u64,
+    /// Of these, without what seals the file.
+    pub batches: u64,
     /// Whether they end in what seals it.
     pub is_sealed: bool,
     /// How far the log is with them.
@@ -40,6 +42,7 @@ pub fn check(len: u64, read: &mut ReadAt<'_>) -> Result<Checked, DiskError> {
         heading: Some(Heading { through, first, as_of, mark }),
         beginning: crc32c::crc32c(beginning.get(..BEGINNING).unwrap_or_default()),
         len: FILE_HEADER as u64,
+        batches: FILE_HEADER as u64,
         is_sealed: false,
         reached: Reached { end: first, sequence: as_of },
         last: BatchName::NONE,
@@ -82,7 +85,7 @@ pub fn check(len: u64, read: &mut ReadAt<'_>) -> Result<Checked, DiskError> {
         if records.is_err() {
             return Ok(checked);
         }
-        checked.len = after;
+        (checked.len, checked.batches) = (after, after);
         checked.reached =
             checked.reached.max(Reached { end, sequence: sequence.saturating_add(1) });
         checked.last = BatchName { number: sequence, term };
