@@ -76,7 +76,7 @@ impl World {
             let is_heard = |to: usize| self.alone != Some(at) && self.alone != Some(to);
             for (to, message, copies) in actions.messages {
                 let to = to.0 as usize - 1;
-                if is_heard(to) && !(self.loses_batches && !copies.is_empty()) {
+                if is_heard(to) && (copies.is_empty() || !self.loses_batches) {
                     self.members[to].step(from, message, copies);
                 }
             }

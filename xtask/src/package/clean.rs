@@ -4,7 +4,7 @@
 //! for each run. systemd does not run in it: what the unit says is done by hand, with the service's user and a socket for
 //! its notifications, in a network of its own. Needs root.
 //!
-//! [`container`]: the same for the stages of the container's build.
+//! [`mod@container`]: the same for the stages of the container's build.
 
 mod container;
 

@@ -2,7 +2,7 @@
 //! the user, the environment and the commands that the last one names. No container is made: neither images nor their tools
 //! are needed.
 //!
-//! [`build`]: the first stage.
+//! [`mod@build`]: the first stage.
 
 mod build;
 
