@@ -49,12 +49,12 @@ pub(crate) fn attach(
     let mut claims = Vec::new();
     for channel in channels.iter_mut() {
         channel.unacked.lose(group, begins_at);
-        if let Mode::Tx(tx) = &mut channel.mode {
-            tx.lose(group, begins_at);
-        }
         // What is settled in a transaction that is not committed may be unacked again.
-        let settled = match &channel.mode {
-            Mode::Tx(tx) => tx.settled(),
+        let settled = match &mut channel.mode {
+            Mode::Tx(tx) => {
+                tx.lose(group, begins_at);
+                tx.settled()
+            }
             _ => &[],
         };
         let held = channel.unacked.iter().chain(settled);

@@ -199,11 +199,8 @@ impl<L: Log> Saved<L> {
 
     /// A record that is about no thing: who leads. It is not written later: that would be too late.
     pub(super) fn append_term(&mut self, note: &TermNote) -> Result<Offset, SaveError> {
-        let body = note.encode();
-        let appended = self.log.append(&TERM_HEAD, &[&body], &[META], Keep::Durable);
-        let at = appended.map_err(|error| self.save_error(error))?;
-        self.is_open = true;
-        Ok(at)
+        let appended = self.append_now(&TERM_HEAD, &note.encode());
+        appended.map_err(|error| self.save_error(error))
     }
 
     pub(super) fn release(&mut self, at: Offset) {
@@ -216,7 +213,12 @@ impl<L: Log> Saved<L> {
 
     /// A record that is about no thing: a transaction is to be.
     pub(super) fn append_decision(&mut self, body: &[u8]) -> Result<Offset, AppendError> {
-        let at = self.log.append(&DECISION_HEAD, &[body], &[META], Keep::Durable)?;
+        self.append_now(&DECISION_HEAD, body)
+    }
+
+    /// A record that is not written later, if there is no room for it.
+    fn append_now(&mut self, head: &[u8], body: &[u8]) -> Result<Offset, AppendError> {
+        let at = self.log.append(head, &[body], &[META], Keep::Durable)?;
         self.is_open = true;
         Ok(at)
     }

@@ -208,7 +208,8 @@ fn a_damaged_log_is_had_from_the_others() {
         let is_damage = |it: &&String| it.contains("this node's log is damaged");
         found += world.told.iter().filter(is_damage).count() as u64;
     });
-    assert!(2 * found > 3 * count, "{found} logs were found damaged");
+    // 30 in the usual 16.
+    assert!(8 * found > 15 * count, "{found} logs were found damaged");
 }
 
 /// Two of three lost their logs, and the third one was away before: what was confirmed meanwhile is gone, so nobody leads, and each says
@@ -318,7 +319,7 @@ fn one_node_leads_all_groups() {
     });
     // A process that leads as soon as it is there may not have read them yet.
     assert!(
-        whole > 2 * count && whole > 4 * parts,
+        2 * whole > 5 * count && whole > 4 * parts,
         "told all {whole} times, and {parts} times not"
     );
 }
