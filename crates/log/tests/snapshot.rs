@@ -607,7 +607,7 @@ fn what_seals_a_file_that_was_set_aside_does_not_count() {
     leader.lead_anew();
     let given = leader.manifest();
     let mut follower = open(&disk, following());
-    follower.receive(given.0.clone()).unwrap();
+    follower.receive(given.0).unwrap();
     settle(&mut follower);
     let here = follower.fetched().unwrap().bytes;
     assert!(here > 300, "{here} bytes are of use");
