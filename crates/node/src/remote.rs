@@ -9,12 +9,14 @@
 //! that the wire takes one by one. See `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
 
 pub mod held;
+pub mod presence;
 pub mod sessions;
 pub mod shards;
 
 use leveret_broker::message::{Message, NodeId, ToSession};
 
 pub use held::HeldTurns;
+pub use presence::{Counted, Presence, Refused, Stage};
 pub use sessions::{NodeHeard, RemoteNode};
 pub use shards::{Heard, RemoteShards};
 

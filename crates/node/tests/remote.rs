@@ -10,8 +10,6 @@ mod client;
 mod leader;
 #[path = "../../broker/tests/hand/log.rs"]
 mod log;
-#[path = "remote/sessions.rs"]
-mod sessions;
 #[path = "remote/site.rs"]
 mod site;
 #[expect(dead_code, reason = "another world does more with its clients")]
@@ -21,6 +19,7 @@ mod traffic;
 use leveret_broker::message::ConnectionId;
 use leveret_log::Log as _;
 use leveret_node::KeptMax;
+use leveret_node::remote::Refused;
 use leveret_queue::Time;
 use leveret_topology::VhostId;
 
@@ -127,9 +126,10 @@ impl World {
         match random(16) {
             0 | 1 if !is_calm => self.traffic.act(&mut self.sites[at], self.now, random),
             2..=5 => {
-                if let Err(why) = exchange(&mut self.sites[at], &mut self.leader, random) {
+                if let Err(refused) = exchange(&mut self.sites[at], &mut self.leader, random) {
+                    let Refused::Over(why) = refused else { panic!("{refused:?}") };
                     // One leader ended just when it was to say that it hears, and this one cannot know what that one gave to whom.
-                    assert!(why.starts_with("a leader before"), "{why}");
+                    assert!(why.starts_with("a node that led before"), "{why}");
                     self.refused += 1;
                     self.end_site(at);
                 }
@@ -167,12 +167,11 @@ impl World {
                 self.sites[at].remote.begin();
                 self.sites[at].is_connected = true;
             }
-            14 if !self.leader.has_begun => {
-                let has_names = |site: &Site| {
-                    site.is_known && self.leader.sessions.turns().has_names(site.remote.node())
-                };
+            14 if !self.leader.has_begun() => {
                 // One that has nothing of an earlier leader may come later.
-                if self.sites.iter().all(|it| has_names(it) || !it.remote.is_open()) {
+                let awaited = self.sites.iter().filter(|it| it.remote.is_open());
+                let all_are_here = self.leader.presence.have_called(awaited.map(|it| it.raft_id));
+                if self.leader.begins() || all_are_here {
                     self.leader.begin();
                 }
             }
@@ -203,7 +202,7 @@ impl World {
         let are_empty =
             counts.map(|(_, queue)| queue.counts()).all(|it| it.ready + it.unacked == 0);
         are_empty
-            && self.leader.has_begun
+            && self.leader.has_begun()
             && !self.leader.shards.iter().any(|shard| shard.is_attaching())
             && self.sites.iter().all(|site| {
                 site.remote.is_open()
@@ -227,7 +226,7 @@ impl World {
         for queue in self.leader.topology.queues(self.vhost) {
             assert!(queue.exclusive_owner.is_none_or(is_open), "{} is left", queue.name);
         }
-        for (site, node) in self.sites.iter().zip(self.leader.sessions.nodes()) {
+        for (site, node) in self.sites.iter().zip(self.leader.nodes.values()) {
             assert_eq!(node.held(), 0, "what {} holds is settled", site.remote.node());
         }
     }

@@ -10,9 +10,10 @@ use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::command::{CommandStream, NumberedCommand};
+use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
-    Claim, ConnectionId, Delivery, FromLeader, NamesBatch, NodeId, Outbox, Reply, ReplyTo,
-    SessionsHello, Settle, Settlement, ToLeader, ToMeta, ToSession, ToShard,
+    Claim, ConnectionId, Delivery, FromLeader, LeaderTerms, NamesBatch, NodeId, Outbox, Reply,
+    ReplyTo, SessionsHello, Settle, Settlement, ToLeader, ToMeta, ToSession, ToShard,
 };
 use leveret_broker::meta::TermNote;
 use leveret_broker::stream::{Numbered, StreamClass, StreamId};
@@ -51,6 +52,8 @@ pub struct RemoteNode {
     raft_id: u64,
     start: u32,
     attaches: Option<u64>,
+    /// It was told that the shards hear.
+    is_heard: bool,
     /// Its sessions that are not over.
     open: BTreeSet<ConnectionId>,
     /// What they were given, and did not settle.
@@ -83,6 +86,7 @@ impl RemoteNode {
             raft_id,
             start,
             attaches,
+            is_heard: false,
             open: BTreeSet::new(),
             held: HashMap::default(),
             line: VecDeque::new(),
@@ -362,16 +366,32 @@ impl RemoteNode {
         self.held.len()
     }
 
-    /// The connection has ended, and of its sessions nobody has heard: who asked one of them is told that it is gone.
-    pub fn gone_unheard(self, out: &mut Outbox) {
-        self.asked.into_values().for_each(|reply| out.reply(reply, Reply::Gone));
+    /// Leaves word for the node that the shards [hear](FromLeader::Begins). Before that it hears how many connections others have, as
+    /// it lets clients in from then on, and behind it what is short. Returns whether this is the first time: else it is told nothing.
+    pub fn begins(&mut self, uses: Option<FromLeader>, terms: LeaderTerms, alarm: Alarm) -> bool {
+        if std::mem::replace(&mut self.is_heard, true) {
+            return false;
+        }
+        uses.into_iter().for_each(|uses| self.tell(uses));
+        self.tell(FromLeader::Begins(terms));
+        self.tell(FromLeader::Alarm(alarm));
+        true
     }
 
-    /// The connection has ended, and with it the sessions: for shards and the owner of the names it is as if each client had gone.
+    /// Whether it was [told](Self::begins) that the shards hear.
+    pub fn is_heard(&self) -> bool {
+        self.is_heard
+    }
+
+    /// The connection has ended, and with it the sessions: for shards and the owner of the names it is as if each client had gone. Of one
+    /// that was not told that the shards hear nobody has heard: who asked one of its sessions is told that it is gone, and no more.
     ///
     /// Whoever drives the shards calls [`Shard::node_is_gone`](leveret_broker::Shard::node_is_gone) of each one before that is
     /// posted. Its streams are kept: letters of it that came are done behind all that.
     pub fn gone(self, out: &mut Outbox) {
+        if !self.is_heard {
+            return self.asked.into_values().for_each(|reply| out.reply(reply, Reply::Gone));
+        }
         let groups = (0..self.homes.groups() as usize).map(|index| self.homes.group_at(index));
         let groups: Vec<GroupId> = groups.collect();
         // First all consumers: what one session gives back must not go to another one of the same node.

@@ -1,5 +1,6 @@
 //! The node that leads: shards, the owner of the names, and what it has of the nodes of sessions.
 
+use std::collections::BTreeMap;
 use std::vec::Drain;
 
 use leveret_broker::command::Answered;
@@ -9,12 +10,12 @@ use leveret_broker::message::*;
 use leveret_broker::stream::{StreamClass, StreamNews};
 use leveret_broker::{Meta, Shard};
 use leveret_log::{Log, Offset};
+use leveret_node::remote::{Counted, NodeHeard, Presence, Refused, RemoteNode, Stage};
 use leveret_node::start::{Filled, Past, host};
 use leveret_node::{Inboxes, Run, post};
 use leveret_queue::Time;
 use leveret_topology::{Bootstrap, GroupId, Homes, NodeId, PasswordHash, QueueSpec, Topology};
 
-use crate::sessions::{HeardOf, RemoteSessions};
 use crate::traffic::{QUEUES, queue_name};
 
 pub(crate) const SHARDS: usize = 2;
@@ -27,11 +28,13 @@ pub(crate) struct Leader<L> {
     pub(crate) shards: Vec<Shard<L>>,
     pub(crate) inboxes: [Vec<ToShard>; SHARDS],
     pub(crate) to_meta: Vec<ToMeta>,
-    pub(crate) sessions: RemoteSessions,
+    pub(crate) presence: Presence,
+    pub(crate) nodes: BTreeMap<NodeId, RemoteNode>,
     filled: Option<Filled>,
     /// Its term is noted, once the log of names is durable so far.
     noted_until: Option<Offset>,
-    pub(crate) has_begun: bool,
+    /// Of shards whose terms have begun: with whom, and how many.
+    beginning: Option<(Counted, usize)>,
     /// In which it leads each group: first that of the names.
     terms: Vec<u64>,
     /// Whose turn it is.
@@ -86,7 +89,8 @@ impl<L: Log> Leader<L> {
         }
         meta.follow();
         meta.begin_term(terms[0]);
-        let sessions = RemoteSessions::new(HOMES, (terms[0], meta.last_term().cloned()));
+        let mut presence = Presence::new(HOMES, terms[0]);
+        presence.found(meta.last_term().cloned());
         let mut shards = host(logs.into_iter(), &topology, false, now);
         let (past, mut filled) = (Past::new(&meta, Vec::new()), Filled::default());
         for (index, shard) in shards.iter_mut().enumerate() {
@@ -98,10 +102,11 @@ impl<L: Log> Leader<L> {
             shards,
             inboxes: Default::default(),
             to_meta: Vec::new(),
-            sessions,
+            presence,
+            nodes: BTreeMap::new(),
             filled: Some(filled),
             noted_until: None,
-            has_begun: false,
+            beginning: None,
             terms,
             from: None,
             held: Vec::new(),
@@ -124,8 +129,15 @@ impl<L: Log> Leader<L> {
     }
 
     fn change_names(&mut self) {
-        let changes = self.meta.take_changes();
-        self.sessions.change(changes);
+        for batch in self.meta.take_changes() {
+            let number = self.presence.changed();
+            self.nodes.values_mut().for_each(|it| it.tell_names(number, false, batch.clone()));
+        }
+    }
+
+    /// The shards have turns.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.presence.stage() == Stage::Leads
     }
 
     pub(crate) fn meta_turn(&mut self, count: usize) {
@@ -135,12 +147,12 @@ impl<L: Log> Leader<L> {
         self.meta.turn(&mut letters, &mut self.topology, &mut turn);
         self.change_names();
         let mut out = Outbox::default();
-        self.sessions.hold(turn, &mut out);
+        self.presence.hold(turn, &mut out);
         self.post(out, None);
     }
 
     pub(crate) fn shard_turn(&mut self, index: usize, count: usize, now: Time) {
-        if !self.has_begun {
+        if !self.has_begun() {
             return;
         }
         let mut letters: Vec<_> = self.inboxes[index].drain(..count).collect();
@@ -154,22 +166,33 @@ impl<L: Log> Leader<L> {
 
     pub(crate) fn hear(&mut self, node: NodeId, letter: ToLeader) {
         let mut out = Outbox::default();
-        let heard = self.sessions.hear(node, letter, &mut out).expect("its own letter");
+        let remote = self.nodes.get_mut(&node).expect("it has said hello");
+        let is_to_hear = match remote.hear(letter, &mut out).expect("its own letter") {
+            NodeHeard::NamesTaken(number) => {
+                self.presence.taken(node, number, &mut out).expect("its names")
+            }
+            _ => false,
+        };
         self.post(out, None);
-        if heard == HeardOf::HasNames && self.has_begun {
+        if is_to_hear {
             self.tell_begins(node);
         }
     }
 
-    pub(crate) fn hello(&mut self, hello: &SessionsHello) -> Result<NodeId, String> {
-        let node = self.sessions.hello(hello, self.has_begun)?;
+    pub(crate) fn hello(&mut self, hello: &SessionsHello) -> Result<NodeId, Refused> {
+        let mut remote = self.presence.admit(hello)?;
+        let node = remote.node();
+        if self.presence.is_here(node) {
+            self.gone(node);
+        }
         self.change_names();
-        self.sessions.names(node, self.topology.snapshot());
+        remote.tell_names(self.presence.comes(&remote), true, self.topology.snapshot());
+        self.nodes.insert(node, remote);
         Ok(node)
     }
 
     fn tell_begins(&mut self, node: NodeId) {
-        let remote = self.sessions.node(node).expect("it is here");
+        let remote = self.nodes.get_mut(&node).expect("it is here");
         let classes = StreamClass::BOTH.map(|class| remote.stream(class));
         let terms = self.shards.iter().enumerate().map(|(index, shard)| ShardTerm {
             group: HOMES.group_at(index),
@@ -177,11 +200,13 @@ impl<L: Log> Leader<L> {
             streams: classes.map(|stream| shard.stream_place(stream)),
         });
         let terms = LeaderTerms { names: self.meta.term(), shards: terms.collect() };
-        remote.tell(FromLeader::Begins(terms));
-        remote.tell(FromLeader::Alarm(Alarm::default()));
+        if remote.begins(None, terms, Alarm::default()) {
+            self.presence.hears(remote);
+        }
     }
 
-    /// All are here for whom it waits: its term is noted and, once that is agreed upon, the shards begin. Whether they do.
+    /// All are here for whom it waits: its term is noted and, once that is agreed upon, the shards begin, one after the other. Whether
+    /// it has got a step further.
     pub(crate) fn begin(&mut self) -> bool {
         let until = self.noted_until.unwrap_or_else(|| {
             let noted = self.meta.note_term(None, &mut self.topology);
@@ -191,37 +216,51 @@ impl<L: Log> Leader<L> {
         if self.meta.log().durable() < until {
             return false;
         }
-        let Self { shards, meta, sessions, .. } = self;
-        let attaching = sessions.attaching();
-        for (shard, term) in shards.iter_mut().zip(&self.terms[1..]) {
-            shard.keep_streams(|stream| sessions.numbers(stream));
-            shard.succeed(term << 32, &attaching);
+        let Self { shards, meta, presence, beginning, .. } = self;
+        let (counted, begun) = beginning.get_or_insert_with(|| (presence.begins(), 0));
+        if let Some((shard, term)) = shards.iter_mut().zip(&self.terms[1..]).nth(*begun) {
+            shard.keep_streams(|stream| counted.numbers(stream));
+            shard.succeed(term << 32, &counted.attaching);
+            *begun += 1;
+            return true;
         }
+        meta.keep_commands(|stream| counted.commands(stream));
         self.filled.take().expect("filled").end(meta);
-        meta.keep_commands(|stream| sessions.commands(stream));
-        self.has_begun = true;
-        let nodes: Vec<NodeId> = self.sessions.nodes().map(|node| node.node()).collect();
-        let has_names = |node: &NodeId| self.sessions.turns().has_names(*node);
-        let nodes: Vec<NodeId> = nodes.into_iter().filter(has_names).collect();
-        nodes.into_iter().for_each(|node| self.tell_begins(node));
+        for gone in self.presence.leads() {
+            self.shards.iter_mut().for_each(|shard| shard.node_is_gone(gone));
+        }
+        let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+        for node in nodes {
+            if self.presence.is_to_hear(node) {
+                self.tell_begins(node);
+            }
+        }
         true
     }
 
+    /// The shards' terms begin: nobody is waited for any more.
+    pub(crate) fn begins(&self) -> bool {
+        self.presence.stage() != Stage::Fills
+    }
+
     pub(crate) fn gone(&mut self, node: NodeId) {
+        let Some(remote) = self.nodes.remove(&node) else { return };
         let mut out = Outbox::default();
-        let process = self.sessions.node(node).map(|it| it.commands()).filter(|_| self.has_begun);
-        if process.is_some() {
-            self.meta.note_term(process, &mut self.topology).expect("its log");
+        if self.presence.goes(node, &mut out) {
+            self.shards.iter_mut().for_each(|shard| shard.node_is_gone(node));
+            if remote.is_heard() {
+                let noted = self.meta.note_term(Some(remote.commands()), &mut self.topology);
+                noted.expect("its log");
+            }
         }
-        self.sessions.gone(node, &mut out);
-        self.shards.iter_mut().for_each(|shard| shard.node_is_gone(node));
+        remote.gone(&mut out);
         self.post(out, None);
     }
 
     pub(crate) fn describe(&self) -> String {
-        let Self { has_begun, to_meta, inboxes, shards, .. } = self;
+        let Self { presence, to_meta, inboxes, shards, .. } = self;
         let mut text = format!(
-            "leader: begun={has_begun} meta={to_meta:?} inboxes={inboxes:?} held={:?}\n",
+            "leader: {presence:?} meta={to_meta:?} inboxes={inboxes:?} held={:?}\n",
             self.held
         );
         for shard in shards {
@@ -258,14 +297,14 @@ impl<L: Log> Inboxes for Leader<L> {
     }
 
     fn to_session(&mut self, id: ConnectionId, letters: &mut Run<'_, '_>) {
-        if let Some(node) = self.sessions.node(id.node()) {
+        if let Some(node) = self.nodes.get_mut(&id.node()) {
             letters.for_each(|letter| node.tell(FromLeader::Session(id, self.from, letter)));
         }
     }
 
     fn news(&mut self, news: &mut Vec<(GroupId, StreamNews)>) {
         for (group, news) in news.drain(..) {
-            if let Some(node) = self.sessions.node(news.stream.node) {
+            if let Some(node) = self.nodes.get_mut(&news.stream.node) {
                 node.tell(FromLeader::News(group, news));
             }
         }
@@ -273,7 +312,7 @@ impl<L: Log> Inboxes for Leader<L> {
 
     fn answers(&mut self, answers: &mut Vec<Answered>, _: &mut Outbox) {
         for answered in answers.drain(..) {
-            if let Some(node) = self.sessions.node(answered.stream.node) {
+            if let Some(node) = self.nodes.get_mut(&answered.stream.node) {
                 node.tell(FromLeader::Answered(answered));
             }
         }

@@ -7,7 +7,7 @@ use std::vec::Drain;
 use leveret_broker::login::{Asked, Login};
 use leveret_broker::message::*;
 use leveret_log::Log;
-use leveret_node::remote::{Heard, RemoteShards};
+use leveret_node::remote::{Heard, Refused, RemoteShards};
 use leveret_node::{Inboxes, KeptMax, Run, post};
 use leveret_queue::Time;
 use leveret_session::Settings;
@@ -19,6 +19,7 @@ use crate::traffic::Random;
 
 /// A node of sessions.
 pub(crate) struct Site {
+    pub(crate) raft_id: u64,
     pub(crate) remote: RemoteShards,
     pub(crate) topology: Topology,
     /// To be applied.
@@ -37,6 +38,7 @@ impl Site {
         let mut topology = Topology::new();
         topology.set_homes(HOMES);
         Self {
+            raft_id,
             remote: RemoteShards::new(raft_id, start, HOMES, max),
             topology,
             names: VecDeque::new(),
@@ -88,7 +90,7 @@ impl Site {
     }
 
     /// A letter to the leader.
-    fn up<L: Log>(&mut self, leader: &mut Leader<L>) {
+    fn up<L: Log>(&mut self, leader: &mut Leader<L>) -> Result<(), Refused> {
         let node = self.remote.node();
         match self.up.pop_front() {
             Some(ToLeader::Hello(hello)) => match leader.hello(&hello) {
@@ -96,22 +98,24 @@ impl Site {
                     assert_eq!(it, node);
                     self.is_known = true;
                 }
-                Err(why) => self.down.push_back(FromLeader::Over(why.into())),
+                Err(Refused::Over(why)) => self.down.push_back(FromLeader::Over(why.into())),
+                Err(not_now) => return Err(not_now),
             },
             Some(letter) if self.is_known => leader.hear(node, letter),
             // One that was refused writes on until it hears of it.
             Some(_) | None => {}
         }
+        Ok(())
     }
 
     /// A letter from the leader.
-    fn down(&mut self) -> Result<(), String> {
+    fn down(&mut self) -> Result<(), Refused> {
         let Some(letter) = self.down.pop_front() else { return Ok(()) };
         let mut out = Outbox::default();
         match self.remote.hear(letter, &mut out).expect("what a leader says") {
             Heard::Done | Heard::Begins | Heard::Alarm(_) | Heard::Look(..) | Heard::Uses(_) => {}
             Heard::Names(batch) => self.names.push_back(batch),
-            Heard::Over(why) => return Err(why.into()),
+            Heard::Over(why) => return Err(Refused::Over(why.into())),
         }
         self.post(out);
         Ok(())
@@ -204,12 +208,12 @@ impl Site {
 ///
 /// # Errors
 ///
-/// Why the node's sessions are over.
+/// Why the node's sessions are over, or the connection is.
 pub(crate) fn exchange<L: Log>(
     site: &mut Site,
     leader: &mut Leader<L>,
     random: Random<'_>,
-) -> Result<(), String> {
+) -> Result<(), Refused> {
     if !site.is_connected {
         return Ok(());
     }
@@ -220,12 +224,12 @@ pub(crate) fn exchange<L: Log>(
         site.up.extend(letter);
     }
     if site.is_known
-        && let Some(node) = leader.sessions.node(site.remote.node())
+        && let Some(node) = leader.nodes.get_mut(&site.remote.node())
     {
         for _ in 0..random(4) {
             site.down.extend(node.send_next());
         }
     }
-    (0..random(4)).for_each(|_| site.up(leader));
+    (0..random(4)).try_for_each(|_| site.up(leader))?;
     (0..random(4)).try_for_each(|_| site.down())
 }

@@ -29,9 +29,6 @@ mod leader;
 #[expect(dead_code, reason = "other worlds do more to their nodes")]
 #[path = "../../../cluster/tests/world/node.rs"]
 mod node;
-#[expect(dead_code, unused_imports, reason = "they are for tests of it alone")]
-#[path = "../../../node/tests/remote/sessions.rs"]
-mod sessions;
 #[path = "../../../node/tests/remote/site.rs"]
 mod site;
 #[path = "../../../node/tests/remote/traffic.rs"]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_cluster::Standing;
+use leveret_node::remote::Refused;
 use leveret_topology::NodeId;
 
 use crate::broker::{Broker, LeadsAll, Stage};
@@ -114,7 +115,8 @@ impl Whole {
         }
         let Some(leader) = leader(&mut self.world.nodes[ended.leader]) else { return };
         leader.gone(ended.node);
-        if self.has_life(at, ended.life) {
+        // One that was not heard may call again, and attach.
+        if leader.begins() && self.has_life(at, ended.life) {
             self.doom(at);
         }
     }
@@ -227,20 +229,24 @@ impl Whole {
                 && whole.site(of).is_some()
         };
         let awaited: Vec<_> = (0..count).filter(|of| is_awaited(self, *of)).collect();
-        let nodes: Vec<_> =
-            awaited.iter().filter_map(|of| self.site(*of).map(|it| it.remote.node())).collect();
+        let awaited: Vec<u64> =
+            awaited.iter().filter_map(|of| self.site(*of).map(|it| it.raft_id)).collect();
         let now_ms = self.world.now_ms;
         let Some(own) = broker(&mut self.world.nodes[at]) else { return };
         let is_late = now_ms - own.since_ms >= COMING_MS;
         let Stage::Leads(leader) = &mut own.stage else { return };
-        if leader.has_begun {
+        if leader.has_begun() {
             return;
         }
-        let is_here = |node: &NodeId| leader.sessions.turns().has_names(*node);
-        if !(nodes.iter().all(is_here) || is_late) || !leader.begin() {
+        if leader.begins() {
+            leader.begin();
             return;
         }
-        let here: Vec<_> = leader.sessions.nodes().map(|it| it.node()).collect();
+        let all_are_here = leader.presence.have_called(awaited);
+        if !(all_are_here || is_late) || !leader.begin() {
+            return;
+        }
+        let here: Vec<_> = leader.nodes.keys().copied().collect();
         for of in 0..count {
             let is_here = self
                 .site(of)
@@ -259,7 +265,7 @@ impl Whole {
         let Some(own) = broker(&mut self.world.nodes[at]) else { return };
         let is_late = now_ms - own.since_ms >= ATTACHING_MS;
         let Stage::Leads(leader) = &mut own.stage else { return };
-        if !leader.has_begun || !is_late {
+        if !leader.has_begun() || !is_late {
             return;
         }
         let awaited: BTreeSet<_> = leader.shards.iter().flat_map(|it| it.awaited()).collect();
@@ -293,9 +299,14 @@ impl Whole {
         if let Some(own) = broker(&mut self.world.nodes[at]) {
             own.site = Some(site);
         }
-        if done.is_err() {
+        if let Err(refused) = done {
+            let connection = self.connections.remove(&at);
+            if matches!(refused, Refused::NotNow(_)) {
+                self.site(at).into_iter().for_each(Site::cut);
+                self.ended.extend(connection.map(|it| (at, it)));
+                return;
+            }
             self.overs += 1;
-            self.connections.remove(&at);
             match broker(&mut self.world.nodes[at]).filter(|it| it.leads()) {
                 Some(own) => own.ends_sessions(),
                 None => self.world.end(at, true, 10),
@@ -393,7 +404,7 @@ impl Whole {
         let attaches = leader.shards.iter().any(|shard| shard.is_attaching());
         let has_letters =
             !leader.to_meta.is_empty() || leader.inboxes.iter().any(|it| !it.is_empty());
-        let is_done = are_empty && !attaches && !has_letters && leader.has_begun;
+        let is_done = are_empty && !attaches && !has_letters && leader.has_begun();
         if !is_done || !self.ended.is_empty() {
             return false;
         }
@@ -424,7 +435,7 @@ impl Whole {
             .collect();
         let leader = leader(&mut self.world.nodes[at]).expect("it leads");
         assert!(all.iter().all(|it| *it == leader.topology.describe()), "seed {seed}: names");
-        for node in leader.sessions.nodes() {
+        for node in leader.nodes.values() {
             assert_eq!(node.held(), 0, "seed {seed}: what {} holds is settled", node.node());
         }
         let vhost = leader.topology.vhost("/").expect("there").id;

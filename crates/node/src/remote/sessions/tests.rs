@@ -123,6 +123,9 @@ fn what_a_node_leaves_goes_back() {
     node.tell(FromLeader::Session(one, None, asked));
     assert_eq!(node.held(), 3);
 
+    let terms = LeaderTerms { names: 1, shards: Vec::new() };
+    assert!(node.begins(None, terms.clone(), Alarm::default()));
+    assert!(!node.begins(None, terms, Alarm::default()), "it is told once");
     let mut out = Outbox::default();
     node.gone(&mut out);
     let words = out.shards.iter().map(|(group, letter)| match letter {
@@ -178,4 +181,21 @@ fn direct_replies_have_a_bound() {
     assert!(node.send_next().is_some());
     node.tell(long());
     assert_eq!(node.lost_replies(), 2);
+}
+
+#[test]
+fn names_are_told_in_parts() {
+    let mut node = RemoteNode::new(&hello(5, 2, false), HOMES).expect("a node");
+    let key = leveret_topology::EntityKey::Ids;
+    let change = Change { key, is_stored: true, record: Some(vec![0; 1 << 10].into()) };
+    node.tell_names(1, true, vec![change.clone(); 300]);
+    node.tell_names(2, false, vec![change]);
+    let told = std::iter::from_fn(|| node.send_next());
+    let parts = told.map(|letter| match letter {
+        FromLeader::Names(it) => (it.number, it.is_whole, it.goes_on, it.changes.len()),
+        other => panic!("{other:?}"),
+    });
+    let want =
+        [(1, true, true, 128), (1, true, true, 128), (1, true, false, 44), (2, false, false, 1)];
+    assert_eq!(parts.collect::<Vec<_>>(), want);
 }

@@ -13,7 +13,7 @@
 //!
 //! See `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -23,18 +23,17 @@ use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::Meta;
-use leveret_broker::command::{Answered, CommandStream};
+use leveret_broker::command::Answered;
 use leveret_broker::message::{
     ConnectionId, FromLeader, LeaderTerms, NodeId, Outbox, SessionsHello, ShardTerm, ToLeader,
     ToMeta, ToShard,
 };
-use leveret_broker::meta::TermNote;
-use leveret_broker::stream::{StreamClass, StreamId, StreamNews};
+use leveret_broker::stream::{StreamClass, StreamNews};
 use leveret_link::frame::Letter;
 use leveret_link::letters::{read_to_leader, write_from_leader};
 use leveret_log::{Log as _, Offset};
 use leveret_node::Run;
-use leveret_node::remote::{HeldTurns, NodeHeard, RemoteNode};
+use leveret_node::remote::{NodeHeard, Presence, Refused, RemoteNode};
 use leveret_topology::{Change, GroupId, Homes, UseWatch, UsedBy};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::Receiver;
@@ -106,35 +105,13 @@ type Nodes = HashMap<NodeId, Arc<RemoteEnd>, FixedState>;
 
 #[derive(Debug)]
 struct State {
-    turns: HeldTurns,
+    /// Who is here, and how far this node is.
+    presence: Presence,
     /// Of turns that wait no more: Meta's next turn sends it.
     free: Outbox,
-    stage: Stage,
-    /// Who led last.
-    last: Option<TermNote>,
     /// Once the term is noted: how far the log of names is to be durable for all to agree upon that.
     noted_until: Option<Offset>,
-    /// Members that called and were refused, by Raft id: they are not waited for.
-    refused: BTreeSet<u64>,
-    /// Nodes that went while the terms of shards began.
-    gone: Vec<NodeId>,
-    /// The last start of each member that was told [that the shards hear](FromLeader::Begins), by Raft id: that connection is the only
-    /// one of that start.
-    starts: BTreeMap<u64, u32>,
     uses: uses::Counted,
-}
-
-/// How far the leader is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// The shards are being filled.
-    Fills,
-    /// They are filled, and their terms begin: nobody is waited for who is not here.
-    Begins,
-    /// They have turns.
-    Leads,
-    /// Nobody hears of other nodes' sessions any more.
-    IsOver,
 }
 
 /// The connection of one node.
@@ -175,8 +152,6 @@ struct Sessions {
     refused: Option<Box<str>>,
     /// Batches of names that it has not taken.
     untaken: VecDeque<Untaken>,
-    /// It was told that the shards hear.
-    has_begun: bool,
     /// For whom other nodes have more or fewer connections or channels than it was told.
     uses_to_tell: BTreeSet<UsedBy>,
     /// Management waits for the answer with this number.
@@ -206,30 +181,13 @@ impl Untaken {
     }
 }
 
-/// Why a node is not taken in.
-#[derive(Debug)]
-enum Refused {
-    /// Its sessions are over, and it is told so.
-    Over(String),
-    /// It may come again.
-    NotNow(String),
-}
-
 impl Gateway {
     /// Of a node that leads each group in these terms, first that of the names: nobody is connected, and the shards are being filled.
     /// Members that are linked, by `views`, may come.
     pub(crate) fn new(homes: Homes, terms: Vec<u64>, views: Option<Views>) -> Self {
-        let state = State {
-            turns: HeldTurns::default(),
-            free: Outbox::default(),
-            stage: Stage::Fills,
-            last: None,
-            noted_until: None,
-            refused: BTreeSet::new(),
-            gone: Vec::new(),
-            starts: BTreeMap::new(),
-            uses: uses::Counted::new(),
-        };
+        let presence = Presence::new(homes, terms.first().copied().unwrap_or_default());
+        let (free, uses) = (Outbox::default(), uses::Counted::new());
+        let state = State { presence, free, noted_until: None, uses };
         let noted = Arc::new(Notify::new());
         let wakes = Arc::clone(&noted);
         Self {
@@ -250,7 +208,7 @@ impl Gateway {
     pub(crate) fn begin_names(&self, meta: &mut Meta<NodeLog>) {
         meta.begin_term(self.terms.first().copied().unwrap_or_default());
         meta.follow();
-        self.state.lock().last = meta.last_term().cloned();
+        self.state.lock().presence.found(meta.last_term().cloned());
     }
 
     /// Waits, not for long, until the members that are linked have called, and the sessions that were in this process before it led: each
@@ -261,10 +219,7 @@ impl Gateway {
         let all_came = async {
             loop {
                 let awaited = awaited(&views.borrow_and_update());
-                let here = self.here();
-                let mut came = self.state.lock().refused.clone();
-                came.extend(here.iter().filter_map(|end| end.raft_id()));
-                if awaited.is_subset(&came) {
+                if self.state.lock().presence.have_called(awaited) {
                     return;
                 }
                 tokio::select! {
@@ -317,49 +272,31 @@ impl Gateway {
     /// The queues are filled, and [the term is noted](Self::note_term): the shards begin their terms. To be called before their first
     /// turns.
     pub(crate) fn begin(&self, node: &Arc<Node>) {
-        let here: Vec<Arc<RemoteEnd>> = {
+        let (counted, here) = {
             let mut state = self.state.lock();
-            if state.stage == Stage::Fills {
-                state.stage = Stage::Begins;
-            }
-            self.here()
-        };
-        let (mut attaching, mut processes) = (Vec::new(), Vec::new());
-        for end in &here {
-            let sessions = end.sessions.lock();
-            let Some(remote) = &sessions.remote else { continue };
-            processes.push(remote.commands());
-            if remote.attaches() {
-                attaching.push(remote.node());
-            }
-        }
-        let is_here = |StreamId { node, start, .. }: StreamId| {
-            processes.contains(&CommandStream { node, start })
+            (state.presence.begins(), self.here())
         };
         for (shard, term) in node.shards.iter().zip(self.terms.iter().skip(1)) {
             let mut shard = shard.actor.state();
-            shard.keep_streams(is_here);
-            shard.succeed(term << 32, &attaching);
+            shard.keep_streams(|stream| counted.numbers(stream));
+            shard.succeed(term << 32, &counted.attaching);
         }
-        node.meta().state().keep_commands(|stream| processes.contains(&stream));
+        node.meta().state().keep_commands(|stream| counted.commands(stream));
         let (gone, all) = {
             let mut state = self.state.lock();
-            if state.stage == Stage::Begins {
-                state.stage = Stage::Leads;
-            }
             // One that came meanwhile, and took the names, was told nothing.
-            (std::mem::take(&mut state.gone), self.here())
+            (state.presence.leads(), self.here())
         };
         for id in gone {
             node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(id));
         }
         for end in &all {
-            if self.has_names(end) {
+            if end.node().is_some_and(|id| self.state.lock().presence.is_to_hear(id)) {
                 self.tell_begins(node, end);
             }
         }
-        if !attaching.is_empty() {
-            tracing::info!(nodes = attaching.len(), "sessions of other nodes attach");
+        if !counted.attaching.is_empty() {
+            tracing::info!(nodes = counted.attaching.len(), "sessions of other nodes attach");
             tokio::spawn(self.attach_in_time(node, here));
         }
     }
@@ -398,15 +335,14 @@ impl Gateway {
     pub(crate) fn end(&self, node: &Arc<Node>) {
         {
             let mut state = self.state.lock();
-            state.stage = Stage::IsOver;
-            for (id, end) in self.nodes.write().drain() {
+            let State { presence, free, .. } = &mut *state;
+            presence.ends(free);
+            for (_, end) in self.nodes.write().drain() {
                 {
                     let mut sessions = end.sessions.lock();
                     (sessions.remote, sessions.asked) = (None, None);
                 }
                 end.cut("this node leads no more".to_owned());
-                let State { turns, free, .. } = &mut *state;
-                turns.goes(id, free);
             }
         }
         with_runner(node, |runner| runner.run_meta(ToMeta::Continue));
@@ -420,25 +356,24 @@ impl Gateway {
         hello: &SessionsHello,
     ) -> Result<(), Refused> {
         // Before all names are gathered.
-        drop(self.admit(&mut self.state.lock(), hello)?);
+        self.state.lock().presence.admit(hello)?;
         loop {
             let earlier = {
                 // No turn of Meta is between these names and the first batch behind them.
                 let _meta = node.meta().state();
                 let names = node.topology().snapshot();
                 let mut state = self.state.lock();
-                let remote = self.admit(&mut state, hello)?;
+                let remote = state.presence.admit(hello)?;
                 let id = remote.node();
                 let earlier = self.nodes.read().get(&id).cloned();
                 if earlier.is_none() {
-                    let number = state.turns.number();
+                    let number = state.presence.comes(&remote);
                     {
                         let mut sessions = end.sessions.lock();
                         sessions.has_said_hello = true;
                         sessions.untaken.push_back(Untaken::new(number, ALL_NAMES));
                         sessions.remote.insert(remote).tell_names(number, true, names);
                     }
-                    state.turns.comes(id);
                     self.nodes.write().insert(id, Arc::clone(end));
                 }
                 earlier
@@ -459,56 +394,8 @@ impl Gateway {
 
     /// A member was refused: nobody waits for it.
     fn is_refused(&self, raft_id: u64) {
-        self.state.lock().refused.insert(raft_id);
+        self.state.lock().presence.refuse(raft_id);
         self.came.notify_one();
-    }
-
-    /// Whether a node may come in.
-    fn admit(&self, state: &mut State, hello: &SessionsHello) -> Result<RemoteNode, Refused> {
-        let over = |why: &str| Err(Refused::Over(why.to_owned()));
-        let new = RemoteNode::new(hello, self.homes).map_err(Refused::Over)?;
-        match state.stage {
-            Stage::IsOver => return Err(Refused::NotNow("this node leads no more".to_owned())),
-            Stage::Fills => {}
-            Stage::Begins | Stage::Leads if new.attaches() => {
-                return over(
-                    "the node that leads did not wait for the sessions of this one any more: what they held is given to others",
-                );
-            }
-            Stage::Begins | Stage::Leads => {}
-        }
-        let term = self.terms.first().copied().unwrap_or_default();
-        match new.was_known(term, state.last.as_ref()) {
-            Ok(true) => {}
-            Ok(false) => {
-                return over(
-                    "a node that led before did not hear this one, or not any more: what its sessions held is given to others",
-                );
-            }
-            Err(why) => return Err(Refused::NotNow(why)),
-        }
-        if state.starts.get(&hello.raft_id).is_some_and(|last| hello.start <= *last) {
-            return over(
-                "the connection to the node that leads was lost, and the sessions of this one are over there",
-            );
-        }
-        let nodes = self.nodes.read();
-        if let Some(other) = nodes.get(&new.node())
-            && let Some(raft_id) = other.raft_id()
-            && raft_id != hello.raft_id
-        {
-            return Err(Refused::Over(format!(
-                "members {raft_id:016x} and {:016x} of the cluster have the same number {}: only one of them can have sessions \
-                 of its own. Set cluster.sessions = relayed on the other one, or begin it anew with an empty directory",
-                hello.raft_id,
-                new.node()
-            )));
-        }
-        Ok(new)
-    }
-
-    fn has_names(&self, end: &RemoteEnd) -> bool {
-        end.node().is_some_and(|id| self.state.lock().turns.has_names(id))
     }
 
     /// A node has names up to this batch.
@@ -518,8 +405,8 @@ impl Gateway {
             let mut sessions = end.sessions.lock();
             let Some(id) = sessions.remote.as_ref().map(RemoteNode::node) else { return Ok(()) };
             sessions.untaken.retain(|untaken| untaken.number > number);
-            let State { turns, free, stage, .. } = &mut *state;
-            turns.taken(id, number, free)? && *stage == Stage::Leads
+            let State { presence, free, .. } = &mut *state;
+            presence.taken(id, number, free)?
         };
         if begins {
             self.tell_begins(node, end);
@@ -547,16 +434,11 @@ impl Gateway {
         {
             let mut state = self.state.lock();
             let mut sessions = end.sessions.lock();
-            let Sessions { remote, has_begun, .. } = &mut *sessions;
-            let Some(remote) = remote else { return };
-            if std::mem::replace(has_begun, true) {
-                return;
+            let Some(remote) = &mut sessions.remote else { return };
+            // What is short is looked at under the lock: see `alarm`.
+            if remote.begins(uses, LeaderTerms { names, shards }, node.alarms.alarm()) {
+                state.presence.hears(remote);
             }
-            state.starts.insert(remote.raft_id(), remote.start());
-            // First, as the node lets clients in when it hears the next one.
-            uses.into_iter().for_each(|uses| remote.tell(uses));
-            remote.tell(FromLeader::Begins(LeaderTerms { names, shards }));
-            remote.tell(FromLeader::Alarm(node.alarms.alarm()));
         }
         end.woken.notify_one();
     }
@@ -565,18 +447,18 @@ impl Gateway {
     /// be called with the locks of that turn.
     pub(crate) fn names_changed(&self, changes: Vec<Vec<Change>>, out: &mut Outbox) {
         let mut state = self.state.lock();
-        let State { turns, free, .. } = &mut *state;
+        let State { presence, free, .. } = &mut *state;
         let turn = std::mem::take(out);
         std::mem::take(free).append_to(out);
         let nodes = self.nodes.read();
         if !nodes.is_empty() {
             for batch in changes {
                 uses::limits_of(&batch).iter().for_each(|by| self.watch.note(by));
-                let number = turns.changed();
+                let number = presence.changed();
                 nodes.values().for_each(|end| end.tell_names(number, batch.clone()));
             }
         }
-        turns.hold(turn, out);
+        presence.hold(turn, out);
     }
 
     /// Letters to a session of another node, from the shard of a group or somebody else. Those to a node that is not here are left.
@@ -630,8 +512,7 @@ impl Gateway {
     pub(crate) fn alarm(&self, node: &Node) {
         for end in self.nodes.read().values() {
             let mut sessions = end.sessions.lock();
-            let Sessions { remote, has_begun, .. } = &mut *sessions;
-            if let Some(remote) = remote.as_mut().filter(|_| *has_begun) {
+            if let Some(remote) = sessions.remote.as_mut().filter(|it| it.is_heard()) {
                 // Under the lock: the one that is told last is the one that holds.
                 remote.tell(FromLeader::Alarm(node.alarms.alarm()));
             }
@@ -643,22 +524,19 @@ impl Gateway {
     /// The connection of a node has ended, and with it its sessions: as if each of their clients had gone. One that was not told that
     /// the shards hear may call again, and nobody has heard of its sessions.
     fn gone(&self, node: &Arc<Node>, end: &Arc<RemoteEnd>) {
-        let (remote, has_begun, leads) = {
+        let (remote, leads) = {
             let mut state = self.state.lock();
-            let (remote, has_begun) = {
+            let remote = {
                 let mut sessions = end.sessions.lock();
                 let Some(remote) = sessions.remote.take() else { return };
                 sessions.asked = None;
-                (remote, sessions.has_begun)
+                remote
             };
             let id = remote.node();
             self.nodes.write().remove(&id);
-            let State { turns, free, stage, gone, .. } = &mut *state;
-            turns.goes(id, free);
-            if *stage == Stage::Begins {
-                gone.push(id);
-            }
-            (remote, has_begun, *stage == Stage::Leads)
+            let State { presence, free, .. } = &mut *state;
+            let leads = presence.goes(id, free);
+            (remote, leads)
         };
         let id = remote.node();
         if remote.lost_replies() > 0 {
@@ -669,15 +547,12 @@ impl Gateway {
         if leads {
             node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(id));
         }
-        if has_begun && leads {
+        if remote.is_heard() && leads {
             let (mut meta, mut names) = (node.meta().state(), node.topology_mut());
             // What cannot be written another leader does not know: that one's sessions are heard there.
             let _ = meta.note_term(Some(remote.commands()), &mut names);
         }
-        match has_begun {
-            true => remote.gone(&mut out),
-            false => remote.gone_unheard(&mut out),
-        }
+        remote.gone(&mut out);
         for index in 0..node.shards.len() {
             out.shard(self.homes.group_at(index), ToShard::Continue);
         }
@@ -710,11 +585,6 @@ impl RemoteEnd {
             asking: tokio::sync::Mutex::new(u64::from(rand::random::<u32>()) << 20),
             name: OnceLock::new(),
         }
-    }
-
-    /// Whose it is; none before hello, and when its sessions are over.
-    fn raft_id(&self) -> Option<u64> {
-        self.sessions.lock().remote.as_ref().map(RemoteNode::raft_id)
     }
 
     /// Its number, while it is here.

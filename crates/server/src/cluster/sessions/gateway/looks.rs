@@ -89,8 +89,8 @@ impl RemoteEnd {
         let question = serde_json::to_vec(question).unwrap_or_default();
         let node = {
             let mut sessions = self.sessions.lock();
-            let Sessions { remote, has_begun, asked, .. } = &mut *sessions;
-            let remote = remote.as_mut().filter(|_| *has_begun)?;
+            let Sessions { remote, asked, .. } = &mut *sessions;
+            let remote = remote.as_mut().filter(|it| it.is_heard())?;
             remote.tell(FromLeader::Look(number, question.into()));
             *asked = Some((number, answers));
             remote.node()
@@ -122,7 +122,7 @@ impl RemoteEnd {
     fn is_heard(&self, is_heard: bool) {
         let answers = {
             let sessions = self.sessions.lock();
-            sessions.remote.is_some() && sessions.has_begun
+            sessions.remote.as_ref().is_some_and(|it| it.is_heard())
         };
         if !answers || self.is_silent.swap(!is_heard, Ordering::Relaxed) != is_heard {
             return;

@@ -117,10 +117,10 @@ impl Gateway {
     pub(super) fn uses_elsewhere(&self, node: &Node, end: &RemoteEnd) -> Option<FromLeader> {
         let (id, to_tell) = {
             let mut sessions = end.sessions.lock();
-            if !sessions.has_begun || sessions.uses_to_tell.is_empty() {
+            let id = sessions.remote.as_ref().filter(|it| it.is_heard())?.node();
+            if sessions.uses_to_tell.is_empty() {
                 return None;
             }
-            let id = sessions.remote.as_ref()?.node();
             (id, std::mem::take(&mut sessions.uses_to_tell))
         };
         let names = node.topology();

@@ -1,0 +1,385 @@
+//! Which nodes of sessions are here, and how far the node that leads is: who is taken in, who is waited for, who is to hear what.
+//!
+//! ```text
+//!   Fills --begins()--> Begins --leads()--> Leads          ends(), from each: IsOver
+//!   whoever            nobody who          each that has the names is told that the shards hear;
+//!   comes              attaches            who goes then was heard, and what it had is given to others
+//! ```
+//!
+//! The rules are here, for whoever drives the shards and the owner of the names: the program with its threads, and the simulators.
+//! See the invariants 1, 3, 4 and 6 of `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leveret_broker::command::CommandStream;
+use leveret_broker::message::{NodeId, Outbox, SessionsHello};
+use leveret_broker::meta::TermNote;
+use leveret_broker::stream::StreamId;
+use leveret_topology::Homes;
+
+use super::{HeldTurns, RemoteNode};
+
+/// How far the node that leads is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The shards are being filled.
+    Fills,
+    /// They are filled, and their terms begin: nobody is waited for who is not here.
+    Begins,
+    /// They have turns.
+    Leads,
+    /// Nobody hears of other nodes' sessions any more.
+    IsOver,
+}
+
+/// Why a node is not taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Its sessions are over, and it is [told so](leveret_broker::message::FromLeader::Over).
+    Over(String),
+    /// It may come again.
+    NotNow(String),
+}
+
+/// Whose streams and sessions count in the terms that begin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Nodes whose sessions are to attach: for [`Shard::succeed`](leveret_broker::Shard::succeed).
+    pub attaching: Vec<NodeId>,
+    /// All that are here.
+    processes: Vec<CommandStream>,
+}
+
+impl Counted {
+    /// Whether a stream stays: for [`Shard::keep_streams`](leveret_broker::Shard::keep_streams).
+    pub fn numbers(&self, StreamId { node, start, .. }: StreamId) -> bool {
+        self.commands(CommandStream { node, start })
+    }
+
+    /// The same of commands: for [`Meta::keep_commands`](leveret_broker::Meta::keep_commands).
+    pub fn commands(&self, stream: CommandStream) -> bool {
+        self.processes.contains(&stream)
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Presence {
+    homes: Homes,
+    /// In which this node leads the names.
+    term: u64,
+    /// Who led last.
+    last: Option<TermNote>,
+    stage: Stage,
+    turns: HeldTurns,
+    here: BTreeMap<NodeId, Here>,
+    /// Members that called and were refused, by Raft id: they are not waited for.
+    refused: BTreeSet<u64>,
+    /// Nodes that went while the terms of shards began.
+    gone: Vec<NodeId>,
+    /// The last start of each member that was told that the shards hear, by Raft id: that connection is the only one of that start.
+    starts: BTreeMap<u64, u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Here {
+    raft_id: u64,
+    process: CommandStream,
+    attaches: bool,
+}
+
+impl Presence {
+    /// Of a node that leads the names in this term: nobody is here, and the shards are being filled.
+    pub fn new(homes: Homes, term: u64) -> Self {
+        Self {
+            homes,
+            term,
+            last: None,
+            stage: Stage::Fills,
+            turns: HeldTurns::default(),
+            here: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            gone: Vec::new(),
+            starts: BTreeMap::new(),
+        }
+    }
+
+    /// The log of names has this note of who led last. To be told before anybody comes.
+    pub fn found(&mut self, last: Option<TermNote>) {
+        self.last = last;
+    }
+
+    /// How far this node is.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// Whether a node may come in, by what it says of itself. If [an earlier connection](Self::is_here) of it is there, that is to
+    /// [go](Self::goes) before it [comes](Self::comes). Nobody waits for one that was refused.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not.
+    pub fn admit(&mut self, hello: &SessionsHello) -> Result<RemoteNode, Refused> {
+        let admitted = self.look_at(hello);
+        if admitted.is_err() {
+            self.refused.insert(hello.raft_id);
+        }
+        admitted
+    }
+
+    fn look_at(&self, hello: &SessionsHello) -> Result<RemoteNode, Refused> {
+        let over = |why: &str| Err(Refused::Over(why.to_owned()));
+        let new = RemoteNode::new(hello, self.homes).map_err(Refused::Over)?;
+        match self.stage {
+            Stage::IsOver => return Err(Refused::NotNow("this node leads no more".to_owned())),
+            Stage::Fills => {}
+            Stage::Begins | Stage::Leads if new.attaches() => {
+                return over(
+                    "the node that leads did not wait for the sessions of this one any more: what they held is given to others",
+                );
+            }
+            Stage::Begins | Stage::Leads => {}
+        }
+        match new.was_known(self.term, self.last.as_ref()) {
+            Ok(true) => {}
+            Ok(false) => {
+                return over(
+                    "a node that led before did not hear this one, or not any more: what its sessions held is given to others",
+                );
+            }
+            Err(why) => return Err(Refused::NotNow(why)),
+        }
+        if self.starts.get(&hello.raft_id).is_some_and(|last| hello.start <= *last) {
+            return over(
+                "the connection to the node that leads was lost, and the sessions of this one are over there",
+            );
+        }
+        match self.here.get(&new.node()) {
+            Some(other) if other.raft_id != hello.raft_id => Err(Refused::Over(format!(
+                "members {:016x} and {:016x} of the cluster have the same number {}: only one of them can have sessions \
+                 of its own. Set cluster.sessions = relayed on the other one, or begin it anew with an empty directory",
+                other.raft_id,
+                hello.raft_id,
+                new.node()
+            ))),
+            _ => Ok(new),
+        }
+    }
+
+    /// Whether a node is here.
+    pub fn is_here(&self, node: NodeId) -> bool {
+        self.here.contains_key(&node)
+    }
+
+    /// One that was [admitted](Self::admit), and is not here, comes. It is to be told all names as they are, under the number that is
+    /// returned, and is waited for from now on.
+    pub fn comes(&mut self, remote: &RemoteNode) -> u64 {
+        let (raft_id, process) = (remote.raft_id(), remote.commands());
+        let here = Here { raft_id, process, attaches: remote.attaches() };
+        self.here.insert(remote.node(), here);
+        self.turns.comes(remote.node());
+        self.turns.number()
+    }
+
+    /// A member was refused by somebody else: nobody waits for it.
+    pub fn refuse(&mut self, raft_id: u64) {
+        self.refused.insert(raft_id);
+    }
+
+    /// Whether all of these members, by Raft id, have called.
+    pub fn have_called(&self, members: impl IntoIterator<Item = u64>) -> bool {
+        let is_here = |id: &u64| self.here.values().any(|here| here.raft_id == *id);
+        members.into_iter().all(|id| self.refused.contains(&id) || is_here(&id))
+    }
+
+    /// The queues are filled, and the shards begin their terms with those who are here: nobody else attaches.
+    pub fn begins(&mut self) -> Counted {
+        if self.stage == Stage::Fills {
+            self.stage = Stage::Begins;
+        }
+        let attaching = self.here.iter().filter(|(_, here)| here.attaches);
+        Counted {
+            attaching: attaching.map(|(node, _)| *node).collect(),
+            processes: self.here.values().map(|here| here.process).collect(),
+        }
+    }
+
+    /// The shards are in their terms. [`Shard::node_is_gone`](leveret_broker::Shard::node_is_gone) is to be said to each one of the nodes
+    /// that are returned: they went meanwhile. Those that [are to hear](Self::is_to_hear) it are to be told.
+    pub fn leads(&mut self) -> Vec<NodeId> {
+        if self.stage == Stage::Begins {
+            self.stage = Stage::Leads;
+        }
+        std::mem::take(&mut self.gone)
+    }
+
+    /// Whether a node may be told that the shards hear: they do, and it has the names.
+    pub fn is_to_hear(&self, node: NodeId) -> bool {
+        self.stage == Stage::Leads && self.turns.has_names(node)
+    }
+
+    /// A node is [told](RemoteNode::begins) that the shards hear: this connection is the only one of its start.
+    pub fn hears(&mut self, remote: &RemoteNode) {
+        self.starts.insert(remote.raft_id(), remote.start());
+    }
+
+    /// The connection of a node has ended. What waited for it to have names goes to `out`. Returns whether the shards are in their
+    /// terms, and [`Shard::node_is_gone`](leveret_broker::Shard::node_is_gone) is to be said to each, before what the node
+    /// [leaves](RemoteNode::gone) is posted. If it [was heard](RemoteNode::is_heard), too, its end is noted
+    /// ([`Meta::note_term`](leveret_broker::Meta::note_term)).
+    pub fn goes(&mut self, node: NodeId, out: &mut Outbox) -> bool {
+        self.here.remove(&node);
+        self.turns.goes(node, out);
+        if self.stage == Stage::Begins {
+            self.gone.push(node);
+        }
+        self.stage == Stage::Leads
+    }
+
+    /// This node leads no more: nobody is here, and nobody is to be told that anybody's sessions are over. What waited goes to `out`.
+    pub fn ends(&mut self, out: &mut Outbox) {
+        self.stage = Stage::IsOver;
+        for node in std::mem::take(&mut self.here).into_keys() {
+            self.turns.goes(node, out);
+        }
+    }
+
+    /// A turn of the owner of the names has made a batch of changes: all that are here are to be told it, under this number.
+    pub fn changed(&mut self) -> u64 {
+        self.turns.changed()
+    }
+
+    /// What the same turn wrote goes to `out` once all nodes have the names: see [`HeldTurns::hold`].
+    pub fn hold(&mut self, turn: Outbox, out: &mut Outbox) {
+        self.turns.hold(turn, out);
+    }
+
+    /// A node has the names up to this batch. What waited for that goes to `out`. Returns whether it is to be told now that the shards
+    /// hear.
+    ///
+    /// # Errors
+    ///
+    /// A text, if it says what cannot be.
+    pub fn taken(&mut self, node: NodeId, number: u64, out: &mut Outbox) -> Result<bool, String> {
+        Ok(self.turns.taken(node, number, out)? && self.stage == Stage::Leads)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leveret_broker::message::{LeaderTerms, Reply, ReplyTo};
+
+    use super::*;
+    use crate::remote::node_of;
+
+    fn hello(raft_id: u64, start: u32, attaches: bool) -> SessionsHello {
+        let attaches = attaches.then_some(3);
+        let connections = vec![node_of(raft_id).connection(1)];
+        SessionsHello { raft_id, start, attaches, connections }
+    }
+
+    fn fresh() -> Presence {
+        Presence::new(Homes::among(2), 9)
+    }
+
+    fn come(presence: &mut Presence, hello: &SessionsHello) -> RemoteNode {
+        let remote = presence.admit(hello).expect("it may come");
+        presence.comes(&remote);
+        remote
+    }
+
+    fn is_over<T>(it: Result<T, Refused>) -> bool {
+        matches!(it, Err(Refused::Over(_)))
+    }
+
+    #[test]
+    fn who_comes_too_late_or_twice_is_refused() {
+        let mut presence = fresh();
+        let mut remote = come(&mut presence, &hello(5, 2, true));
+        let node = remote.node();
+        assert!(is_over(presence.admit(&hello(5 + (1 << 24) - 2, 0, false))), "its number is");
+        let of_another = SessionsHello { raft_id: 8, ..hello(5, 2, false) };
+        assert!(is_over(presence.admit(&of_another)), "it has sessions of another node");
+        let counted = presence.begins();
+        assert_eq!(counted.attaching, [node]);
+        let stream = |start| CommandStream { node, start };
+        assert!(counted.commands(stream(2)) && !counted.commands(stream(1)));
+        assert!(is_over(presence.admit(&hello(6, 0, true))), "nobody waits");
+        assert!(presence.admit(&hello(6, 0, false)).is_ok(), "nothing was to be waited for");
+        let mut out = Outbox::default();
+        assert!(!presence.is_to_hear(node), "it has no names");
+        assert_eq!(presence.taken(node, 1, &mut out), Ok(false), "shards have no turns yet");
+        assert!(presence.leads().is_empty() && presence.is_to_hear(node));
+        let terms = LeaderTerms { names: 9, shards: Vec::new() };
+        assert!(remote.begins(None, terms, Default::default()));
+        presence.hears(&remote);
+        assert!(presence.goes(node, &mut out) && !presence.is_here(node));
+        assert!(is_over(presence.admit(&hello(5, 2, false))), "its sessions are over");
+        assert!(presence.admit(&hello(5, 3, false)).is_ok(), "another process");
+    }
+
+    #[test]
+    fn who_calls_again_unheard_attaches() {
+        let mut presence = fresh();
+        let node = come(&mut presence, &hello(5, 2, true)).node();
+        assert!(!presence.goes(node, &mut Outbox::default()), "shards know of nobody");
+        come(&mut presence, &hello(5, 2, true));
+        assert_eq!(presence.begins().attaching, [node]);
+    }
+
+    #[test]
+    fn who_goes_while_terms_begin_is_told_of_behind_that() {
+        let mut presence = fresh();
+        let node = come(&mut presence, &hello(5, 2, true)).node();
+        assert_eq!(presence.begins().attaching, [node]);
+        assert!(!presence.goes(node, &mut Outbox::default()));
+        assert_eq!(presence.leads(), [node]);
+        assert!(presence.leads().is_empty());
+    }
+
+    #[test]
+    fn nobody_waits_for_who_was_refused() {
+        let mut presence = fresh();
+        come(&mut presence, &hello(5, 2, true));
+        assert!(presence.have_called([5]) && !presence.have_called([5, 6]));
+        presence.refuse(6);
+        assert!(presence.have_called([5, 6]) && !presence.have_called([7]));
+        let alien = SessionsHello { raft_id: 7, ..hello(5, 2, false) };
+        assert!(is_over(presence.admit(&alien)));
+        assert!(presence.have_called([5, 6, 7]));
+    }
+
+    #[test]
+    fn whom_the_leader_before_did_not_tell_that_it_hears_is_refused() {
+        let is_refused = |term, over: &[u32], attaches| {
+            let process = |&start: &u32| CommandStream { node: node_of(5), start };
+            let note = TermNote { term, over: over.iter().map(process).collect() };
+            let mut presence = fresh();
+            presence.found(Some(note));
+            is_over(presence.admit(&hello(5, 2, attaches)))
+        };
+        assert!(is_refused(4, &[], true));
+        assert!(!is_refused(4, &[], false), "it has nothing of an earlier leader");
+        assert!(!is_refused(3, &[], true) && !is_refused(3, &[1], true));
+        assert!(is_refused(3, &[2], true), "its sessions are over");
+        let mut presence = Presence::new(Homes::among(2), 2);
+        let later = presence.admit(&hello(5, 2, true));
+        assert!(matches!(later, Err(Refused::NotNow(_))), "another one leads since: {later:?}");
+    }
+
+    #[test]
+    fn nobody_is_here_once_it_leads_no_more() {
+        let mut presence = fresh();
+        let node = come(&mut presence, &hello(5, 2, false)).node();
+        let (mut turn, mut out) = (Outbox::default(), Outbox::default());
+        let reply = ReplyTo { connection: node.connection(1), channel: 1 };
+        turn.reply(reply, Reply::Done);
+        presence.hold(turn, &mut out);
+        assert!(out.is_empty(), "it has no names");
+        presence.ends(&mut out);
+        assert!(!out.is_empty() && !presence.is_here(node));
+        assert!(!presence.goes(node, &mut out) && presence.stage() == Stage::IsOver);
+        assert!(matches!(presence.admit(&hello(5, 3, false)), Err(Refused::NotNow(_))));
+    }
+}
