@@ -15,6 +15,7 @@
 //! is room again.
 
 mod admin;
+mod brought;
 mod commands;
 mod copy;
 mod decisions;

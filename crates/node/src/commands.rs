@@ -193,7 +193,12 @@ impl CommandSender {
         self.term
     }
 
-    /// Commands that are not answered.
+    /// Commands that are not answered, in their order.
+    pub fn commands(&self) -> impl Iterator<Item = &ToMeta> {
+        self.kept.iter().flatten().chain(&self.waiting).map(|kept| &kept.command)
+    }
+
+    /// How many are not answered.
     pub fn kept(&self) -> usize {
         self.kept.iter().flatten().count() + self.waiting.len()
     }

@@ -16,9 +16,9 @@ pub mod shards;
 use leveret_broker::message::{Message, NodeId, ToSession};
 
 pub use held::HeldTurns;
-pub use presence::{Counted, Presence, Refused, Stage};
+pub use presence::{Came, Counted, Presence, Refused, Stage, Went};
 pub use sessions::{NodeHeard, RemoteNode};
-pub use shards::{Heard, RemoteShards};
+pub use shards::{Heard, Owners, RemoteShards};
 
 /// With so many bytes of direct replies that wait for a connection the next ones are lost: as much as a session keeps for a client
 /// that does not read them. The last one may go beyond that.

@@ -43,6 +43,8 @@ struct World {
     ends: u64,
     /// Of these, those that were refused.
     refused: u64,
+    /// Exclusive queues that leaders made again.
+    back: u64,
 }
 
 fn agrees(log: &HandLog) {
@@ -79,12 +81,14 @@ impl World {
             ends_nodes,
             ends: 0,
             refused: 0,
+            back: 0,
         }
     }
 
     /// The leader's process ends, and another one leads from what is on the disks.
     fn next_leader(&mut self) {
         self.sites.iter_mut().for_each(Site::cut);
+        self.back += self.leader.back;
         self.meta_log = self.meta_log.crash();
         self.logs = self.logs.iter().map(HandLog::crash).collect();
         self.term += 1;
@@ -113,10 +117,11 @@ impl World {
     }
 
     /// What was answered is so on all nodes.
-    fn is_so(&self, name: &str, own: &str) {
+    fn is_so(&self, at: usize, name: &str, own: &str) {
         let open = self.sites.iter().filter(|site| site.remote.is_open());
-        for topology in open.map(|site| &site.topology).chain([&self.leader.topology]) {
-            Traffic::is_so(topology, name, own);
+        open.for_each(|site| Traffic::is_so(&site.topology, name, own));
+        if self.sites[at].is_known || !Traffic::is_brought(name) {
+            Traffic::is_so(&self.leader.topology, name, own);
         }
     }
 
@@ -142,7 +147,7 @@ impl World {
                     self.sites[at].turn(index, random(letters + 1) as usize, self.now);
                     let site = &mut self.sites[at];
                     for (name, own) in self.traffic.read(site, index, self.now, random) {
-                        self.is_so(name, &own);
+                        self.is_so(at, name, &own);
                     }
                     self.sites[at].bury();
                 }
@@ -164,14 +169,17 @@ impl World {
                 }
             }
             13 if !self.sites[at].is_connected => {
-                self.sites[at].remote.begin();
-                self.sites[at].is_connected = true;
+                self.sites[at].begin();
             }
             14 if !self.leader.has_begun() => {
                 // One that has nothing of an earlier leader may come later.
                 let awaited = self.sites.iter().filter(|it| it.remote.is_open());
                 let all_are_here = self.leader.presence.have_called(awaited.map(|it| it.raft_id));
-                if self.leader.begins() || all_are_here {
+                if !self.leader.has_gathered() {
+                    if all_are_here {
+                        self.leader.gather();
+                    }
+                } else {
                     self.leader.begin();
                 }
             }
@@ -219,6 +227,9 @@ impl World {
 
     fn check(&self) {
         self.traffic.check();
+        for site in &self.sites {
+            Traffic::have_their_own(&self.leader.topology, &site.clients);
+        }
         let is_open = |owner: ConnectionId| {
             let mut clients = self.sites.iter().flat_map(|site| &site.clients);
             clients.any(|client| client.id == owner)
@@ -239,9 +250,9 @@ impl World {
     }
 }
 
-/// What many runs came to, and how many nodes of sessions ended.
-fn run(seeds: std::ops::Range<u64>, ends_nodes: bool) -> (Totals, u64) {
-    let (mut all, mut ends, mut refused) = (Totals::default(), 0, 0);
+/// What many runs came to, how many nodes of sessions ended, and how many exclusive queues outlived a leader.
+fn run(seeds: std::ops::Range<u64>, ends_nodes: bool) -> (Totals, u64, u64) {
+    let (mut all, mut ends, mut refused, mut back) = (Totals::default(), 0, 0, 0);
     for seed in seeds {
         let mut random = leveret_log::suite::numbers(seed);
         let mut world = World::new(ends_nodes, &mut random);
@@ -253,20 +264,24 @@ fn run(seeds: std::ops::Range<u64>, ends_nodes: bool) -> (Totals, u64) {
         all.add(world.traffic.totals);
         ends += world.ends;
         refused += world.refused;
+        back += world.back + world.leader.back;
+        assert!(world.sites.iter().all(|it| it.lost_queues == 0), "{seed}");
     }
     assert!(refused * 10 < all.leaders * SITES as u64, "{refused} of {} leaders", all.leaders);
-    (all, ends)
+    (all, ends, back)
 }
 
 #[test]
 fn sessions_go_on_from_leader_to_leader() {
-    let (all, _) = run(0..20, false);
+    let (all, _, back) = run(0..26, false);
+    assert!(back > 40, "{back}");
     assert!(all.leaders > 40 && all.confirmed > 1_000 && all.acked > 1_000, "{all:?}");
-    assert!(all.redelivered > 100 && all.direct > 20 && all.answers.len() == 11, "{all:?}");
+    assert!(all.redelivered > 100 && all.direct > 20 && all.answers.len() == 13, "{all:?}");
 }
 
 #[test]
 fn what_a_node_had_that_ended_comes_back() {
-    let (all, ends) = run(100..124, true);
+    let (all, ends, back) = run(100..130, true);
+    assert!(back > 40, "{back}");
     assert!(ends > 40 && all.leaders > 40 && all.confirmed > 1_000, "{all:?}");
 }

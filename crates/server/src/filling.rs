@@ -64,7 +64,7 @@ impl Filling {
             self.filled = Some((&mut self.ended).await.ok()?);
         }
         if let Some(gateway) = &node.gateway {
-            gateway.all_are_here().await;
+            gateway.has_gathered().await;
             gateway.note_term(node).await;
         }
         self.filled.take()

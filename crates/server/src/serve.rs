@@ -176,8 +176,10 @@ pub fn run(
         if let Some(gateway) = &node.gateway {
             gateway.begin_names(&mut node.meta().state());
             gateway.watch_uses(&mut node.topology_mut());
-            let (gateway, node) = (Arc::clone(gateway), Arc::clone(&node));
-            tokio::spawn(async move { gateway.tell_uses(&node).await });
+            let (tells, of) = (Arc::clone(gateway), Arc::clone(&node));
+            tokio::spawn(async move { tells.tell_uses(&of).await });
+            let (gathers, of) = (Arc::clone(gateway), Arc::clone(&node));
+            tokio::spawn(async move { gathers.gather(&of).await });
         }
         // What was being deleted goes on to go.
         with_runner(&node, |runner| runner.run_meta(ToMeta::Continue));
@@ -233,9 +235,11 @@ pub fn run(
             };
             // All listeners of a kind have the same preface: the first one takes those who come by other nodes.
             if let Some(arrivals) = arrivals.as_mut().and_then(|all| all.take(kind)) {
-                accepting.push(tokio::spawn(take_arrivals(arrivals, entrance.clone())));
+                let taking = take_arrivals(arrivals, entrance.clone());
+                accepting.push(tokio::spawn(once_all_are_here(&node, taking)));
             }
-            accepting.push(tokio::spawn(accept(listener, entrance)));
+            let accepting_here = accept(listener, entrance);
+            accepting.push(tokio::spawn(once_all_are_here(&node, accepting_here)));
         }
         if let Some(arrivals) = arrivals.as_mut().and_then(|it| it.take(RelayedListener::Sessions))
         {
@@ -343,6 +347,20 @@ pub fn run(
         anyhow::ensure!(!has_failed, "stopped: messages could not be written to the disk");
         Ok(())
     })
+}
+
+/// Clients come in once the exclusive queues of other nodes' clients are there: what they publish may be for one.
+fn once_all_are_here(
+    node: &Node,
+    then: impl Future<Output = ()> + Send + 'static,
+) -> impl Future<Output = ()> + Send + 'static {
+    let gateway = node.gateway.clone();
+    async move {
+        if let Some(gateway) = gateway {
+            gateway.has_gathered().await;
+        }
+        then.await;
+    }
 }
 
 /// Another node is to lead, and sessions of other nodes are to go on there.

@@ -72,6 +72,21 @@ impl Topology {
         !is_stored || self.bindings.find(&binding).is_some()
     }
 
+    /// The binding that [`unbind`](Self::unbind) would take away.
+    pub fn bound(
+        &self,
+        vhost: VhostId,
+        source: &str,
+        destination: Destination<'_>,
+        key: &str,
+        arguments: Table,
+    ) -> Option<&Binding> {
+        let (source, target) = self.ends(vhost, source, destination).ok()?;
+        let (source, key) = (source.id, key.into());
+        let binding = Binding { source, target, key, arguments: sorted(arguments) };
+        self.bindings.find(&binding).map(|ix| self.bindings.get(ix))
+    }
+
     /// `queue.unbind`, `exchange.unbind`. One that does not exist removes nothing, nor does it when the source or
     /// the destination does not exist, as in RabbitMQ.
     pub fn unbind(

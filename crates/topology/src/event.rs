@@ -147,6 +147,16 @@ impl Topology {
         }
     }
 
+    /// How many events nobody has taken.
+    pub(crate) fn events_told(&self) -> usize {
+        self.events.noted.len()
+    }
+
+    /// Nobody is told of those behind so many.
+    pub(crate) fn forget_events_from(&mut self, count: usize) {
+        self.events.noted.truncate(count);
+    }
+
     pub(crate) fn tell_queue_created(&mut self, id: QueueId) {
         self.tell(|all| {
             let Some(queue) = all.queue_by_id(id) else { return Event::new("queue.created") };

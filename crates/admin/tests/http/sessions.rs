@@ -109,7 +109,8 @@ fn leader() -> Leader {
 }
 
 fn hello(raft_id: u64, start: u32) -> SessionsHello {
-    SessionsHello { raft_id, start, attaches: None, connections: Vec::new() }
+    let (connections, queues) = (Vec::new(), Vec::new());
+    SessionsHello { raft_id, start, attaches: None, connections, queues }
 }
 
 impl Far {

@@ -53,6 +53,9 @@ pub struct SessionsHello {
     pub attaches: Option<u64>,
     /// Its sessions that are open, and those of whose end the owner of the names has not heard.
     pub connections: Vec<ConnectionId>,
+    /// Exclusive queues of its sessions, and bindings to these: they are in no log, so the
+    /// [next owner of the names](leveret_topology::Topology::bring_back) has them from here.
+    pub queues: Vec<Change>,
 }
 
 /// What the node that leads writes.

@@ -80,12 +80,13 @@ pub fn write_to_leader(letter: &ToLeader, to: &mut Writer) -> Result<Letter, Not
         ToLeader::Meta(letter) => return write_to_meta(letter, NAMES, to),
         ToLeader::Session(id, letter) => return write_to_session(*id, letter, (NAMES, 0), to),
         ToLeader::Beat => return Ok(beat()),
-        ToLeader::Hello(SessionsHello { raft_id, start, attaches, connections }) => {
+        ToLeader::Hello(SessionsHello { raft_id, start, attaches, connections, queues }) => {
             to.put(&[HELLO]);
             raft_id.to_le_bytes().put(to);
             start.put(to);
             attaches.put(to);
             put_list(connections, to);
+            put_list(queues, to);
         }
         ToLeader::Opened(id) => {
             to.put(&[OPENED]);
@@ -233,6 +234,7 @@ fn get_to_leader(from: &mut Reader<'_>) -> Result<ToLeader, LetterError> {
             start: from.get()?,
             attaches: from.get()?,
             connections: get_list_of(ConnectionId::MIN, from)?,
+            queues: get_list_of(Change::MIN, from)?,
         }),
         OPENED => ToLeader::Opened(from.get()?),
         ENDED => ToLeader::Ended(from.get()?),

@@ -56,6 +56,7 @@ fn to_leader(any: &mut Seeded) -> Vec<ToLeader> {
             start: any.half(),
             attaches: any.maybe(Seeded::word),
             connections: any.some(4, Seeded::connection),
+            queues: changes(any),
         }),
         ToLeader::Opened(any.connection()),
         ToLeader::Ended(any.connection()),

@@ -1,9 +1,10 @@
 //! Which nodes of sessions are here, and how far the node that leads is: who is taken in, who is waited for, who is to hear what.
 //!
 //! ```text
-//!   Fills --begins()--> Begins --leads()--> Leads          ends(), from each: IsOver
-//!   whoever            nobody who          each that has the names is told that the shards hear;
-//!   comes              attaches            who goes then was heard, and what it had is given to others
+//!   Gathers --gathered()--> Fills --begins()--> Begins --leads()--> Leads      ends(), from each: IsOver
+//!   whoever comes           all are told       nobody comes        each that has the names is told that the
+//!   brings its              the names          who attaches        shards hear; who goes then was heard, and
+//!   exclusive queues                                               what it had is given to others
 //! ```
 //!
 //! The rules are here, for whoever drives the shards and the owner of the names: the program with its threads, and the simulators.
@@ -12,16 +13,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_broker::command::CommandStream;
-use leveret_broker::message::{NodeId, Outbox, SessionsHello};
+use leveret_broker::message::{ConnectionId, NodeId, Outbox, SessionsHello};
 use leveret_broker::meta::TermNote;
 use leveret_broker::stream::StreamId;
 use leveret_topology::Homes;
 
 use super::{HeldTurns, RemoteNode};
 
-/// How far the node that leads is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How far the node that leads is: further from one to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
+    /// Members are waited for: nobody is told names, as exclusive queues of others are not among them.
+    Gathers,
     /// The shards are being filled.
     Fills,
     /// They are filled, and their terms begin: nobody is waited for who is not here.
@@ -48,6 +51,28 @@ pub struct Counted {
     pub attaching: Vec<NodeId>,
     /// All that are here.
     processes: Vec<CommandStream>,
+    /// Connections whose exclusive queues were brought by a node that is gone: [`Disconnected`](leveret_broker::message::ToMeta::Disconnected) is to be posted of each.
+    pub left: Vec<ConnectionId>,
+}
+
+/// A node is here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Came {
+    /// The names are to be told it now, under this number. Else they are once all are [here](Presence::gathered).
+    pub tells: Option<u64>,
+    /// Connections of an earlier process of it whose exclusive queues are there: [`Disconnected`](leveret_broker::message::ToMeta::Disconnected) is to be posted of each.
+    pub left: Vec<ConnectionId>,
+}
+
+/// A node is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Went {
+    /// The shards are in their terms, and [`Shard::node_is_gone`](leveret_broker::Shard::node_is_gone) is to be said to each, before what
+    /// the node [leaves](RemoteNode::gone) is posted. If it [was heard](RemoteNode::is_heard), too, its end is noted
+    /// ([`Meta::note_term`](leveret_broker::Meta::note_term)).
+    pub leads: bool,
+    /// As [`Counted::left`].
+    pub left: Vec<ConnectionId>,
 }
 
 impl Counted {
@@ -77,6 +102,8 @@ pub struct Presence {
     refused: BTreeSet<u64>,
     /// Nodes that went while the terms of shards began.
     gone: Vec<NodeId>,
+    /// What is there of nodes that went before, and may come again: their start, and whose exclusive queues they brought.
+    left: BTreeMap<NodeId, (u32, Vec<ConnectionId>)>,
     /// The last start of each member that was told that the shards hear, by Raft id: that connection is the only one of that start.
     starts: BTreeMap<u64, u32>,
 }
@@ -89,17 +116,18 @@ struct Here {
 }
 
 impl Presence {
-    /// Of a node that leads the names in this term: nobody is here, and the shards are being filled.
+    /// Of a node that leads the names in this term: nobody is here.
     pub fn new(homes: Homes, term: u64) -> Self {
         Self {
             homes,
             term,
             last: None,
-            stage: Stage::Fills,
+            stage: Stage::Gathers,
             turns: HeldTurns::default(),
             here: BTreeMap::new(),
             refused: BTreeSet::new(),
             gone: Vec::new(),
+            left: BTreeMap::new(),
             starts: BTreeMap::new(),
         }
     }
@@ -133,7 +161,7 @@ impl Presence {
         let new = RemoteNode::new(hello, self.homes).map_err(Refused::Over)?;
         match self.stage {
             Stage::IsOver => return Err(Refused::NotNow("this node leads no more".to_owned())),
-            Stage::Fills => {}
+            Stage::Gathers | Stage::Fills => {}
             Stage::Begins | Stage::Leads if new.attaches() => {
                 return over(
                     "the node that leads did not wait for the sessions of this one any more: what they held is given to others",
@@ -172,14 +200,26 @@ impl Presence {
         self.here.contains_key(&node)
     }
 
-    /// One that was [admitted](Self::admit), and is not here, comes. It is to be told all names as they are, under the number that is
-    /// returned, and is waited for from now on.
-    pub fn comes(&mut self, remote: &RemoteNode) -> u64 {
+    /// One that was [admitted](Self::admit), and is not here, comes, and what it brings is among the names. What is answered waits for it
+    /// from now on.
+    pub fn comes(&mut self, remote: &RemoteNode) -> Came {
         let (raft_id, process) = (remote.raft_id(), remote.commands());
         let here = Here { raft_id, process, attaches: remote.attaches() };
         self.here.insert(remote.node(), here);
         self.turns.comes(remote.node());
-        self.turns.number()
+        let tells = (self.stage != Stage::Gathers).then(|| self.turns.number());
+        // The same process brought the same again.
+        let left = self.left.remove(&remote.node()).filter(|(start, _)| *start != remote.start());
+        Came { tells, left: left.map(|(_, left)| left).unwrap_or_default() }
+    }
+
+    /// All are here that are waited for. All names are to be told to those that are returned, under this number.
+    pub fn gathered(&mut self) -> (u64, Vec<NodeId>) {
+        let gathers = self.stage == Stage::Gathers;
+        if gathers {
+            self.stage = Stage::Fills;
+        }
+        (self.turns.number(), self.here.keys().copied().filter(|_| gathers).collect())
     }
 
     /// A member was refused by somebody else: nobody waits for it.
@@ -195,13 +235,14 @@ impl Presence {
 
     /// The queues are filled, and the shards begin their terms with those who are here: nobody else attaches.
     pub fn begins(&mut self) -> Counted {
-        if self.stage == Stage::Fills {
+        if matches!(self.stage, Stage::Gathers | Stage::Fills) {
             self.stage = Stage::Begins;
         }
         let attaching = self.here.iter().filter(|(_, here)| here.attaches);
         Counted {
             attaching: attaching.map(|(node, _)| *node).collect(),
             processes: self.here.values().map(|here| here.process).collect(),
+            left: std::mem::take(&mut self.left).into_values().flat_map(|(_, left)| left).collect(),
         }
     }
 
@@ -224,17 +265,21 @@ impl Presence {
         self.starts.insert(remote.raft_id(), remote.start());
     }
 
-    /// The connection of a node has ended. What waited for it to have names goes to `out`. Returns whether the shards are in their
-    /// terms, and [`Shard::node_is_gone`](leveret_broker::Shard::node_is_gone) is to be said to each, before what the node
-    /// [leaves](RemoteNode::gone) is posted. If it [was heard](RemoteNode::is_heard), too, its end is noted
-    /// ([`Meta::note_term`](leveret_broker::Meta::note_term)).
-    pub fn goes(&mut self, node: NodeId, out: &mut Outbox) -> bool {
+    /// The connection of a node has ended. What waited for it to have names goes to `out`.
+    pub fn goes(&mut self, remote: &RemoteNode, out: &mut Outbox) -> Went {
+        let node = remote.node();
         self.here.remove(&node);
         self.turns.goes(node, out);
-        if self.stage == Stage::Begins {
-            self.gone.push(node);
+        // Of one that was heard all connections are told to be over.
+        let mut left: Vec<_> = remote.owners().filter(|_| !remote.is_heard()).collect();
+        match self.stage {
+            Stage::Gathers | Stage::Fills if !left.is_empty() => {
+                self.left.insert(node, (remote.start(), std::mem::take(&mut left)));
+            }
+            Stage::Begins => self.gone.push(node),
+            _ => {}
         }
-        self.stage == Stage::Leads
+        Went { leads: self.stage == Stage::Leads, left }
     }
 
     /// This node leads no more: nobody is here, and nobody is to be told that anybody's sessions are over. What waited goes to `out`.
@@ -276,7 +321,7 @@ mod tests {
     fn hello(raft_id: u64, start: u32, attaches: bool) -> SessionsHello {
         let attaches = attaches.then_some(3);
         let connections = vec![node_of(raft_id).connection(1)];
-        SessionsHello { raft_id, start, attaches, connections }
+        SessionsHello { raft_id, start, attaches, connections, queues: Vec::new() }
     }
 
     fn fresh() -> Presence {
@@ -297,6 +342,8 @@ mod tests {
     fn who_comes_too_late_or_twice_is_refused() {
         let mut presence = fresh();
         let mut remote = come(&mut presence, &hello(5, 2, true));
+        assert_eq!(presence.gathered(), (1, vec![remote.node()]));
+        assert_eq!(presence.gathered(), (1, vec![]), "they are told once");
         let node = remote.node();
         assert!(is_over(presence.admit(&hello(5 + (1 << 24) - 2, 0, false))), "its number is");
         let of_another = SessionsHello { raft_id: 8, ..hello(5, 2, false) };
@@ -314,7 +361,7 @@ mod tests {
         let terms = LeaderTerms { names: 9, shards: Vec::new() };
         assert!(remote.begins(None, terms, Default::default()));
         presence.hears(&remote);
-        assert!(presence.goes(node, &mut out) && !presence.is_here(node));
+        assert!(presence.goes(&remote, &mut out).leads && !presence.is_here(node));
         assert!(is_over(presence.admit(&hello(5, 2, false))), "its sessions are over");
         assert!(presence.admit(&hello(5, 3, false)).is_ok(), "another process");
     }
@@ -322,19 +369,51 @@ mod tests {
     #[test]
     fn who_calls_again_unheard_attaches() {
         let mut presence = fresh();
-        let node = come(&mut presence, &hello(5, 2, true)).node();
-        assert!(!presence.goes(node, &mut Outbox::default()), "shards know of nobody");
+        let remote = come(&mut presence, &hello(5, 2, true));
+        let went = presence.goes(&remote, &mut Outbox::default());
+        assert_eq!(went, Went { leads: false, left: vec![] }, "shards know of nobody");
         come(&mut presence, &hello(5, 2, true));
-        assert_eq!(presence.begins().attaching, [node]);
+        assert_eq!(presence.begins().attaching, [remote.node()]);
+    }
+
+    /// What a node brings stays for its process until nobody is waited for.
+    #[test]
+    fn what_is_brought_goes_with_whoever_brought_it() {
+        let brings = |start| {
+            let key = leveret_topology::EntityKey::Ids;
+            let queues = vec![leveret_topology::Change { key, is_stored: false, record: None }];
+            SessionsHello { queues, ..hello(5, start, true) }
+        };
+        let owner = node_of(5).connection(1);
+        let mut out = Outbox::default();
+        let mut presence = fresh();
+        let one = presence.admit(&brings(2)).expect("it may come");
+        assert_eq!(presence.comes(&one), Came { tells: None, left: vec![] });
+        assert_eq!(presence.goes(&one, &mut out).left, [], "it may come again");
+        let again = presence.admit(&brings(2)).expect("it may come");
+        assert_eq!(presence.comes(&again).left, []);
+        presence.goes(&again, &mut out);
+        let other = presence.admit(&brings(3)).expect("another process");
+        assert_eq!(presence.comes(&other).left, [owner]);
+        presence.gathered();
+        assert_eq!(presence.goes(&other, &mut out).left, []);
+        assert_eq!(presence.begins().left, [owner]);
+
+        let mut presence = fresh();
+        presence.gathered();
+        let late = presence.admit(&brings(2)).expect("it may come");
+        assert_eq!(presence.comes(&late), Came { tells: Some(1), left: vec![] });
+        assert_eq!(presence.begins().left, []);
+        assert_eq!(presence.goes(&late, &mut out).left, [owner], "nobody waits for it");
     }
 
     #[test]
     fn who_goes_while_terms_begin_is_told_of_behind_that() {
         let mut presence = fresh();
-        let node = come(&mut presence, &hello(5, 2, true)).node();
-        assert_eq!(presence.begins().attaching, [node]);
-        assert!(!presence.goes(node, &mut Outbox::default()));
-        assert_eq!(presence.leads(), [node]);
+        let remote = come(&mut presence, &hello(5, 2, true));
+        assert_eq!(presence.begins().attaching, [remote.node()]);
+        assert!(!presence.goes(&remote, &mut Outbox::default()).leads);
+        assert_eq!(presence.leads(), [remote.node()]);
         assert!(presence.leads().is_empty());
     }
 
@@ -371,7 +450,8 @@ mod tests {
     #[test]
     fn nobody_is_here_once_it_leads_no_more() {
         let mut presence = fresh();
-        let node = come(&mut presence, &hello(5, 2, false)).node();
+        let remote = come(&mut presence, &hello(5, 2, false));
+        let node = remote.node();
         let (mut turn, mut out) = (Outbox::default(), Outbox::default());
         let reply = ReplyTo { connection: node.connection(1), channel: 1 };
         turn.reply(reply, Reply::Done);
@@ -379,7 +459,7 @@ mod tests {
         assert!(out.is_empty(), "it has no names");
         presence.ends(&mut out);
         assert!(!out.is_empty() && !presence.is_here(node));
-        assert!(!presence.goes(node, &mut out) && presence.stage() == Stage::IsOver);
+        assert!(!presence.goes(&remote, &mut out).leads && presence.stage() == Stage::IsOver);
         assert!(matches!(presence.admit(&hello(5, 3, false)), Err(Refused::NotNow(_))));
     }
 }

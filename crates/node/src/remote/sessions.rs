@@ -52,6 +52,10 @@ pub struct RemoteNode {
     raft_id: u64,
     start: u32,
     attaches: Option<u64>,
+    /// It brought exclusive queues.
+    brings: bool,
+    /// It was told all names.
+    has_names: bool,
     /// It was told that the shards hear.
     is_heard: bool,
     /// Its sessions that are not over.
@@ -78,7 +82,7 @@ impl RemoteNode {
     ///
     /// A text, if it says that it has sessions that are not its own.
     pub fn new(hello: &SessionsHello, homes: Homes) -> Result<Self, String> {
-        let SessionsHello { raft_id, start, attaches, ref connections } = *hello;
+        let SessionsHello { raft_id, start, attaches, ref connections, queues: _ } = *hello;
         let node = node_of(raft_id);
         let node = Self {
             homes,
@@ -86,6 +90,8 @@ impl RemoteNode {
             raft_id,
             start,
             attaches,
+            brings: !hello.queues.is_empty(),
+            has_names: false,
             is_heard: false,
             open: BTreeSet::new(),
             held: HashMap::default(),
@@ -138,6 +144,11 @@ impl RemoteNode {
     /// Its stream of commands.
     pub fn commands(&self) -> CommandStream {
         CommandStream { node: self.node, start: self.start }
+    }
+
+    /// Whose exclusive queues it brought, if it did.
+    pub(super) fn owners(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.open.iter().copied().filter(|_| self.brings)
     }
 
     fn is_own(&self, id: ConnectionId) -> Result<(), String> {
@@ -307,8 +318,13 @@ impl RemoteNode {
         self.line.push_back(letter);
     }
 
-    /// Leaves a batch of names for the node, in parts; `is_whole`: these are all that there are.
-    pub fn tell_names(&mut self, number: u64, is_whole: bool, changes: Vec<Change>) {
+    /// Leaves a batch of names for the node, in parts; `is_whole`: these are all that there are. One that was not told all needs no
+    /// other. Returns whether it is told.
+    pub fn tell_names(&mut self, number: u64, is_whole: bool, changes: Vec<Change>) -> bool {
+        self.has_names |= is_whole;
+        if !self.has_names {
+            return false;
+        }
         let mut changes = changes.into_iter().peekable();
         loop {
             let (mut part, mut bytes) = (Vec::new(), 0);
@@ -323,7 +339,7 @@ impl RemoteNode {
             let batch = NamesBatch { number, is_whole, goes_on, changes: part };
             self.tell(FromLeader::Names(batch));
             if !goes_on {
-                return;
+                return true;
             }
         }
     }
@@ -383,19 +399,18 @@ impl RemoteNode {
         self.is_heard
     }
 
-    /// The connection has ended, and with it the sessions: for shards and the owner of the names it is as if each client had gone. Of one
-    /// that was not told that the shards hear nobody has heard: who asked one of its sessions is told that it is gone, and no more.
+    /// The connection has ended, and with it the sessions: for shards and the owner of the names it is as if each client had gone. Of the
+    /// sessions of one that was not told that the shards hear nobody has heard; but what was on its way to an earlier process of the node
+    /// may have come to this one.
     ///
     /// Whoever drives the shards calls [`Shard::node_is_gone`](leveret_broker::Shard::node_is_gone) of each one before that is
     /// posted. Its streams are kept: letters of it that came are done behind all that.
     pub fn gone(self, out: &mut Outbox) {
-        if !self.is_heard {
-            return self.asked.into_values().for_each(|reply| out.reply(reply, Reply::Gone));
-        }
         let groups = (0..self.homes.groups() as usize).map(|index| self.homes.group_at(index));
         let groups: Vec<GroupId> = groups.collect();
         // First all consumers: what one session gives back must not go to another one of the same node.
-        for &connection in &self.open {
+        let open = if self.is_heard { self.open } else { BTreeSet::new() };
+        for &connection in &open {
             for &group in &groups {
                 out.shard(group, ToShard::Disconnected { connection, reply: None });
             }
@@ -413,7 +428,7 @@ impl RemoteNode {
             out.shard(*home, ToShard::Settle { from: *by, settlements });
         }
         self.asked.into_values().for_each(|reply| out.reply(reply, Reply::Gone));
-        let ends = self.open.into_iter();
+        let ends = open.into_iter();
         out.meta.extend(ends.map(|connection| ToMeta::Disconnected { connection, reply: None }));
     }
 }

@@ -18,11 +18,11 @@ use leveret_amqp::reply::ReplyCode;
 use leveret_broker::command::{COMMANDS_MAX, CommandAnswer};
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
-    ChannelId, ConnectionId, FromLeader, LeaderTerms, NamesBatch, NodeId, Outbox, Reply, ReplyTo,
-    SessionsHello, ShardTerm, ToLeader, ToMeta, ToSession, ToShard,
+    Binding, ChannelId, ConnectionId, FromLeader, LeaderTerms, NamesBatch, NodeId, Outbox, Reply,
+    ReplyTo, SessionsHello, ShardTerm, ToLeader, ToMeta, ToSession, ToShard,
 };
 use leveret_broker::stream::StreamClass;
-use leveret_topology::{GroupId, Homes};
+use leveret_topology::{Change, Destination, GroupId, Homes, Topology};
 
 use super::{ReplyRoom, node_of};
 use crate::{CommandSender, KeptMax, StreamSender};
@@ -50,6 +50,31 @@ pub enum Heard {
     Look(u64, Bytes),
     /// The sessions of this node are over, and why.
     Over(Box<str>),
+}
+
+/// Sessions that may have exclusive queues, and what they want to be taken away.
+#[derive(Debug)]
+pub struct Owners {
+    node: NodeId,
+    open: BTreeSet<ConnectionId>,
+    /// A leader that is gone may have done them, and what it noted is answered by the next one, and not done again.
+    unbinds: Vec<Binding>,
+}
+
+impl Owners {
+    /// Their exclusive queues, by this node's names as they are.
+    pub fn exclusive_queues(&self, names: &Topology) -> Vec<Change> {
+        let gone = self.unbinds.iter().filter_map(|it| {
+            let Binding { vhost, source, destination, key, arguments, .. } = it;
+            let to = Destination::Queue(destination);
+            names.bound(*vhost, source, to, key, arguments.clone())
+        });
+        let gone: Vec<_> = gone.collect();
+        let is_owner = |id| self.open.contains(&id);
+        names.exclusive_queues(self.node, is_owner, |binding| {
+            !gone.iter().any(|it| std::ptr::eq(*it, binding))
+        })
+    }
 }
 
 /// How far a connection is.
@@ -100,6 +125,8 @@ pub struct RemoteShards {
     attaches: Option<u64>,
     has_begun: bool,
     names: Names,
+    /// For the next hello.
+    brings: Vec<Change>,
 }
 
 /// Who has a letter in turn.
@@ -211,6 +238,7 @@ impl RemoteShards {
             attaches: None,
             has_begun: false,
             names: Names::default(),
+            brings: Vec::new(),
         }
     }
 
@@ -315,10 +343,21 @@ impl RemoteShards {
         }
     }
 
-    /// There is a new connection to a node that leads: what was to go over the one before is gone.
-    pub fn begin(&mut self) {
+    /// There is a new connection to a node that leads: what was to go over the one before is gone. The leader is to have these exclusive
+    /// queues of this node's sessions: see [`Owners`].
+    pub fn begin(&mut self, brings: Vec<Change>) {
         self.lost();
         self.stage = Stage::Greets;
+        self.brings = brings;
+    }
+
+    /// Whose exclusive queues the next leader is to have. To be asked when the connection to the one before is [gone](Self::lost).
+    pub fn owners(&self) -> Owners {
+        let unbinds = self.commands.commands().filter_map(|command| match command {
+            ToMeta::Unbind(binding) if binding.to_queue => Some((**binding).clone()),
+            _ => None,
+        });
+        Owners { node: self.node, open: self.open.clone(), unbinds: unbinds.collect() }
     }
 
     /// The connection is gone: nothing is sent before the next [`begin`](Self::begin).
@@ -330,6 +369,7 @@ impl RemoteShards {
         self.reply_room = ReplyRoom::default();
         self.ends.clear();
         self.names = Names::default();
+        self.brings.clear();
     }
 
     /// The leader writes. What goes to sessions of this node is left in `out`, among it what they are to answer.
@@ -552,7 +592,8 @@ impl RemoteShards {
                 self.stage = Stage::Learns;
                 let has_some = self.has_begun && self.has_had_sessions;
                 self.attaches = has_some.then(|| self.commands.term());
-                let hello = self.hello();
+                let queues = std::mem::take(&mut self.brings);
+                let hello = self.hello(if has_some { queues } else { Vec::new() });
                 let over = hello.connections.iter().filter(|id| !self.open.contains(id));
                 self.ends.extend(over.map(|id| (Vec::new(), *id)));
                 return Some(ToLeader::Hello(hello));
@@ -633,7 +674,7 @@ impl RemoteShards {
         Some(ToLeader::Shard(self.homes.group_at(index), letter))
     }
 
-    fn hello(&self) -> SessionsHello {
+    fn hello(&self, queues: Vec<Change>) -> SessionsHello {
         // Of those that are over, too, until the owner of the names has heard of it: if this node ends before, it is told so.
         let connections: BTreeSet<_> =
             self.open.iter().copied().chain(self.commands.ending()).collect();
@@ -642,6 +683,7 @@ impl RemoteShards {
             start: self.start,
             attaches: self.attaches,
             connections: connections.into_iter().collect(),
+            queues,
         }
     }
 

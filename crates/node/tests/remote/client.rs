@@ -29,8 +29,11 @@ pub(crate) enum Waits {
     DeleteExchange,
     DeclareQueue,
     DeleteQueue,
-    /// One of its own, which goes with it, and with the leader.
+    /// One of its own, which goes with it.
     DeclareExclusive,
+    /// Of that one.
+    Bind,
+    Unbind,
     /// Whether somebody waits for direct replies.
     Asks,
     Nothing,
@@ -75,6 +78,9 @@ pub(crate) struct Client {
     pub(crate) consumes: Vec<usize>,
     pub(crate) has_exchange: bool,
     pub(crate) has_queue: bool,
+    pub(crate) has_exclusive: bool,
+    /// It is bound to [`SHARED`].
+    pub(crate) is_bound: bool,
     /// A delivery whose body is to come.
     coming: Option<Seen>,
     /// It reads nothing that counts.
@@ -131,6 +137,8 @@ impl Client {
             consumes: Vec::new(),
             has_exchange: false,
             has_queue: false,
+            has_exclusive: false,
+            is_bound: false,
             coming: None,
             is_deaf: false,
         }
@@ -146,20 +154,21 @@ impl Client {
         self.waits == Waits::Nothing && !self.is_gone
     }
 
-    /// Publishes through the default exchange.
-    fn put(&mut self, channel: u16, key: &str, body: u64, properties: &Properties) {
+    /// Publishes through an exchange, the default one if it has no name.
+    fn put(&mut self, channel: u16, (exchange, key): (&str, &str), body: u64, with: &Properties) {
         let mut raw = Vec::new();
-        properties.encode(&mut raw);
+        with.encode(&mut raw);
         let mut out = OutBuf::new();
-        out.put_method(channel, &basic::Publish { routing_key: key, ..Default::default() });
+        let publish = basic::Publish { exchange, routing_key: key, ..Default::default() };
+        out.put_method(channel, &publish);
         out.put_header(channel, 60, 8, &raw);
         out.put_body(channel, &Bytes::copy_from_slice(&body.to_le_bytes()), 131_072);
         self.sent.extend(out.take_rest());
     }
 
     /// A message that nobody confirms.
-    pub(crate) fn publish_transient(&mut self, key: &str, body: u64) {
-        self.put(2, key, body, &Properties { delivery_mode: Some(1), ..Default::default() });
+    pub(crate) fn publish_transient(&mut self, to: (&str, &str), body: u64) {
+        self.put(2, to, body, &Properties { delivery_mode: Some(1), ..Default::default() });
     }
 
     /// A persistent message. With `counts` it is one of those that are counted.
@@ -167,7 +176,7 @@ impl Client {
         let reply_to = reply_to.map(str::to_owned);
         self.put(
             1,
-            key,
+            ("", key),
             body,
             &Properties { delivery_mode: Some(2), reply_to, ..Default::default() },
         );
@@ -380,7 +389,15 @@ impl Client {
             }
             Method::QueueDeclareOk(_) if self.waits == Waits::DeclareExclusive => {
                 self.answered(&[Waits::DeclareExclusive], "declare exclusive", seen);
-                self.waits = Waits::Nothing;
+                (self.has_exclusive, self.waits) = (true, Waits::Nothing);
+            }
+            Method::QueueBindOk(_) => {
+                self.answered(&[Waits::Bind], "bind", seen);
+                (self.is_bound, self.waits) = (true, Waits::Nothing);
+            }
+            Method::QueueUnbindOk(_) => {
+                self.answered(&[Waits::Unbind], "unbind", seen);
+                (self.is_bound, self.waits) = (false, Waits::Nothing);
             }
             Method::QueueDeclareOk(_) => {
                 self.answered(&[Waits::DeclareQueue], "declare queue", seen);

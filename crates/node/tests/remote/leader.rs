@@ -10,7 +10,7 @@ use leveret_broker::message::*;
 use leveret_broker::stream::{StreamClass, StreamNews};
 use leveret_broker::{Meta, Shard};
 use leveret_log::{Log, Offset};
-use leveret_node::remote::{Counted, NodeHeard, Presence, Refused, RemoteNode, Stage};
+use leveret_node::remote::{Came, Counted, NodeHeard, Presence, Refused, RemoteNode, Stage, Went};
 use leveret_node::start::{Filled, Past, host};
 use leveret_node::{Inboxes, Run, post};
 use leveret_queue::Time;
@@ -37,6 +37,8 @@ pub(crate) struct Leader<L> {
     beginning: Option<(Counted, usize)>,
     /// In which it leads each group: first that of the names.
     terms: Vec<u64>,
+    /// Exclusive queues that were made again.
+    pub(crate) back: u64,
     /// Whose turn it is.
     from: Option<GroupId>,
     /// What would have messages given out, and waits for that.
@@ -108,6 +110,7 @@ impl<L: Log> Leader<L> {
             noted_until: None,
             beginning: None,
             terms,
+            back: 0,
             from: None,
             held: Vec::new(),
             gives_out: true,
@@ -131,7 +134,9 @@ impl<L: Log> Leader<L> {
     fn change_names(&mut self) {
         for batch in self.meta.take_changes() {
             let number = self.presence.changed();
-            self.nodes.values_mut().for_each(|it| it.tell_names(number, false, batch.clone()));
+            for it in self.nodes.values_mut() {
+                it.tell_names(number, false, batch.clone());
+            }
         }
     }
 
@@ -185,10 +190,38 @@ impl<L: Log> Leader<L> {
         if self.presence.is_here(node) {
             self.gone(node);
         }
-        self.change_names();
-        remote.tell_names(self.presence.comes(&remote), true, self.topology.snapshot());
+        let mut out = Outbox::default();
+        let is_own = |id| hello.connections.contains(&id);
+        let back = self.meta.bring_back(&hello.queues, is_own, &mut self.topology, &mut out);
+        self.back += back.expect("its own queues") as u64;
+        let Came { tells, left } = self.presence.comes(&remote);
+        if let Some(number) = tells {
+            remote.tell_names(number, true, self.topology.snapshot());
+        }
         self.nodes.insert(node, remote);
+        self.are_over(left, &mut out);
+        self.post(out, None);
         Ok(node)
+    }
+
+    /// Connections are over that had exclusive queues.
+    fn are_over(&self, left: Vec<ConnectionId>, out: &mut Outbox) {
+        let ends = left.into_iter();
+        out.meta.extend(ends.map(|connection| ToMeta::Disconnected { connection, reply: None }));
+    }
+
+    /// All are here for whom it waits: they are told the names.
+    pub(crate) fn gather(&mut self) {
+        let (number, told) = self.presence.gathered();
+        for node in told {
+            let remote = self.nodes.get_mut(&node).expect("it is here");
+            remote.tell_names(number, true, self.topology.snapshot());
+        }
+    }
+
+    /// The names are told to whoever is here.
+    pub(crate) fn has_gathered(&self) -> bool {
+        self.presence.stage() != Stage::Gathers
     }
 
     fn tell_begins(&mut self, node: NodeId) {
@@ -205,7 +238,7 @@ impl<L: Log> Leader<L> {
         }
     }
 
-    /// All are here for whom it waits: its term is noted and, once that is agreed upon, the shards begin, one after the other. Whether
+    /// [All are here](Self::gather): its term is noted and, once that is agreed upon, the shards begin, one after the other. Whether
     /// it has got a step further.
     pub(crate) fn begin(&mut self) -> bool {
         let until = self.noted_until.unwrap_or_else(|| {
@@ -225,7 +258,10 @@ impl<L: Log> Leader<L> {
             return true;
         }
         meta.keep_commands(|stream| counted.commands(stream));
+        let (mut out, left) = (Outbox::default(), std::mem::take(&mut counted.left));
         self.filled.take().expect("filled").end(meta);
+        self.are_over(left, &mut out);
+        self.post(out, None);
         for gone in self.presence.leads() {
             self.shards.iter_mut().for_each(|shard| shard.node_is_gone(gone));
         }
@@ -238,15 +274,11 @@ impl<L: Log> Leader<L> {
         true
     }
 
-    /// The shards' terms begin: nobody is waited for any more.
-    pub(crate) fn begins(&self) -> bool {
-        self.presence.stage() != Stage::Fills
-    }
-
     pub(crate) fn gone(&mut self, node: NodeId) {
         let Some(remote) = self.nodes.remove(&node) else { return };
         let mut out = Outbox::default();
-        if self.presence.goes(node, &mut out) {
+        let Went { leads, left } = self.presence.goes(&remote, &mut out);
+        if leads {
             self.shards.iter_mut().for_each(|shard| shard.node_is_gone(node));
             if remote.is_heard() {
                 let noted = self.meta.note_term(Some(remote.commands()), &mut self.topology);
@@ -254,6 +286,7 @@ impl<L: Log> Leader<L> {
             }
         }
         remote.gone(&mut out);
+        self.are_over(left, &mut out);
         self.post(out, None);
     }
 

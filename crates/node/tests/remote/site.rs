@@ -11,7 +11,7 @@ use leveret_node::remote::{Heard, Refused, RemoteShards};
 use leveret_node::{Inboxes, KeptMax, Run, post};
 use leveret_queue::Time;
 use leveret_session::Settings;
-use leveret_topology::{GroupId, Topology};
+use leveret_topology::{EntityKey, GroupId, Topology};
 
 use crate::client::Client;
 use crate::leader::{HOMES, Leader};
@@ -29,6 +29,8 @@ pub(crate) struct Site {
     pub(crate) is_connected: bool,
     /// The leader knows it.
     pub(crate) is_known: bool,
+    /// Exclusive queues of clients that stay, which another leader did not know.
+    pub(crate) lost_queues: u64,
     pub(crate) up: VecDeque<ToLeader>,
     pub(crate) down: VecDeque<FromLeader>,
 }
@@ -46,6 +48,7 @@ impl Site {
             next: 1 + (u64::from(start) << 20),
             is_connected: false,
             is_known: false,
+            lost_queues: 0,
             up: VecDeque::new(),
             down: VecDeque::new(),
         }
@@ -62,6 +65,13 @@ impl Site {
         (self.is_connected, self.is_known) = (false, false);
         self.names.clear();
         self.remote.lost();
+    }
+
+    /// There is a connection to another leader.
+    pub(crate) fn begin(&mut self) {
+        let brings = self.remote.owners().exclusive_queues(&self.topology);
+        self.remote.begin(brings);
+        self.is_connected = true;
     }
 
     pub(crate) fn connect(&mut self, settings: &Arc<Settings>, now: Time) {
@@ -143,6 +153,15 @@ impl Site {
             true => self.topology.changes_towards(batch.changes),
             false => batch.changes,
         };
+        let gone = changes.iter().filter(|it| batch.is_whole && it.record.is_none());
+        let gone = gone.filter_map(|it| match it.key {
+            EntityKey::Queue(id) => self.topology.queue_by_id(id)?.exclusive_owner,
+            _ => None,
+        });
+        let is_here =
+            |owner: &ConnectionId| self.clients.iter().any(|it| it.id == *owner && !it.is_gone);
+        // A program tells their clients that they are gone.
+        self.lost_queues += gone.filter(is_here).count() as u64;
         self.topology.follow(&changes).expect("whole records");
         self.remote.names_taken(batch.number);
     }

@@ -7,7 +7,7 @@ use leveret_amqp::method::{basic, exchange, queue};
 use leveret_broker::message::{ConnectionId, Outbox};
 use leveret_queue::Time;
 use leveret_session::Settings;
-use leveret_topology::Topology;
+use leveret_topology::{Destination, Topology};
 
 use crate::client::{Client, Seen, Waits};
 use crate::site::Site;
@@ -16,6 +16,11 @@ const CLIENTS: usize = 3;
 pub(crate) const QUEUES: usize = 3;
 /// Where a client waits for direct replies.
 pub(crate) const DIRECT: usize = QUEUES;
+
+/// A client's exclusive queue.
+pub(crate) const EXCLUSIVE: usize = QUEUES + 1;
+/// What such queues are bound to, by their names.
+pub(crate) const SHARED: &str = "amq.direct";
 
 pub(crate) type Random<'a> = &'a mut dyn FnMut(u64) -> u64;
 
@@ -90,6 +95,8 @@ pub(crate) struct Traffic {
     replies: BTreeSet<u64>,
     requests: BTreeMap<u64, ConnectionId>,
     next_request: u64,
+    /// Exclusive queues that were there once.
+    exclusive: Vec<String>,
     pub(crate) totals: Totals,
 }
 
@@ -102,6 +109,7 @@ impl Default for Traffic {
             replies: BTreeSet::new(),
             requests: BTreeMap::new(),
             next_request: 0,
+            exclusive: Vec::new(),
             totals: Totals::default(),
         }
     }
@@ -153,12 +161,37 @@ impl Traffic {
         let vhost = topology.vhost("/").expect("there").id;
         let has_exchange = topology.exchange(vhost, own).is_some();
         let has_queue = topology.queue(vhost, own).is_some();
+        let exclusive = own.replace("own", "exclusive");
+        let to = Destination::Queue(&exclusive);
+        let has_binding =
+            || topology.bound(vhost, SHARED, to, &exclusive, Default::default()).is_some();
         match name {
+            "declare exclusive" => {
+                assert!(topology.queue(vhost, &exclusive).is_some(), "{exclusive} is nowhere")
+            }
+            "bind" => assert!(has_binding(), "{exclusive} is bound nowhere"),
+            "unbind" => assert!(!has_binding(), "{exclusive} is bound"),
             "declare exchange" => assert!(has_exchange, "{own} is nowhere"),
             "delete exchange" => assert!(!has_exchange, "{own} is there"),
             "declare queue" => assert!(has_queue, "{own} is nowhere"),
             "delete queue" => assert!(!has_queue, "{own} is there"),
             _ => {}
+        }
+    }
+
+    /// Whether an answer is about an exclusive queue: a leader knows of it once the node of its connection is there.
+    pub(crate) fn is_brought(name: &str) -> bool {
+        matches!(name, "declare exclusive" | "bind" | "unbind")
+    }
+
+    /// Clients have the exclusive queues and bindings that they made, whoever leads.
+    pub(crate) fn have_their_own(topology: &Topology, clients: &[Client]) {
+        for client in clients.iter().filter(|it| !it.is_gone) {
+            let own = format!("own{}", client.id.bits());
+            if client.has_exclusive {
+                Self::is_so(topology, "declare exclusive", &own);
+                Self::is_so(topology, if client.is_bound { "bind" } else { "unbind" }, &own);
+            }
         }
     }
 
@@ -178,12 +211,12 @@ impl Traffic {
         let queue = random(QUEUES as u64) as usize;
         let name = queue_name(queue);
         let own = format!("own{}", client.id.bits());
-        match random(24) {
+        match random(26) {
             0..=5 => {
                 let number = self.messages.len() as u64;
                 if random(4) == 0 {
                     self.messages.push(Fate::transient());
-                    client.publish_transient(&name, number);
+                    client.publish_transient(("", &name), number);
                 } else {
                     self.messages.push(Fate::default());
                     client.publish(&name, number, None, true);
@@ -252,10 +285,34 @@ impl Traffic {
                 self.requests.insert(number, client.id);
                 client.publish(&name, number, Some(&queue_name(DIRECT)), false);
             }
-            23 => {
+            23 if random(2) == 0 && !self.exclusive.is_empty() => {
+                let name = &self.exclusive[random(self.exclusive.len() as u64) as usize];
+                let number = self.messages.len() as u64;
+                self.messages.push(Fate::transient());
+                let exchange = if random(2) == 0 { SHARED } else { "" };
+                client.publish_transient((exchange, name), number);
+            }
+            23.. => {
                 let queue = &*format!("exclusive{}", client.id.bits());
-                client.say(1, &queue::Declare { queue, exclusive: true, ..Default::default() });
-                client.waits = Waits::DeclareExclusive;
+                let (exchange, routing_key) = (SHARED, queue);
+                if !client.has_exclusive {
+                    client.say(1, &queue::Declare { queue, exclusive: true, ..Default::default() });
+                    client.waits = Waits::DeclareExclusive;
+                    self.exclusive.push(queue.to_owned());
+                } else if !client.consumes.contains(&EXCLUSIVE) && random(2) == 0 {
+                    let consumer_tag = "exclusive";
+                    client.say(1, &basic::Consume { queue, consumer_tag, ..Default::default() });
+                    client.waits = Waits::Consume(EXCLUSIVE);
+                } else if client.is_bound {
+                    let unbind =
+                        queue::Unbind { queue, exchange, routing_key, ..Default::default() };
+                    client.say(1, &unbind);
+                    client.waits = Waits::Unbind;
+                } else {
+                    let bind = queue::Bind { queue, exchange, routing_key, ..Default::default() };
+                    client.say(1, &bind);
+                    client.waits = Waits::Bind;
+                }
             }
             22 if random(4) == 0 && client.sent.is_empty() => self.leave(site, index, now),
             _ => {}
@@ -402,6 +459,11 @@ impl Traffic {
                     basic::Consume { queue: &name, consumer_tag: &tag, ..Default::default() };
                 client.say(1, &method);
                 client.waits = Waits::Consume(queue);
+            } else if client.has_exclusive && !client.consumes.contains(&EXCLUSIVE) {
+                let queue = &*format!("exclusive{}", client.id.bits());
+                let consumer_tag = "exclusive";
+                client.say(1, &basic::Consume { queue, consumer_tag, ..Default::default() });
+                client.waits = Waits::Consume(EXCLUSIVE);
             }
             while !site.clients[index].held.is_empty() {
                 self.settle(site, index, random);

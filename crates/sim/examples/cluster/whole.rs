@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_cluster::Standing;
-use leveret_node::remote::Refused;
+use leveret_node::remote::{self, Refused};
 use leveret_topology::NodeId;
 
 use crate::broker::{Broker, LeadsAll, Stage};
@@ -52,6 +52,11 @@ fn leader(node: &mut Node) -> Option<&mut LeadsAll> {
         Stage::Leads(leader) => Some(leader),
         _ => None,
     }
+}
+
+/// Nobody is waited for any more.
+fn begins(leader: &LeadsAll) -> bool {
+    leader.presence.stage() >= remote::Stage::Begins
 }
 
 impl Whole {
@@ -116,7 +121,7 @@ impl Whole {
         let Some(leader) = leader(&mut self.world.nodes[ended.leader]) else { return };
         leader.gone(ended.node);
         // One that was not heard may call again, and attach.
-        if leader.begins() && self.has_life(at, ended.life) {
+        if begins(leader) && self.has_life(at, ended.life) {
             self.doom(at);
         }
     }
@@ -175,8 +180,7 @@ impl Whole {
         let Some(leader_life) = broker(&mut self.world.nodes[to]).map(|it| it.life) else { return };
         let Some(own) = broker(&mut self.world.nodes[at]) else { return };
         let (life, Some(site)) = (own.life, &mut own.site) else { return };
-        site.remote.begin();
-        site.is_connected = true;
+        site.begin();
         let node = site.remote.node();
         self.connections.insert(at, Connection { node, life, leader: to, leader_life });
         // Who calls again says that an earlier connection is over.
@@ -238,12 +242,17 @@ impl Whole {
         if leader.has_begun() {
             return;
         }
-        if leader.begins() {
+        if !leader.has_gathered() {
+            if is_late || leader.presence.have_called(awaited) {
+                leader.gather();
+            }
+            return;
+        }
+        if begins(leader) {
             leader.begin();
             return;
         }
-        let all_are_here = leader.presence.have_called(awaited);
-        if !(all_are_here || is_late) || !leader.begin() {
+        if !leader.begin() {
             return;
         }
         let here: Vec<_> = leader.nodes.keys().copied().collect();
@@ -357,7 +366,10 @@ impl Whole {
         };
         let with = self.connections.iter().filter(|(_, it)| it.leader_life == leader_life);
         let with: Vec<usize> = with.map(|(at, _)| *at).collect();
-        if let Some(leader) = leader(&mut self.world.nodes[to]) {
+        let is_known = self.site(at).is_some_and(|it| it.is_known);
+        if let Some(leader) = leader(&mut self.world.nodes[to])
+            && (is_known || !Traffic::is_brought(name))
+        {
             Traffic::is_so(&leader.topology, name, own);
         }
         for of in with {
@@ -429,6 +441,10 @@ impl Whole {
         let mut open = Vec::new();
         for of in 0..self.world.nodes.len() {
             open.extend(self.site(of).into_iter().flat_map(|it| it.clients.iter().map(|it| it.id)));
+        }
+        for of in 0..self.world.nodes.len() {
+            let site = self.site(of).into_iter();
+            site.for_each(|it| Traffic::have_their_own(&it.topology, &it.clients));
         }
         let all: Vec<String> = (0..self.world.nodes.len())
             .filter_map(|of| Some(self.site(of)?.topology.describe()))

@@ -11,7 +11,7 @@ mod write;
 
 pub use read::StoredError;
 pub use restore::Restored;
-pub(crate) use restore::Upsert;
+pub(crate) use restore::{QueueRecord, Upsert, ends_of_binding};
 
 /// The latest layout of any kind.
 const LATEST: u8 = 2;

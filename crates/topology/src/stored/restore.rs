@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use leveret_amqp::table::Table;
+
 use super::Kind;
 use super::read::{Reader, StoredError, split};
 use super::write::{
@@ -52,6 +54,16 @@ pub(crate) struct Upsert {
     pub(crate) policies: Vec<PolicyChange>,
     /// It comes from another topology.
     pub(crate) is_change: bool,
+}
+
+impl Restored {
+    /// What is there now.
+    pub(crate) fn there(self) -> Option<EntityKey> {
+        match self {
+            Self::There(key) | Self::InsteadOf(key, _) => Some(key),
+            Self::Orphan(_) => None,
+        }
+    }
 }
 
 type Result<T> = std::result::Result<T, StoredError>;
@@ -356,16 +368,18 @@ impl Topology {
 
     fn upsert_queue(&mut self, body: &mut Reader<'_>, with: &Upsert) -> Result<Restored> {
         let durable = with.is_stored;
-        let (id, vhost) = (QueueId::new(body.u64()?), VhostId::new(body.u32()?));
-        let name = body.text()?;
-        let kind = queue_kind(body.text()?)?;
-        let flags = body.u8()?;
-        let arguments = body.table()?;
-        let declared_by = if flags & BY_USER == 0 { "" } else { body.text()? };
-        let exclusive_owner =
-            if flags & EXCLUSIVE == 0 { None } else { Some(ConnectionId::from_bits(body.u64()?)) };
-        let home = if flags & HOME == 0 { None } else { Some(GroupId::new(body.u32()?)) };
-        let declared = if body.is_empty() { None } else { Some(Box::new(body.table()?)) };
+        let QueueRecord {
+            id,
+            vhost,
+            name,
+            kind,
+            flags,
+            arguments,
+            declared_by,
+            exclusive_owner,
+            home,
+            declared,
+        } = QueueRecord::read(body)?;
         check_stored(flags, durable)?;
         let (usual, groups) = (self.homes.usual(id), self.homes.groups());
         let home = told_home(home, usual, groups, with.is_change)?;
@@ -413,12 +427,7 @@ impl Topology {
     }
 
     fn upsert_binding(&mut self, body: &mut Reader<'_>, id: Option<BindingId>) -> Result<Restored> {
-        let source = ExchangeId::new(body.u64()?);
-        let target = match (body.u8()?, body.u64()?) {
-            (TO_QUEUE, id) => Target::Queue(QueueId::new(id)),
-            (TO_EXCHANGE, id) => Target::Exchange(ExchangeId::new(id)),
-            (other, _) => return Err(unknown("destination", &other.to_string())),
-        };
+        let (source, target) = read_ends(body)?;
         let (key, arguments) = (body.text()?, body.table()?);
         if let Some(id) = id {
             self.used_binding(id)?;
@@ -479,6 +488,82 @@ impl Topology {
         self.bindings.used(id);
         Ok(())
     }
+}
+
+/// What a record says of a queue.
+pub(crate) struct QueueRecord<'a> {
+    pub(crate) id: QueueId,
+    pub(crate) vhost: VhostId,
+    pub(crate) name: &'a str,
+    kind: QueueKind,
+    flags: u8,
+    arguments: Table,
+    declared_by: &'a str,
+    pub(crate) exclusive_owner: Option<ConnectionId>,
+    pub(crate) home: Option<GroupId>,
+    declared: Option<Box<Table>>,
+}
+
+impl<'a> QueueRecord<'a> {
+    /// Reads a whole record, head and body.
+    pub(crate) fn of(record: &'a [u8]) -> Result<Self> {
+        let (kind, _, body) = split(record)?;
+        if kind != Kind::Queue {
+            return Err(StoredError::Kind(kind as u8));
+        }
+        let mut body = Reader::new(body);
+        let queue = Self::read(&mut body)?;
+        body.end()?;
+        Ok(queue)
+    }
+
+    fn read(body: &mut Reader<'a>) -> Result<Self> {
+        let (id, vhost) = (QueueId::new(body.u64()?), VhostId::new(body.u32()?));
+        let name = body.text()?;
+        let kind = queue_kind(body.text()?)?;
+        let flags = body.u8()?;
+        let arguments = body.table()?;
+        let declared_by = if flags & BY_USER == 0 { "" } else { body.text()? };
+        let exclusive_owner =
+            if flags & EXCLUSIVE == 0 { None } else { Some(ConnectionId::from_bits(body.u64()?)) };
+        let home = if flags & HOME == 0 { None } else { Some(GroupId::new(body.u32()?)) };
+        let declared = if body.is_empty() { None } else { Some(Box::new(body.table()?)) };
+        Ok(Self {
+            id,
+            vhost,
+            name,
+            kind,
+            flags,
+            arguments,
+            declared_by,
+            exclusive_owner,
+            home,
+            declared,
+        })
+    }
+}
+
+/// The source and the destination that the whole record of a binding says.
+pub(crate) fn ends_of_binding(record: &[u8]) -> Result<(ExchangeId, Target)> {
+    let (kind, _, body) = split(record)?;
+    if kind != Kind::Binding {
+        return Err(StoredError::Kind(kind as u8));
+    }
+    let mut body = Reader::new(body);
+    let ends = read_ends(&mut body)?;
+    let (_key, _arguments) = (body.text()?, body.table()?);
+    body.end()?;
+    Ok(ends)
+}
+
+fn read_ends(body: &mut Reader<'_>) -> Result<(ExchangeId, Target)> {
+    let source = ExchangeId::new(body.u64()?);
+    let target = match (body.u8()?, body.u64()?) {
+        (TO_QUEUE, id) => Target::Queue(QueueId::new(id)),
+        (TO_EXCHANGE, id) => Target::Exchange(ExchangeId::new(id)),
+        (other, _) => return Err(unknown("destination", &other.to_string())),
+    };
+    Ok((source, target))
 }
 
 /// The events of a user's limits that are set, and of a user that has none any more.

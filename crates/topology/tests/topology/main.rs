@@ -2,6 +2,7 @@
 
 mod access;
 mod bounds;
+mod brought;
 mod changes;
 mod common;
 mod declare;

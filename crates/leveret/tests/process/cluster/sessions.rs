@@ -68,21 +68,55 @@ fn again_and_again(
     count
 }
 
-/// A client that waits for answers in a queue of its own is told to go, as that ended with the leader: it would wait for ever.
+/// A client that waits for answers in a queue of its own goes on doing so, whoever leads, and others find it there. What was in it is
+/// gone with the leader, also what the client has and has not acked.
 #[test]
-fn who_had_an_exclusive_queue_is_told_to_go() {
+fn exclusive_queues_outlive_the_one_that_leads() {
     let mut members = three();
     let (old, _) = leader(&members, &[0, 1, 2]);
-    let follows = members[(old + 1) % 3].relays();
-    let (mut asks, asking) = connect(follows);
+    let others = [1, 2].map(|it| (old + it) % 3);
+    let [one, two] = others.map(|it| members[it].relays());
+    let (mut asks, asking) = connect(one);
     let own = QueueDeclare { exclusive: true, ..QueueDeclare::default() };
-    asks.queue_declare(asking, "", &own).unwrap();
-    let (mut stays, staying) = connect(follows);
-    stays.queue_declare(staying, "shared", &durable()).unwrap();
+    let queue = asks.queue_declare(asking, "", &own).unwrap().queue;
+    asks.queue_bind(asking, &queue, "amq.direct", "all", &Table::default()).unwrap();
+    asks.consume(asking, &queue, &Consume::default()).unwrap();
+    let (mut answers, answering) = connect(two);
+    answers.confirm_select(answering).unwrap();
+    let mut confirmed = 0;
+    let mut publish = |exchange: &str, key: &str, body: &[u8]| {
+        answers.publish(answering, exchange, key, &PERSISTENT, body);
+        confirmed += 1;
+        let tag = next(&mut answers, |event| match event {
+            Event::Method { method: Method::BasicAck(it), .. } => it.delivery_tag,
+            event => panic!("{event:?}"),
+        });
+        assert_eq!(tag.unwrap(), confirmed);
+    };
+    publish("", &queue, b"before");
+    let (before, ..) = delivered(&mut asks);
     members[old].child.kill().unwrap();
-    let reason = close_reason(&mut asks);
-    assert!(reason.code == 320 && reason.text.contains("exclusive queues"), "{reason:?}");
-    stays.queue_declare(staying, "shared", &durable()).unwrap();
+    for (exchange, key) in [("", &*queue), ("amq.direct", "other"), ("amq.direct", "all")] {
+        publish(exchange, key, key.as_bytes());
+    }
+    for key in [&*queue, "all"] {
+        let (tag, redelivered, body) = delivered(&mut asks);
+        assert_eq!((redelivered, &body[..]), (false, key.as_bytes()));
+        asks.ack(asking, tag, false);
+    }
+    asks.ack(asking, before, false);
+    let passive = QueueDeclare { passive: true, ..QueueDeclare::default() };
+    asks.queue_declare(asking, &queue, &passive).unwrap();
+    // It is nobody else's, and goes with its connection.
+    let (_, new) = leader(&members, &others);
+    let refused = |code| {
+        let (mut other, channel) = connect(new);
+        let error = other.queue_declare(channel, &queue, &passive).unwrap_err();
+        matches!(error, Error::ChannelClosed { reason, .. } if reason.code == code)
+    };
+    assert!(refused(405), "it is locked");
+    asks.close().unwrap();
+    wait_until(PATIENCE, "it is gone", || refused(404));
 }
 
 /// No client of the others has an error. Commits are answered once, and are in all of their queues or in none; each publish is

@@ -9,7 +9,7 @@ const GROUP: GroupId = GroupId::new(1);
 fn hello(raft_id: u64, start: u32, attaches: bool) -> SessionsHello {
     let attaches = attaches.then_some(1);
     let connections = vec![node_of(raft_id).connection(1)];
-    SessionsHello { raft_id, start, attaches, connections }
+    SessionsHello { raft_id, start, attaches, connections, queues: Vec::new() }
 }
 
 fn numbered(start: u32, class: StreamClass, letter: ToShard) -> ToLeader {
@@ -148,6 +148,22 @@ fn what_a_node_leaves_goes_back() {
     ));
 }
 
+/// What was about to be given to a process before it comes to the next one, which may end before it is heard.
+#[test]
+fn what_came_to_one_that_is_not_heard_goes_back() {
+    let mut node = RemoteNode::new(&hello(5, 2, false), HOMES).expect("a node");
+    let before = node_of(5).connection(9);
+    let deliveries = ToSession::Deliver(vec![delivery(4)]);
+    node.tell(FromLeader::Session(before, Some(GROUP), deliveries));
+    let mut out = Outbox::default();
+    node.gone(&mut out);
+    let [(group, ToShard::Settle { from, settlements })] = &out.shards[..] else {
+        panic!("{:?}", out.shards)
+    };
+    assert_eq!((*group, *from, settlements.len()), (GROUP, before, 1));
+    assert!(out.meta.is_empty(), "nobody knows its sessions");
+}
+
 /// As many direct replies wait for a node as fit, in memory of their own.
 #[test]
 fn direct_replies_have_a_bound() {
@@ -188,8 +204,9 @@ fn names_are_told_in_parts() {
     let mut node = RemoteNode::new(&hello(5, 2, false), HOMES).expect("a node");
     let key = leveret_topology::EntityKey::Ids;
     let change = Change { key, is_stored: true, record: Some(vec![0; 1 << 10].into()) };
-    node.tell_names(1, true, vec![change.clone(); 300]);
-    node.tell_names(2, false, vec![change]);
+    assert!(!node.tell_names(1, false, vec![change.clone()]), "all that there is comes first");
+    assert!(node.tell_names(1, true, vec![change.clone(); 300]));
+    assert!(node.tell_names(2, false, vec![change]));
     let told = std::iter::from_fn(|| node.send_next());
     let parts = told.map(|letter| match letter {
         FromLeader::Names(it) => (it.number, it.is_whole, it.goes_on, it.changes.len()),

@@ -62,7 +62,7 @@ fn names(number: u64, is_whole: bool, goes_on: bool) -> FromLeader {
 /// A leader of this term begins, who has taken so many messages.
 fn begins(remote: &mut RemoteShards, term: u64, taken: u64) -> Outbox {
     let mut out = Outbox::default();
-    remote.begin();
+    remote.begin(Vec::new());
     assert!(sent(remote)[0].starts_with("hello"));
     remote.hear(names(1, true, false), &mut out).expect("the first ones");
     remote.names_taken(1);
@@ -123,7 +123,7 @@ fn the_first_leader_asks_nobody_to_attach_and_the_next_one_all() {
     remote.lost();
     remote.opened(two);
     assert!(sent(&mut remote).is_empty());
-    remote.begin();
+    remote.begin(Vec::new());
     assert_eq!(sent(&mut remote), ["hello Some(1) of 2"]);
     let out = begins(&mut remote, 2, 0);
     let asked: Vec<ConnectionId> = out.sessions.iter().map(|(id, _)| *id).collect();
@@ -152,7 +152,7 @@ fn the_first_leader_asks_nobody_to_attach_and_the_next_one_all() {
 fn who_never_had_sessions_may_come_late() {
     let mut remote = remote(9);
     begins(&mut remote, 1, 0);
-    remote.begin();
+    remote.begin(Vec::new());
     assert_eq!(sent(&mut remote), ["hello None of 0"]);
 }
 
@@ -200,7 +200,7 @@ fn the_end_of_a_session_is_told_behind_what_the_owner_of_the_names_hears() {
     remote.hear(FromLeader::Answered(answered), &mut out).expect("an answer");
     let letters = sent(&mut remote);
     assert!(letters[0].contains("Disconnected") && is_ended(&letters[1..]), "{letters:?}");
-    remote.begin();
+    remote.begin(Vec::new());
     let hello = format!("hello Some(2) of {COMMANDS_MAX}");
     assert_eq!(sent(&mut remote), [hello], "nobody has answered");
 }
@@ -210,7 +210,7 @@ fn names_come_whole_and_in_order() {
     let mut out = Outbox::default();
     let mut hears = |letters: &[FromLeader]| {
         let mut remote = remote(9);
-        remote.begin();
+        remote.begin(Vec::new());
         sent(&mut remote);
         let mut heard = Vec::new();
         for letter in letters {
@@ -258,7 +258,7 @@ fn what_a_leader_cannot_say_is_an_error() {
     let mut remote = remote(9);
     let mut out = Outbox::default();
     assert!(remote.hear(FromLeader::Beat, &mut out).is_err(), "there is no connection");
-    remote.begin();
+    remote.begin(Vec::new());
     assert!(remote.hear(FromLeader::Beat, &mut out).is_err(), "before hello");
     sent(&mut remote);
     let begin = |term: u64, group| {
@@ -281,7 +281,7 @@ fn what_a_leader_cannot_say_is_an_error() {
     let stopped = FromLeader::Session(own, Some(GroupId::new(1)), ToSession::Stopped);
     assert!(remote.hear(stopped, &mut out).is_err(), "from a group that is not there");
     begins(&mut remote, 5, 0);
-    remote.begin();
+    remote.begin(Vec::new());
     sent(&mut remote);
     remote.hear(names(1, true, false), &mut out).expect("names");
     remote.names_taken(1);

@@ -228,7 +228,9 @@ pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Ca
         let talks = async {
             match called.reach(leader).await {
                 Ok(socket) => {
-                    away.shards.lock().begin();
+                    let owners = away.shards.lock().owners();
+                    let brings = owners.exclusive_queues(&node.topology());
+                    away.shards.lock().begin(brings);
                     wire::call(&socket, &caller, &away.woken).await
                 }
                 Err(error) => format!("it is not reached: {error}"),
@@ -451,8 +453,8 @@ impl Caller<'_> {
     }
 }
 
-/// Exclusive queues are the leader's alone. A connection without the ones that it made is of no use to its client, who may not look at
-/// cancelled consumers, and makes all anew with a new one.
+/// A leader makes exclusive queues again, but where their names are others' now, or their vhost is gone. A connection without the ones that
+/// it made is of no use to its client, who may not look at cancelled consumers, and makes all anew with a new one.
 const QUEUES_ENDED: &str =
     "the node that led the cluster is gone, and with it the exclusive queues of this connection";
 
@@ -717,7 +719,7 @@ mod tests {
         let mut names = names_of("u", "/");
         names.set_user_limits("u", limits(3)).unwrap();
         names.add_user("v", PasswordHash::new("p", [0; 4]), &[]).unwrap();
-        away.shards.lock().begin();
+        away.shards.lock().begin(Vec::new());
         assert_eq!(tells(), []);
         let held = node.topology().count_connection("u", "/").unwrap();
         assert_eq!(tells(), [], "nobody knows of limits");
@@ -758,7 +760,7 @@ mod tests {
         away.shards.lock().lost();
         away.reception.send_replace(Reception::Waits);
         caller.has_names.store(false, Ordering::Relaxed);
-        away.shards.lock().begin();
+        away.shards.lock().begin(Vec::new());
         away.uses.note(&user);
         assert_eq!(tells(), [], "the leader's names are not here");
         hears(&FromLeader::Names(batch(true, names.snapshot())));

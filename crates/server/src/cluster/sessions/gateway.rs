@@ -33,7 +33,7 @@ use leveret_link::frame::Letter;
 use leveret_link::letters::{read_to_leader, write_from_leader};
 use leveret_log::{Log as _, Offset};
 use leveret_node::Run;
-use leveret_node::remote::{NodeHeard, Presence, Refused, RemoteNode};
+use leveret_node::remote::{NodeHeard, Presence, Refused, RemoteNode, Went};
 use leveret_topology::{Change, GroupId, Homes, UseWatch, UsedBy};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::Receiver;
@@ -93,6 +93,8 @@ pub(crate) struct Gateway {
     nodes: RankedRw<Nodes>,
     /// A node has come.
     came: Notify,
+    /// All are here that are waited for, and are told the names.
+    are_here: watch::Sender<bool>,
     /// How far the log of names is durable, as its last turn knew.
     durable: watch::Sender<Offset>,
     /// Whose connections and channels the broker's own sessions have changed.
@@ -198,6 +200,7 @@ impl Gateway {
             state: Ranked::new(Rank::HeldTurns, state),
             nodes: RankedRw::new(Rank::RemoteNodes, HashMap::default()),
             came: Notify::new(),
+            are_here: watch::Sender::new(false),
             durable: watch::Sender::new(Offset::ZERO),
             watch: Arc::new(UseWatch::new(move || wakes.notify_one())),
             noted,
@@ -214,7 +217,7 @@ impl Gateway {
     /// Waits, not for long, until the members that are linked have called, and the sessions that were in this process before it led: each
     /// calls, whether it has sessions or not. The one that led before is none of them, though its link may be there: it stands still, or
     /// is about to end.
-    pub(crate) async fn all_are_here(&self) {
+    async fn all_are_here(&self) {
         let Some(mut views) = self.views.clone() else { return };
         let all_came = async {
             loop {
@@ -231,6 +234,28 @@ impl Gateway {
         };
         // Who comes later is refused, if it has sessions of an earlier leader.
         let _ = timeout_at(self.began + COMING, all_came).await;
+    }
+
+    /// Once [all are here](Self::all_are_here), with the exclusive queues of their sessions, they are told the names.
+    pub(crate) async fn gather(&self, node: &Arc<Node>) {
+        self.all_are_here().await;
+        {
+            // No turn of Meta is between these names and the first batch behind them.
+            let _meta = node.meta().state();
+            let names = node.topology();
+            let (number, told) = self.state.lock().presence.gathered();
+            for id in told {
+                let end = self.nodes.read().get(&id).cloned();
+                end.into_iter().for_each(|end| end.tell_all_names(number, names.snapshot()));
+            }
+        }
+        self.are_here.send_replace(true);
+    }
+
+    /// Waits until [all are here](Self::gather): who publishes before finds no exclusive queue of another node.
+    pub(crate) async fn has_gathered(&self) {
+        // It is told as long as the gateway is there.
+        let _ = self.are_here.subscribe().wait_for(|it| *it).await;
     }
 
     /// Notes the term, and waits until all agree upon that: the next leader takes nobody whom this one does not tell that it hears. May be
@@ -282,6 +307,7 @@ impl Gateway {
             shard.succeed(term << 32, &counted.attaching);
         }
         node.meta().state().keep_commands(|stream| counted.commands(stream));
+        self.are_over(node, counted.left.iter().copied());
         let (gone, all) = {
             let mut state = self.state.lock();
             // One that came meanwhile, and took the names, was told nothing.
@@ -355,26 +381,35 @@ impl Gateway {
         end: &Arc<RemoteEnd>,
         hello: &SessionsHello,
     ) -> Result<(), Refused> {
-        // Before all names are gathered.
+        // Before locks are taken that others want.
         self.state.lock().presence.admit(hello)?;
+        let mut out = Outbox::default();
         loop {
             let earlier = {
                 // No turn of Meta is between these names and the first batch behind them.
-                let _meta = node.meta().state();
-                let names = node.topology().snapshot();
+                let mut meta = node.meta().state();
+                let back = self.bring_back(node, &mut meta, hello, &mut out)?;
+                let names = node.topology();
                 let mut state = self.state.lock();
                 let remote = state.presence.admit(hello)?;
                 let id = remote.node();
                 let earlier = self.nodes.read().get(&id).cloned();
                 if earlier.is_none() {
-                    let number = state.presence.comes(&remote);
+                    let came = state.presence.comes(&remote);
                     {
                         let mut sessions = end.sessions.lock();
                         sessions.has_said_hello = true;
-                        sessions.untaken.push_back(Untaken::new(number, ALL_NAMES));
-                        sessions.remote.insert(remote).tell_names(number, true, names);
+                        sessions.remote = Some(remote);
+                    }
+                    if let Some(number) = came.tells {
+                        end.tell_all_names(number, names.snapshot());
                     }
                     self.nodes.write().insert(id, Arc::clone(end));
+                    drop((state, names, meta));
+                    if back > 0 {
+                        tracing::info!(queues = back, peer = %end.from, "exclusive queues are made again for the sessions of a node");
+                    }
+                    self.are_over(node, came.left.into_iter());
                 }
                 earlier
             };
@@ -386,10 +421,43 @@ impl Gateway {
                 None => break,
             }
         }
-        end.names_told.notify_one();
-        end.woken.notify_one();
+        // Who follows hears of what came back in Meta's next turn.
+        out.meta.push(ToMeta::Continue);
+        with_runner(node, |runner| runner.run_outbox(out));
         self.came.notify_one();
         Ok(())
+    }
+
+    /// The exclusive queues of a node's sessions are there again. How many were made.
+    fn bring_back(
+        &self,
+        node: &Node,
+        meta: &mut Meta<NodeLog>,
+        hello: &SessionsHello,
+        out: &mut Outbox,
+    ) -> Result<usize, Refused> {
+        {
+            let mut state = self.state.lock();
+            let remote = state.presence.admit(hello)?;
+            // An earlier connection of it goes first.
+            if hello.queues.is_empty() || state.presence.is_here(remote.node()) {
+                return Ok(0);
+            }
+        }
+        let own: BTreeSet<_> = hello.connections.iter().collect();
+        let mut names = node.topology_mut();
+        let back = meta.bring_back(&hello.queues, |id| own.contains(&id), &mut names, out);
+        node.count_names(&names);
+        back.map_err(|error| Refused::NotNow(error.to_string()))
+    }
+
+    /// Connections are over that had exclusive queues.
+    fn are_over(&self, node: &Arc<Node>, left: impl Iterator<Item = ConnectionId>) {
+        let mut out = Outbox::default();
+        out.meta.extend(left.map(|connection| ToMeta::Disconnected { connection, reply: None }));
+        if !out.is_empty() {
+            with_runner(node, |runner| runner.run_outbox(out));
+        }
     }
 
     /// A member was refused: nobody waits for it.
@@ -524,7 +592,7 @@ impl Gateway {
     /// The connection of a node has ended, and with it its sessions: as if each of their clients had gone. One that was not told that
     /// the shards hear may call again, and nobody has heard of its sessions.
     fn gone(&self, node: &Arc<Node>, end: &Arc<RemoteEnd>) {
-        let (remote, leads) = {
+        let (remote, Went { leads, left }) = {
             let mut state = self.state.lock();
             let remote = {
                 let mut sessions = end.sessions.lock();
@@ -535,8 +603,8 @@ impl Gateway {
             let id = remote.node();
             self.nodes.write().remove(&id);
             let State { presence, free, .. } = &mut *state;
-            let leads = presence.goes(id, free);
-            (remote, leads)
+            let went = presence.goes(&remote, free);
+            (remote, went)
         };
         let id = remote.node();
         if remote.lost_replies() > 0 {
@@ -553,6 +621,9 @@ impl Gateway {
             let _ = meta.note_term(Some(remote.commands()), &mut names);
         }
         remote.gone(&mut out);
+        out.meta.extend(
+            left.into_iter().map(|connection| ToMeta::Disconnected { connection, reply: None }),
+        );
         for index in 0..node.shards.len() {
             out.shard(self.homes.group_at(index), ToShard::Continue);
         }
@@ -599,11 +670,24 @@ impl RemoteEnd {
         self.woken.notify_one();
     }
 
+    fn tell_all_names(&self, number: u64, names: Vec<Change>) {
+        {
+            let mut sessions = self.sessions.lock();
+            let Some(remote) = &mut sessions.remote else { return };
+            remote.tell_names(number, true, names);
+            sessions.untaken.push_back(Untaken::new(number, ALL_NAMES));
+        }
+        self.names_told.notify_one();
+        self.woken.notify_one();
+    }
+
     fn tell_names(&self, number: u64, changes: Vec<Change>) {
         {
             let mut sessions = self.sessions.lock();
             let Some(remote) = &mut sessions.remote else { return };
-            remote.tell_names(number, false, changes);
+            if !remote.tell_names(number, false, changes) {
+                return;
+            }
             sessions.untaken.push_back(Untaken::new(number, NAMES));
         }
         self.names_told.notify_one();

@@ -1,0 +1,115 @@
+//! Exclusive queues of another node's connections, as records: they outlive the topology that had them first.
+//!
+//! They are in no log, and belong to connections that go on. So whoever owns the names next has them brought by the node of these
+//! connections, with the ids that they had: no id is used twice, so what that node knows of them stays true.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::binding::{Binding, Target};
+use crate::connection::{ConnectionId, NodeId};
+use crate::id::{GroupId, QueueId};
+use crate::journal::{Change, EntityKey, Noted};
+use crate::stored::{QueueRecord, StoredError, Upsert, ends_of_binding};
+use crate::topology::Topology;
+
+/// Why nothing is brought.
+#[derive(Debug, thiserror::Error)]
+pub enum BroughtError {
+    /// Bytes that are no record.
+    #[error(transparent)]
+    Stored(#[from] StoredError),
+    /// Another thing than an exclusive queue of those connections, or a binding.
+    #[error("{0:?} is no exclusive queue of one of the node's connections, and no binding to one")]
+    Alien(EntityKey),
+}
+
+impl Topology {
+    /// Exclusive queues of those of a node's connections for which `is_owner` holds, and the bindings to them that stay, as
+    /// [`bring_back`](Self::bring_back) takes them.
+    pub fn exclusive_queues(
+        &self,
+        node: NodeId,
+        is_owner: impl Fn(ConnectionId) -> bool,
+        stays: impl Fn(&Binding) -> bool,
+    ) -> Vec<Change> {
+        let owned = self.owned.range(node.connections());
+        let ids = owned.filter(|(owner, _)| is_owner(**owner)).flat_map(|(_, ids)| ids);
+        let queues: Vec<_> = ids.filter_map(|id| self.queue_by_id(*id)).collect();
+        let mut keys: Vec<_> = queues.iter().map(|queue| EntityKey::Queue(queue.id)).collect();
+        for queue in queues {
+            let entries = queue.incoming.iter().map(|&ix| self.bindings.entry(ix));
+            let entries = entries.filter(|entry| stays(&entry.binding));
+            keys.extend(entries.map(|entry| EntityKey::Binding(entry.id())));
+        }
+        keys.into_iter().map(|key| self.change(Noted { key, is_stored: false })).collect()
+    }
+
+    /// Makes the exclusive queues of these connections again, with their ids, and the bindings to them, which get new ones. Left out is what
+    /// belongs to something that is not there, a queue whose name is another one's, and what is there already. Returned are the queues
+    /// that were made, and their homes; nobody is told of an event.
+    ///
+    /// # Errors
+    ///
+    /// A record is none, or of something else. Nothing was made.
+    pub fn bring_back(
+        &mut self,
+        records: &[Change],
+        is_owner: impl Fn(ConnectionId) -> bool,
+    ) -> Result<Vec<(QueueId, GroupId)>, BroughtError> {
+        let (mut queues, mut bindings) = (BTreeMap::new(), Vec::new());
+        for Change { key, is_stored, record } in records {
+            let alien = || BroughtError::Alien(key.clone());
+            let record = record.as_deref().filter(|_| !is_stored).ok_or_else(alien)?;
+            match key {
+                EntityKey::Queue(id) => {
+                    let queue = QueueRecord::of(record)?;
+                    let is_own = queue.exclusive_owner.is_some_and(&is_owner);
+                    let has_home = queue.home.is_some_and(|home| home.get() < self.homes.groups());
+                    // One that this owner of the names has not promised was given by no leader before.
+                    let was_given = queue.id == *id && id.get() < self.next_queue;
+                    if !is_own || !has_home || !was_given {
+                        return Err(alien());
+                    }
+                    queues.insert(*id, (queue.vhost, queue.name, record));
+                }
+                EntityKey::Binding(_) => {
+                    let (source, target) = ends_of_binding(record)?;
+                    bindings.push((source, target, record));
+                }
+                _ => return Err(alien()),
+            }
+        }
+        let is_free = |id: QueueId, vhost, name: &str| {
+            !self.queues.contains_key(&id)
+                && self.vhost_by_id(vhost).is_some_and(|vhost| vhost.queue_id(name).is_none())
+        };
+        queues.retain(|id, (vhost, name, _)| is_free(*id, *vhost, name));
+        let names: BTreeSet<_> = queues.values().map(|(vhost, name, _)| (*vhost, *name)).collect();
+        if names.len() < queues.len() {
+            // Two of one name are of two lives of it: nobody can say which one is there.
+            queues.clear();
+        }
+        bindings.retain(|(source, target, _)| {
+            let is_to_one = matches!(target, Target::Queue(id) if queues.contains_key(id));
+            is_to_one && self.exchange_by_id(*source).is_some()
+        });
+        let told = self.events_told();
+        self.journal.is_closed = true;
+        let mut made = Vec::new();
+        let mut result = Ok(());
+        for record in queues.values().map(|(_, _, it)| it).chain(bindings.iter().map(|it| &it.2)) {
+            let mut with = Upsert { is_change: true, ..Upsert::default() };
+            match self.upsert(record, &mut with) {
+                Ok(restored) => made.extend(restored.there()),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        self.journal.is_closed = false;
+        self.forget_events_from(told);
+        self.generation += 1;
+        made.into_iter().for_each(|key| self.journal.note_as(key, false));
+        result?;
+        let home = |id: QueueId| (id, self.home(id));
+        Ok(queues.into_keys().map(home).collect())
+    }
+}

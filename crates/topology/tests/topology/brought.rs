@@ -1,0 +1,169 @@
+//! Exclusive queues outlive the topology that had them first.
+
+use leveret_amqp::table::Table;
+use leveret_topology::{
+    Change, ConnectionId, Destination, EntityKey, ExchangeSpec, NodeId, QueueSpec, Topology,
+    VhostId,
+};
+
+const NODE: NodeId = NodeId::new(2).expect("a node");
+
+fn names() -> (Topology, VhostId) {
+    let mut names = Topology::new();
+    let vhost = names.add_vhost("/").unwrap();
+    for (name, durable) in [("logs", true), ("passing", false)] {
+        let arguments = Table::new();
+        let (auto_delete, internal) = (false, false);
+        let kind = "fanout";
+        let spec = ExchangeSpec { vhost, name, kind, durable, auto_delete, internal, arguments };
+        names.declare_exchange(spec).unwrap();
+    }
+    (names, vhost)
+}
+
+fn declare(names: &mut Topology, vhost: VhostId, name: &str, owner: Option<ConnectionId>) {
+    let spec = QueueSpec {
+        vhost,
+        name,
+        server_named: false,
+        durable: owner.is_none(),
+        auto_delete: false,
+        exclusive_owner: owner,
+        arguments: Table::new(),
+    };
+    names.declare_queue(spec).unwrap();
+}
+
+fn bind(names: &mut Topology, vhost: VhostId, source: &str, queue: &str, owner: ConnectionId) {
+    let to = Destination::Queue(queue);
+    names.bind(vhost, source, to, "", Table::new(), Some(owner)).unwrap();
+}
+
+/// What whoever owns the names next has of them: what survives a restart.
+fn next(names: &Topology) -> Topology {
+    let mut next = Topology::new();
+    let stored: Vec<Change> = names.snapshot().into_iter().filter(|it| it.is_stored).collect();
+    next.follow(&stored).unwrap();
+    next.take_changes();
+    next
+}
+
+fn described(names: &Topology, vhost: VhostId) -> Vec<(String, Vec<String>)> {
+    let mut all: Vec<_> = names
+        .queues(vhost)
+        .into_iter()
+        .map(|queue| {
+            let target = leveret_topology::Target::Queue(queue.id);
+            let sources = names.bindings_to(target).map(|it| {
+                names.exchange_by_id(it.source).map_or_else(String::new, |it| it.name.to_string())
+            });
+            (format!("{} {}", queue.id, queue.name), sources.collect())
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn exclusive_queues_come_back_with_their_ids_and_bindings() {
+    let (mut names, vhost) = names();
+    let [one, two, gone] = [1, 2, 3].map(|number| NODE.connection(number));
+    let elsewhere = NodeId::new(3).unwrap().connection(1);
+    for (name, owner) in
+        [("a", Some(one)), ("b", Some(two)), ("c", Some(gone)), ("d", Some(elsewhere)), ("e", None)]
+    {
+        declare(&mut names, vhost, name, owner);
+    }
+    bind(&mut names, vhost, "logs", "a", one);
+    bind(&mut names, vhost, "passing", "a", one);
+    bind(&mut names, vhost, "logs", "b", two);
+    let is_owner = |id| id == one || id == two;
+    let brought = names.exclusive_queues(NODE, is_owner, |_| true);
+    assert_eq!(brought.len(), 5);
+    let mut next = next(&names);
+    let made = next.bring_back(&brought, is_owner).unwrap();
+    assert_eq!(made.len(), 2);
+    let want: Vec<_> = described(&names, vhost)
+        .into_iter()
+        .filter(|(name, _)| !name.ends_with('c') && !name.ends_with('d'))
+        .map(|(name, sources)| (name, sources.into_iter().filter(|it| it != "passing").collect()))
+        .collect();
+    assert_eq!(described(&next, vhost), want, "the transient exchange is not there");
+    next.assert_invariants();
+    // Whoever follows hears of them, and the log does not.
+    assert!(next.has_only_transient_changes());
+    let noted = next.take_changes();
+    assert_eq!(noted.len(), 4, "{noted:?}");
+    assert_eq!(next.bring_back(&brought, is_owner).unwrap(), [], "they are there already");
+    assert_eq!(next.queues_owned_by(one).len(), 1);
+    // The copy of their node goes on with what it has.
+    let towards = names.changes_towards(next.snapshot());
+    let queues: Vec<_> = towards
+        .iter()
+        .filter(|it| matches!(it.key, EntityKey::Queue(_)) && it.record.is_none())
+        .collect();
+    assert_eq!(queues.len(), 2, "those of others: {queues:?}");
+    names.follow(&towards).unwrap();
+    assert_eq!(names.describe(), next.describe());
+}
+
+#[test]
+fn what_is_unbound_stays_so() {
+    let (mut names, vhost) = names();
+    let one = NODE.connection(1);
+    declare(&mut names, vhost, "a", Some(one));
+    bind(&mut names, vhost, "logs", "a", one);
+    let brought = names.exclusive_queues(NODE, |_| true, |_| false);
+    assert_eq!(brought.len(), 1);
+}
+
+#[test]
+fn what_has_no_place_any_more_is_left_out() {
+    let (mut names, vhost) = names();
+    let one = NODE.connection(1);
+    declare(&mut names, vhost, "a", Some(one));
+    declare(&mut names, vhost, "b", Some(one));
+    declare(&mut names, vhost, "e", None);
+    bind(&mut names, vhost, "logs", "a", one);
+    let brought = names.exclusive_queues(NODE, |_| true, |_| true);
+    let mut next = next(&names);
+    declare(&mut next, vhost, "a", None);
+    let made = next.bring_back(&brought, |_| true).unwrap();
+    assert_eq!(made.len(), 1, "'a' is another one's");
+    assert!(next.queue(vhost, "a").is_some_and(|it| it.durable));
+    next.assert_invariants();
+    let mut bare = Topology::new();
+    bare.add_vhost("/").unwrap();
+    let other = bare.add_vhost("other").unwrap();
+    ["a", "b", "c"].into_iter().for_each(|name| declare(&mut bare, other, name, None));
+    bare.delete_vhost("/").unwrap();
+    assert_eq!(bare.bring_back(&brought, |_| true).unwrap(), [], "there is no such vhost");
+}
+
+#[test]
+fn what_is_none_of_its_own_is_refused() {
+    let (mut names, vhost) = names();
+    let one = NODE.connection(1);
+    declare(&mut names, vhost, "a", Some(one));
+    declare(&mut names, vhost, "e", None);
+    let brought = names.exclusive_queues(NODE, |_| true, |_| true);
+    let mut next = next(&names);
+    assert!(next.bring_back(&brought, |_| false).is_err(), "it is another connection's");
+    let durable = names.snapshot().into_iter().filter(|it| matches!(it.key, EntityKey::Queue(_)));
+    assert!(next.bring_back(&durable.collect::<Vec<_>>(), |_| true).is_err(), "one is durable");
+    let user = Change {
+        key: EntityKey::User("one".into()),
+        is_stored: false,
+        record: Some(vec![1].into()),
+    };
+    assert!(next.bring_back(&[user], |_| true).is_err());
+    let mut cut = brought.clone();
+    for len in 0..cut[0].record.as_ref().unwrap().len() {
+        cut[0].record = Some(brought[0].record.as_ref().unwrap()[..len].into());
+        assert!(next.bring_back(&cut, |_| true).is_err(), "{len}");
+    }
+    let fresh = &mut Topology::new();
+    fresh.add_vhost("/").unwrap();
+    assert!(fresh.bring_back(&brought, |_| true).is_err(), "no leader gave that id");
+    assert!(next.queue(vhost, "a").is_none());
+}
