@@ -219,7 +219,9 @@ impl Lent {
         self.pause = orders.pause;
         log.let_go_of(orders.let_go_of);
         let wants_room = log.wants_room();
-        if (orders.hold, wants_room) != (self.hold, self.wants_room) {
+        // Of what somebody lacks the newest bytes stay: others with each batch.
+        let moves = orders.hold != Hold::default();
+        if moves || (orders.hold, wants_room) != (self.hold, self.wants_room) {
             (self.hold, self.wants_room) = (orders.hold, wants_room);
             self.hold.apply(log);
         }

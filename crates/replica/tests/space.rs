@@ -117,6 +117,28 @@ fn nothing_stays_for_others_on_a_full_disk() {
     }
 }
 
+/// As much stays for a third one that is away as is to, however long it is: behind that it gets files in place of batches.
+#[test]
+fn who_is_away_for_long_costs_no_more_room() {
+    let disks = [1, 2].map(SimDisk::new);
+    let mut members = [1, 2].map(|id| open_of(&[1, 2, 3], id, &disks[id as usize - 1]));
+    let mut now_ms = 0;
+    let mut lent = first_leads(&mut members, &mut now_ms);
+    let mut most = 0;
+    for number in 0..900 {
+        let log = &mut lent.as_mut().unwrap().0;
+        let at = log.append(b"h", &[&[number as u8; 200]], &ONE, Keep::Durable).unwrap();
+        for _ in 0..20 {
+            lent.as_mut().unwrap().0.sync().unwrap();
+            turn(&mut members, &mut lent, &mut now_ms);
+        }
+        lent.as_mut().unwrap().0.release(at, ONE[0]).unwrap();
+        most = disks[0].files().len().max(most);
+    }
+    // Of 4 kB each; and as many as there are when nobody is away.
+    assert!((20..32).contains(&most), "{most} files");
+}
+
 #[test]
 fn files_go_when_nobody_needs_them() {
     let disks = [1, 2].map(SimDisk::new);
