@@ -39,7 +39,9 @@ pub use attach::{Attached, AttachedConsumer, Attachment, Claim};
 pub use leveret_log::Shared;
 pub use leveret_topology::{ConnectionId, NodeId};
 pub use outbox::Outbox;
-pub use remote::{FromLeader, LeaderTerms, NamesBatch, SessionsHello, ShardTerm, ToLeader};
+pub use remote::{
+    Brought, FromLeader, LeaderTerms, NamesBatch, SessionsHello, ShardTerm, ToLeader,
+};
 pub use reply::{ConsumerFacts, Holding, Looked, Moved, Page, QueueFacts, Refusal, Reply};
 pub use step::{STEP_QUEUES_MAX, Step, What};
 pub use targets::{Homed, Targets, add_by_home, log_of};

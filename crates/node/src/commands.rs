@@ -193,9 +193,10 @@ impl CommandSender {
         self.term
     }
 
-    /// Commands that are not answered, in their order.
-    pub fn commands(&self) -> impl Iterator<Item = &ToMeta> {
-        self.kept.iter().flatten().chain(&self.waiting).map(|kept| &kept.command)
+    /// Commands that have numbers and are not answered.
+    pub fn unanswered(&self) -> impl Iterator<Item = (u64, &ToMeta)> {
+        let kept = (self.first..).zip(&self.kept);
+        kept.filter_map(|(number, kept)| Some((number, &kept.as_ref()?.command)))
     }
 
     /// How many are not answered.

@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::binding::{Binding, Target};
+use crate::binding::{Binding, BindingEntry, Target};
 use crate::connection::{ConnectionId, NodeId};
 use crate::id::{GroupId, QueueId};
 use crate::journal::{Change, EntityKey, Noted};
+use crate::queue::QueueKind;
 use crate::stored::{QueueRecord, StoredError, Upsert, ends_of_binding};
 use crate::topology::Topology;
 
@@ -24,24 +25,25 @@ pub enum BroughtError {
 }
 
 impl Topology {
-    /// Exclusive queues of those of a node's connections for which `is_owner` holds, and the bindings to them that stay, as
-    /// [`bring_back`](Self::bring_back) takes them.
+    /// Exclusive queues of those of a node's connections for which `is_owner` holds, and the bindings to them, as
+    /// [`bring_back`](Self::bring_back) takes them. A binding is there with its record.
     pub fn exclusive_queues(
         &self,
         node: NodeId,
         is_owner: impl Fn(ConnectionId) -> bool,
-        stays: impl Fn(&Binding) -> bool,
-    ) -> Vec<Change> {
+    ) -> Vec<(Change, Option<&Binding>)> {
         let owned = self.owned.range(node.connections());
         let ids = owned.filter(|(owner, _)| is_owner(**owner)).flat_map(|(_, ids)| ids);
         let queues: Vec<_> = ids.filter_map(|id| self.queue_by_id(*id)).collect();
-        let mut keys: Vec<_> = queues.iter().map(|queue| EntityKey::Queue(queue.id)).collect();
+        let change = |key| self.change(Noted { key, is_stored: false });
+        let mut all: Vec<_> =
+            queues.iter().map(|queue| (change(EntityKey::Queue(queue.id)), None)).collect();
         for queue in queues {
             let entries = queue.incoming.iter().map(|&ix| self.bindings.entry(ix));
-            let entries = entries.filter(|entry| stays(&entry.binding));
-            keys.extend(entries.map(|entry| EntityKey::Binding(entry.id())));
+            let key = |entry: &BindingEntry| EntityKey::Binding(entry.id());
+            all.extend(entries.map(|entry| (change(key(entry)), Some(&entry.binding))));
         }
-        keys.into_iter().map(|key| self.change(Noted { key, is_stored: false })).collect()
+        all
     }
 
     /// Makes the exclusive queues of these connections again, with their ids, and the bindings to them, which get new ones. Left out is what
@@ -53,7 +55,7 @@ impl Topology {
     /// A record is none, or of something else. Nothing was made.
     pub fn bring_back(
         &mut self,
-        records: &[Change],
+        records: &[&Change],
         is_owner: impl Fn(ConnectionId) -> bool,
     ) -> Result<Vec<(QueueId, GroupId)>, BroughtError> {
         let (mut queues, mut bindings) = (BTreeMap::new(), Vec::new());
@@ -67,6 +69,7 @@ impl Topology {
                     let has_home = queue.home.is_some_and(|home| home.get() < self.homes.groups());
                     // One that this owner of the names has not promised was given by no leader before.
                     let was_given = queue.id == *id && id.get() < self.next_queue;
+                    let is_own = is_own && queue.kind == QueueKind::Classic;
                     if !is_own || !has_home || !was_given {
                         return Err(alien());
                     }
@@ -90,8 +93,11 @@ impl Topology {
             queues.clear();
         }
         bindings.retain(|(source, target, _)| {
-            let is_to_one = matches!(target, Target::Queue(id) if queues.contains_key(id));
-            is_to_one && self.exchange_by_id(*source).is_some()
+            let Target::Queue(id) = target else { return false };
+            let vhost = queues.get(id).map(|(vhost, ..)| *vhost);
+            let source = self.exchange_by_id(*source).filter(|it| Some(it.vhost) == vhost);
+            // All queues are bound to the one without a name by themselves.
+            source.is_some_and(|it| !it.name.is_empty())
         });
         let told = self.events_told();
         self.journal.is_closed = true;

@@ -55,7 +55,16 @@ pub struct SessionsHello {
     pub connections: Vec<ConnectionId>,
     /// Exclusive queues of its sessions, and bindings to these: they are in no log, so the
     /// [next owner of the names](leveret_topology::Topology::bring_back) has them from here.
-    pub queues: Vec<Change>,
+    pub queues: Vec<Brought>,
+}
+
+/// An exclusive queue, or a binding to one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Brought {
+    /// As it is.
+    pub change: Change,
+    /// Numbers of commands of its connection that take it away. What was noted as done is not done again: so it is gone.
+    pub unbinds: Vec<u64>,
 }
 
 /// What the node that leads writes.

@@ -178,6 +178,12 @@ impl Commands {
         self.streams.get_mut(&stream)?.fates.get_mut(&number)
     }
 
+    /// Whether a command is noted as done: nobody does it again.
+    pub(super) fn is_noted(&self, (stream, number): (CommandStream, u64)) -> bool {
+        let stream = self.streams.get(&stream);
+        stream.and_then(|it| it.fates.get(&number)).is_some_and(|it| it.note().is_some())
+    }
+
     /// A note is in the log that this owner takes over.
     pub(super) fn found(&mut self, at: Offset, note: &CommandNote) {
         let CommandNote { stream, number, noted } = *note;

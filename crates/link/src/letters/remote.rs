@@ -29,12 +29,13 @@ use bytes::Bytes;
 use leveret_broker::command::{Answered, CommandAnswer, CommandStream, NumberedCommand};
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
-    ConnectionId, FromLeader, LeaderTerms, NamesBatch, SessionsHello, ShardTerm, ToLeader, ToMeta,
+    Brought, ConnectionId, FromLeader, LeaderTerms, NamesBatch, SessionsHello, ShardTerm, ToLeader,
+    ToMeta,
 };
 use leveret_broker::stream::StreamPlace;
 use leveret_topology::{BindingId, Change, EntityKey, GroupId, VhostId};
 
-use super::field::{Field, Reader, get_list_of, put_bytes, put_list};
+use super::field::{Field, Reader, get_list, get_list_of, put_bytes, put_list};
 use super::streams::get_node;
 use super::table::{self, Listed as _};
 use super::{
@@ -234,7 +235,7 @@ fn get_to_leader(from: &mut Reader<'_>) -> Result<ToLeader, LetterError> {
             start: from.get()?,
             attaches: from.get()?,
             connections: get_list_of(ConnectionId::MIN, from)?,
-            queues: get_list_of(Change::MIN, from)?,
+            queues: get_list_of(Brought::MIN, from)?,
         }),
         OPENED => ToLeader::Opened(from.get()?),
         ENDED => ToLeader::Ended(from.get()?),
@@ -397,6 +398,19 @@ impl Field for Change {
         let (key, is_stored) = (from.get()?, from.get()?);
         let record = from.get::<Option<Bytes>>()?;
         Ok(Self { key, is_stored, record: record.map(|record| record[..].into()) })
+    }
+}
+
+impl Field for Brought {
+    const MIN: usize = Change::MIN + 1;
+
+    fn put(&self, to: &mut Writer) {
+        self.change.put(to);
+        put_list(&self.unbinds, to);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, LetterError> {
+        Ok(Self { change: from.get()?, unbinds: get_list(from)? })
     }
 }
 

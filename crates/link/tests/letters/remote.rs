@@ -6,8 +6,8 @@ use bytes::Bytes;
 use leveret_broker::command::{Answered, CommandAnswer, CommandStream};
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
-    FromLeader, LeaderTerms, NamesBatch, Reply, SessionsHello, ShardTerm, ToLeader, ToSession,
-    ToShard,
+    Brought, FromLeader, LeaderTerms, NamesBatch, Reply, SessionsHello, ShardTerm, ToLeader,
+    ToSession, ToShard,
 };
 use leveret_broker::stream::{StreamClass, StreamId, StreamPlace};
 use leveret_link::frame::{Class, Envelope, Kind, Letter};
@@ -56,7 +56,10 @@ fn to_leader(any: &mut Seeded) -> Vec<ToLeader> {
             start: any.half(),
             attaches: any.maybe(Seeded::word),
             connections: any.some(4, Seeded::connection),
-            queues: changes(any),
+            queues: changes(any)
+                .into_iter()
+                .map(|change| Brought { change, unbinds: any.some(2, Seeded::word) })
+                .collect(),
         }),
         ToLeader::Opened(any.connection()),
         ToLeader::Ended(any.connection()),

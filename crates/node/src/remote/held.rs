@@ -41,7 +41,7 @@ impl HeldTurns {
         self.number
     }
 
-    /// A node comes, and is told all names: from now on it is waited for.
+    /// A node comes, and is told all names, now or later: from now on it is waited for.
     pub fn comes(&mut self, node: NodeId) {
         self.taken.insert(node, 0);
     }

@@ -102,8 +102,8 @@ pub struct Presence {
     refused: BTreeSet<u64>,
     /// Nodes that went while the terms of shards began.
     gone: Vec<NodeId>,
-    /// What is there of nodes that went before, and may come again: their start, and whose exclusive queues they brought.
-    left: BTreeMap<NodeId, (u32, Vec<ConnectionId>)>,
+    /// What is there of nodes that went before, and may come again: Raft id and start, and whose exclusive queues they brought.
+    left: BTreeMap<NodeId, ((u64, u32), Vec<ConnectionId>)>,
     /// The last start of each member that was told that the shards hear, by Raft id: that connection is the only one of that start.
     starts: BTreeMap<u64, u32>,
 }
@@ -158,6 +158,10 @@ impl Presence {
 
     fn look_at(&self, hello: &SessionsHello) -> Result<RemoteNode, Refused> {
         let over = |why: &str| Err(Refused::Over(why.to_owned()));
+        if hello.attaches.is_none() && !hello.queues.is_empty() {
+            let why = "it brings exclusive queues, and no leader before has heard it".to_owned();
+            return Err(Refused::NotNow(why));
+        }
         let new = RemoteNode::new(hello, self.homes).map_err(Refused::Over)?;
         match self.stage {
             Stage::IsOver => return Err(Refused::NotNow("this node leads no more".to_owned())),
@@ -209,7 +213,8 @@ impl Presence {
         self.turns.comes(remote.node());
         let tells = (self.stage != Stage::Gathers).then(|| self.turns.number());
         // The same process brought the same again.
-        let left = self.left.remove(&remote.node()).filter(|(start, _)| *start != remote.start());
+        let own = (remote.raft_id(), remote.start());
+        let left = self.left.remove(&remote.node()).filter(|(process, _)| *process != own);
         Came { tells, left: left.map(|(_, left)| left).unwrap_or_default() }
     }
 
@@ -271,10 +276,11 @@ impl Presence {
         self.here.remove(&node);
         self.turns.goes(node, out);
         // Of one that was heard all connections are told to be over.
-        let mut left: Vec<_> = remote.owners().filter(|_| !remote.is_heard()).collect();
+        let mut left: Vec<_> = remote.owners().collect();
         match self.stage {
             Stage::Gathers | Stage::Fills if !left.is_empty() => {
-                self.left.insert(node, (remote.start(), std::mem::take(&mut left)));
+                let process = (remote.raft_id(), remote.start());
+                self.left.insert(node, (process, std::mem::take(&mut left)));
             }
             Stage::Begins => self.gone.push(node),
             _ => {}
@@ -313,7 +319,7 @@ impl Presence {
 
 #[cfg(test)]
 mod tests {
-    use leveret_broker::message::{LeaderTerms, Reply, ReplyTo};
+    use leveret_broker::message::{Brought, LeaderTerms, Reply, ReplyTo};
 
     use super::*;
     use crate::remote::node_of;
@@ -322,6 +328,13 @@ mod tests {
         let attaches = attaches.then_some(3);
         let connections = vec![node_of(raft_id).connection(1)];
         SessionsHello { raft_id, start, attaches, connections, queues: Vec::new() }
+    }
+
+    fn brings(start: u32) -> SessionsHello {
+        let key = leveret_topology::EntityKey::Ids;
+        let change = leveret_topology::Change { key, is_stored: false, record: None };
+        let queues = vec![Brought { change, unbinds: Vec::new() }];
+        SessionsHello { queues, ..hello(5, start, true) }
     }
 
     fn fresh() -> Presence {
@@ -372,6 +385,8 @@ mod tests {
         let remote = come(&mut presence, &hello(5, 2, true));
         let went = presence.goes(&remote, &mut Outbox::default());
         assert_eq!(went, Went { leads: false, left: vec![] }, "shards know of nobody");
+        let alien = SessionsHello { attaches: None, ..brings(2) };
+        assert!(matches!(presence.admit(&alien), Err(Refused::NotNow(_))));
         come(&mut presence, &hello(5, 2, true));
         assert_eq!(presence.begins().attaching, [remote.node()]);
     }
@@ -379,11 +394,6 @@ mod tests {
     /// What a node brings stays for its process until nobody is waited for.
     #[test]
     fn what_is_brought_goes_with_whoever_brought_it() {
-        let brings = |start| {
-            let key = leveret_topology::EntityKey::Ids;
-            let queues = vec![leveret_topology::Change { key, is_stored: false, record: None }];
-            SessionsHello { queues, ..hello(5, start, true) }
-        };
         let owner = node_of(5).connection(1);
         let mut out = Outbox::default();
         let mut presence = fresh();
@@ -393,6 +403,10 @@ mod tests {
         let again = presence.admit(&brings(2)).expect("it may come");
         assert_eq!(presence.comes(&again).left, []);
         presence.goes(&again, &mut out);
+        // Its session is over, and its end not heard.
+        let rest = presence.admit(&hello(5, 2, true)).expect("it may come");
+        assert_eq!(presence.comes(&rest).left, []);
+        presence.goes(&rest, &mut out);
         let other = presence.admit(&brings(3)).expect("another process");
         assert_eq!(presence.comes(&other).left, [owner]);
         presence.gathered();

@@ -52,8 +52,6 @@ pub struct RemoteNode {
     raft_id: u64,
     start: u32,
     attaches: Option<u64>,
-    /// It brought exclusive queues.
-    brings: bool,
     /// It was told all names.
     has_names: bool,
     /// It was told that the shards hear.
@@ -90,7 +88,6 @@ impl RemoteNode {
             raft_id,
             start,
             attaches,
-            brings: !hello.queues.is_empty(),
             has_names: false,
             is_heard: false,
             open: BTreeSet::new(),
@@ -146,9 +143,9 @@ impl RemoteNode {
         CommandStream { node: self.node, start: self.start }
     }
 
-    /// Whose exclusive queues it brought, if it did.
+    /// Whose exclusive queues may be there, though the leader has not heard it: it or an earlier connection of the process brought them.
     pub(super) fn owners(&self) -> impl Iterator<Item = ConnectionId> + '_ {
-        self.open.iter().copied().filter(|_| self.brings)
+        self.open.iter().copied().filter(|_| self.attaches() && !self.is_heard)
     }
 
     fn is_own(&self, id: ConnectionId) -> Result<(), String> {
@@ -318,13 +315,14 @@ impl RemoteNode {
         self.line.push_back(letter);
     }
 
-    /// Leaves a batch of names for the node, in parts; `is_whole`: these are all that there are. One that was not told all needs no
-    /// other. Returns whether it is told.
-    pub fn tell_names(&mut self, number: u64, is_whole: bool, changes: Vec<Change>) -> bool {
+    /// Whether it was told all names: one that was not needs no batch of changes.
+    pub fn has_names(&self) -> bool {
+        self.has_names
+    }
+
+    /// Leaves a batch of names for the node, in parts; `is_whole`: these are all that there are.
+    pub fn tell_names(&mut self, number: u64, is_whole: bool, changes: Vec<Change>) {
         self.has_names |= is_whole;
-        if !self.has_names {
-            return false;
-        }
         let mut changes = changes.into_iter().peekable();
         loop {
             let (mut part, mut bytes) = (Vec::new(), 0);
@@ -339,7 +337,7 @@ impl RemoteNode {
             let batch = NamesBatch { number, is_whole, goes_on, changes: part };
             self.tell(FromLeader::Names(batch));
             if !goes_on {
-                return true;
+                return;
             }
         }
     }

@@ -18,8 +18,8 @@ use leveret_amqp::reply::ReplyCode;
 use leveret_broker::command::{COMMANDS_MAX, CommandAnswer};
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
-    Binding, ChannelId, ConnectionId, FromLeader, LeaderTerms, NamesBatch, NodeId, Outbox, Reply,
-    ReplyTo, SessionsHello, ShardTerm, ToLeader, ToMeta, ToSession, ToShard,
+    Binding, Brought, ChannelId, ConnectionId, FromLeader, LeaderTerms, NamesBatch, NodeId, Outbox,
+    Reply, ReplyTo, SessionsHello, ShardTerm, ToLeader, ToMeta, ToSession, ToShard,
 };
 use leveret_broker::stream::StreamClass;
 use leveret_topology::{Change, Destination, GroupId, Homes, Topology};
@@ -57,23 +57,30 @@ pub enum Heard {
 pub struct Owners {
     node: NodeId,
     open: BTreeSet<ConnectionId>,
-    /// A leader that is gone may have done them, and what it noted is answered by the next one, and not done again.
-    unbinds: Vec<Binding>,
+    /// By their numbers. A leader that is gone may have done them.
+    unbinds: Vec<(u64, Binding)>,
 }
 
 impl Owners {
     /// Their exclusive queues, by this node's names as they are.
-    pub fn exclusive_queues(&self, names: &Topology) -> Vec<Change> {
-        let gone = self.unbinds.iter().filter_map(|it| {
-            let Binding { vhost, source, destination, key, arguments, .. } = it;
+    pub fn exclusive_queues(&self, names: &Topology) -> Vec<Brought> {
+        let goes = self.unbinds.iter().filter_map(|(number, it)| {
+            let Binding { vhost, source, destination, key, arguments, reply, .. } = it;
+            // Others' are refused.
+            let queue = names.queue(*vhost, destination)?;
+            queue.exclusive_owner.filter(|owner| *owner == reply.connection)?;
             let to = Destination::Queue(destination);
-            names.bound(*vhost, source, to, key, arguments.clone())
+            Some((*number, names.bound(*vhost, source, to, key, arguments.clone())?))
         });
-        let gone: Vec<_> = gone.collect();
+        let goes: Vec<_> = goes.collect();
         let is_owner = |id| self.open.contains(&id);
-        names.exclusive_queues(self.node, is_owner, |binding| {
-            !gone.iter().any(|it| std::ptr::eq(*it, binding))
-        })
+        let brought = |(change, binding): (Change, Option<&leveret_topology::Binding>)| {
+            let is_it = |it: &&(u64, &leveret_topology::Binding)| {
+                binding.is_some_and(|binding| std::ptr::eq(it.1, binding))
+            };
+            Brought { change, unbinds: goes.iter().filter(is_it).map(|it| it.0).collect() }
+        };
+        names.exclusive_queues(self.node, is_owner).into_iter().map(brought).collect()
     }
 }
 
@@ -126,7 +133,7 @@ pub struct RemoteShards {
     has_begun: bool,
     names: Names,
     /// For the next hello.
-    brings: Vec<Change>,
+    brings: Vec<Brought>,
 }
 
 /// Who has a letter in turn.
@@ -345,7 +352,7 @@ impl RemoteShards {
 
     /// There is a new connection to a node that leads: what was to go over the one before is gone. The leader is to have these exclusive
     /// queues of this node's sessions: see [`Owners`].
-    pub fn begin(&mut self, brings: Vec<Change>) {
+    pub fn begin(&mut self, brings: Vec<Brought>) {
         self.lost();
         self.stage = Stage::Greets;
         self.brings = brings;
@@ -353,8 +360,8 @@ impl RemoteShards {
 
     /// Whose exclusive queues the next leader is to have. To be asked when the connection to the one before is [gone](Self::lost).
     pub fn owners(&self) -> Owners {
-        let unbinds = self.commands.commands().filter_map(|command| match command {
-            ToMeta::Unbind(binding) if binding.to_queue => Some((**binding).clone()),
+        let unbinds = self.commands.unanswered().filter_map(|(number, command)| match command {
+            ToMeta::Unbind(binding) if binding.to_queue => Some((number, (**binding).clone())),
             _ => None,
         });
         Owners { node: self.node, open: self.open.clone(), unbinds: unbinds.collect() }
@@ -674,7 +681,7 @@ impl RemoteShards {
         Some(ToLeader::Shard(self.homes.group_at(index), letter))
     }
 
-    fn hello(&self, queues: Vec<Change>) -> SessionsHello {
+    fn hello(&self, queues: Vec<Brought>) -> SessionsHello {
         // Of those that are over, too, until the owner of the names has heard of it: if this node ends before, it is told so.
         let connections: BTreeSet<_> =
             self.open.iter().copied().chain(self.commands.ending()).collect();

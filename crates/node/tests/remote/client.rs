@@ -34,6 +34,8 @@ pub(crate) enum Waits {
     /// Of that one.
     Bind,
     Unbind,
+    /// Of another client's.
+    UnbindOther,
     /// Whether somebody waits for direct replies.
     Asks,
     Nothing,
@@ -395,6 +397,10 @@ impl Client {
                 self.answered(&[Waits::Bind], "bind", seen);
                 (self.is_bound, self.waits) = (true, Waits::Nothing);
             }
+            Method::QueueUnbindOk(_) if self.waits == Waits::UnbindOther => {
+                self.answered(&[Waits::UnbindOther], "unbind other", seen);
+                self.waits = Waits::Nothing;
+            }
             Method::QueueUnbindOk(_) => {
                 self.answered(&[Waits::Unbind], "unbind", seen);
                 (self.is_bound, self.waits) = (false, Waits::Nothing);
@@ -406,6 +412,11 @@ impl Client {
             Method::QueueDeleteOk(_) => {
                 self.answered(&[Waits::DeleteQueue], "delete queue", seen);
                 (self.has_queue, self.waits) = (false, Waits::Nothing);
+            }
+            Method::ChannelClose(close) if self.waits == Waits::UnbindOther => {
+                assert_eq!(close.reply_code, 405, "{}", close.reply_text);
+                self.say(1, &channel::CloseOk);
+                seen.push(Seen::Closed);
             }
             // Whoever was to get direct replies has left.
             Method::ChannelClose(close) if self.waits == Waits::Asks => {

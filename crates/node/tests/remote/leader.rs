@@ -134,7 +134,7 @@ impl<L: Log> Leader<L> {
     fn change_names(&mut self) {
         for batch in self.meta.take_changes() {
             let number = self.presence.changed();
-            for it in self.nodes.values_mut() {
+            for it in self.nodes.values_mut().filter(|it| it.has_names()) {
                 it.tell_names(number, false, batch.clone());
             }
         }
@@ -192,7 +192,9 @@ impl<L: Log> Leader<L> {
         }
         let mut out = Outbox::default();
         let is_own = |id| hello.connections.contains(&id);
-        let back = self.meta.bring_back(&hello.queues, is_own, &mut self.topology, &mut out);
+        let process = remote.commands();
+        let back =
+            self.meta.bring_back(process, &hello.queues, is_own, &mut self.topology, &mut out);
         self.back += back.expect("its own queues") as u64;
         let Came { tells, left } = self.presence.comes(&remote);
         if let Some(number) = tells {

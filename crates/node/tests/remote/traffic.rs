@@ -184,13 +184,18 @@ impl Traffic {
         matches!(name, "declare exclusive" | "bind" | "unbind")
     }
 
-    /// Clients have the exclusive queues and bindings that they made, whoever leads.
+    /// Clients have what they made and have not taken away, whoever leads.
     pub(crate) fn have_their_own(topology: &Topology, clients: &[Client]) {
-        for client in clients.iter().filter(|it| !it.is_gone) {
+        for client in clients.iter().filter(|it| it.is_free()) {
             let own = format!("own{}", client.id.bits());
+            let is_so = |is_there, [made, gone]: [&str; 2]| {
+                Self::is_so(topology, if is_there { made } else { gone }, &own);
+            };
+            is_so(client.has_exchange, ["declare exchange", "delete exchange"]);
+            is_so(client.has_queue, ["declare queue", "delete queue"]);
             if client.has_exclusive {
                 Self::is_so(topology, "declare exclusive", &own);
-                Self::is_so(topology, if client.is_bound { "bind" } else { "unbind" }, &own);
+                is_so(client.is_bound, ["bind", "unbind"]);
             }
         }
     }
@@ -291,6 +296,17 @@ impl Traffic {
                 self.messages.push(Fate::transient());
                 let exchange = if random(2) == 0 { SHARED } else { "" };
                 client.publish_transient((exchange, name), number);
+            }
+            23 if random(8) == 0 && !self.exclusive.is_empty() => {
+                // Somebody else's, mostly: that is refused if it is there.
+                let queue = &*self.exclusive[random(self.exclusive.len() as u64) as usize];
+                if *queue != format!("exclusive{}", client.id.bits()) {
+                    let (exchange, routing_key) = (SHARED, queue);
+                    let unbind =
+                        queue::Unbind { queue, exchange, routing_key, ..Default::default() };
+                    client.say(1, &unbind);
+                    client.waits = Waits::UnbindOther;
+                }
             }
             23.. => {
                 let queue = &*format!("exclusive{}", client.id.bits());

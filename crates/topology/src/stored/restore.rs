@@ -495,7 +495,7 @@ pub(crate) struct QueueRecord<'a> {
     pub(crate) id: QueueId,
     pub(crate) vhost: VhostId,
     pub(crate) name: &'a str,
-    kind: QueueKind,
+    pub(crate) kind: QueueKind,
     flags: u8,
     arguments: Table,
     declared_by: &'a str,

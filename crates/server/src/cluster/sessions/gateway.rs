@@ -8,14 +8,14 @@
 //!
 //! *Locks.* The state of all (who is here, which turns wait), then the list of nodes, then a node. A turn that writes to sessions takes
 //! the last two, for a run of letters. *Names:* a turn of Meta tells what it changed under its own locks, and a node that comes is told
-//! all names under the same, so nothing is between the two, and nothing twice. What waited goes on in a turn of Meta, as what later
+//! all names under the same, or once all are here, so nothing is between the two. What waited goes on in a turn of Meta, as what later
 //! turns write is behind it.
 //!
 //! See `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_broker::Meta;
-use leveret_broker::command::Answered;
+use leveret_broker::command::{Answered, CommandStream};
 use leveret_broker::message::{
     ConnectionId, FromLeader, LeaderTerms, NodeId, Outbox, SessionsHello, ShardTerm, ToLeader,
     ToMeta, ToShard,
@@ -33,7 +33,7 @@ use leveret_link::frame::Letter;
 use leveret_link::letters::{read_to_leader, write_from_leader};
 use leveret_log::{Log as _, Offset};
 use leveret_node::Run;
-use leveret_node::remote::{NodeHeard, Presence, Refused, RemoteNode, Went};
+use leveret_node::remote::{NodeHeard, Presence, Refused, RemoteNode, Went, node_of};
 use leveret_topology::{Change, GroupId, Homes, UseWatch, UsedBy};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::Receiver;
@@ -57,7 +57,7 @@ mod looks;
 mod refusals;
 pub(super) mod uses;
 
-/// How long whoever connects has to say who it is.
+/// How long whoever connects has to say who it is, from the last bytes that came of that: it may bring very many exclusive queues.
 const HELLO: Duration = Duration::from_secs(2);
 
 /// How long a node has to take a batch of names: so long answers wait for it.
@@ -68,6 +68,9 @@ const NAMES: Duration = Duration::from_secs(2);
 
 /// The same for all names, however many there are.
 const ALL_NAMES: Duration = Duration::from_secs(10);
+
+/// A batch of more changes may take as long.
+const MANY_NAMES: usize = 4096;
 
 /// The longest that a batch may take to be written, and the answer to come, if bytes move all the time.
 const SLOW_NAMES: Duration = Duration::from_secs(30);
@@ -95,6 +98,8 @@ pub(crate) struct Gateway {
     came: Notify,
     /// All are here that are waited for, and are told the names.
     are_here: watch::Sender<bool>,
+    /// Connections whose hello has come in part.
+    greeting: AtomicUsize,
     /// How far the log of names is durable, as its last turn knew.
     durable: watch::Sender<Offset>,
     /// Whose connections and channels the broker's own sessions have changed.
@@ -148,6 +153,8 @@ struct Sessions {
     /// None before hello, and when they are over.
     remote: Option<RemoteNode>,
     has_said_hello: bool,
+    /// When bytes of its hello came last that is not whole.
+    greets: Option<Instant>,
     /// Who said hello, by Raft id.
     caller: Option<u64>,
     /// Why it was refused.
@@ -201,6 +208,7 @@ impl Gateway {
             nodes: RankedRw::new(Rank::RemoteNodes, HashMap::default()),
             came: Notify::new(),
             are_here: watch::Sender::new(false),
+            greeting: AtomicUsize::new(0),
             durable: watch::Sender::new(Offset::ZERO),
             watch: Arc::new(UseWatch::new(move || wakes.notify_one())),
             noted,
@@ -232,8 +240,15 @@ impl Gateway {
                 }
             }
         };
-        // Who comes later is refused, if it has sessions of an earlier leader.
-        let _ = timeout_at(self.began + COMING, all_came).await;
+        let mut all_came = std::pin::pin!(all_came);
+        // Who comes later is refused, if it has sessions of an earlier leader. One whose hello is long, and on its way, is here.
+        let mut until = self.began + COMING;
+        while timeout_at(until, &mut all_came).await.is_err()
+            && self.greeting.load(Ordering::Relaxed) > 0
+            && Instant::now() < self.began + ALL_NAMES
+        {
+            until = Instant::now() + COMING / 10;
+        }
     }
 
     /// Once [all are here](Self::all_are_here), with the exclusive queues of their sessions, they are told the names.
@@ -242,11 +257,11 @@ impl Gateway {
         {
             // No turn of Meta is between these names and the first batch behind them.
             let _meta = node.meta().state();
-            let names = node.topology();
             let (number, told) = self.state.lock().presence.gathered();
+            let names = if told.is_empty() { Vec::new() } else { node.topology().snapshot() };
             for id in told {
                 let end = self.nodes.read().get(&id).cloned();
-                end.into_iter().for_each(|end| end.tell_all_names(number, names.snapshot()));
+                end.into_iter().for_each(|end| end.tell_all_names(number, names.clone()));
             }
         }
         self.are_here.send_replace(true);
@@ -298,6 +313,8 @@ impl Gateway {
     /// turns.
     pub(crate) fn begin(&self, node: &Arc<Node>) {
         let (counted, here) = {
+            // No hello is half done: what it brought would stay.
+            let _meta = node.meta().state();
             let mut state = self.state.lock();
             (state.presence.begins(), self.here())
         };
@@ -389,7 +406,8 @@ impl Gateway {
                 // No turn of Meta is between these names and the first batch behind them.
                 let mut meta = node.meta().state();
                 let back = self.bring_back(node, &mut meta, hello, &mut out)?;
-                let names = node.topology();
+                let has_gathered = *self.are_here.borrow();
+                let names = has_gathered.then(|| node.topology().snapshot());
                 let mut state = self.state.lock();
                 let remote = state.presence.admit(hello)?;
                 let id = remote.node();
@@ -402,10 +420,11 @@ impl Gateway {
                         sessions.remote = Some(remote);
                     }
                     if let Some(number) = came.tells {
-                        end.tell_all_names(number, names.snapshot());
+                        let names = names.unwrap_or_else(|| node.topology().snapshot());
+                        end.tell_all_names(number, names);
                     }
                     self.nodes.write().insert(id, Arc::clone(end));
-                    drop((state, names, meta));
+                    drop((state, meta));
                     if back > 0 {
                         tracing::info!(queues = back, peer = %end.from, "exclusive queues are made again for the sessions of a node");
                     }
@@ -446,7 +465,9 @@ impl Gateway {
         }
         let own: BTreeSet<_> = hello.connections.iter().collect();
         let mut names = node.topology_mut();
-        let back = meta.bring_back(&hello.queues, |id| own.contains(&id), &mut names, out);
+        let process = CommandStream { node: node_of(hello.raft_id), start: hello.start };
+        let is_own = |id| own.contains(&id);
+        let back = meta.bring_back(process, &hello.queues, is_own, &mut names, out);
         node.count_names(&names);
         back.map_err(|error| Refused::NotNow(error.to_string()))
     }
@@ -523,7 +544,7 @@ impl Gateway {
             for batch in changes {
                 uses::limits_of(&batch).iter().for_each(|by| self.watch.note(by));
                 let number = presence.changed();
-                nodes.values().for_each(|end| end.tell_names(number, batch.clone()));
+                nodes.values().for_each(|end| end.tell_names(number, &batch));
             }
         }
         presence.hold(turn, out);
@@ -681,14 +702,17 @@ impl RemoteEnd {
         self.woken.notify_one();
     }
 
-    fn tell_names(&self, number: u64, changes: Vec<Change>) {
+    fn tell_names(&self, number: u64, changes: &[Change]) {
         {
             let mut sessions = self.sessions.lock();
             let Some(remote) = &mut sessions.remote else { return };
-            if !remote.tell_names(number, false, changes) {
+            if !remote.has_names() {
                 return;
             }
-            sessions.untaken.push_back(Untaken::new(number, NAMES));
+            remote.tell_names(number, false, changes.to_vec());
+            // Very many at once are what a node has brought.
+            let time = if changes.len() > MANY_NAMES { ALL_NAMES } else { NAMES };
+            sessions.untaken.push_back(Untaken::new(number, time));
         }
         self.names_told.notify_one();
         self.woken.notify_one();
@@ -720,11 +744,31 @@ impl RemoteEnd {
         }
     }
 
+    /// Nobody waits for the rest of its hello.
+    fn has_greeted(&self, node: &Node) {
+        let was_greeting = self.sessions.lock().greets.take().is_some();
+        if was_greeting && let Some(gateway) = &node.gateway {
+            gateway.greeting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// Waits until it has not said who it is in time.
     async fn says_no_hello(&self) -> String {
-        sleep(HELLO).await;
-        if self.sessions.lock().has_said_hello {
-            std::future::pending::<()>().await;
+        let latest = Instant::now() + SLOW_NAMES;
+        let mut until = Instant::now() + HELLO;
+        loop {
+            sleep_until(until).await;
+            let moved = {
+                let sessions = self.sessions.lock();
+                if sessions.has_said_hello { None } else { Some(sessions.greets) }
+            };
+            match moved {
+                None => std::future::pending().await,
+                Some(Some(moved)) if latest.min(moved + HELLO) > until => {
+                    until = latest.min(moved + HELLO);
+                }
+                Some(_) => break,
+            }
         }
         format!("it did not say who it is within {} s", HELLO.as_secs())
     }
@@ -793,6 +837,7 @@ async fn serve(node: Arc<Node>, refusals: Arc<Refusals>, Arrival { socket, ends 
             tracing::debug!(peer = %from, "a node with sessions is refused again: {why}")
         }
     }
+    end.has_greeted(&node);
     if let Some(gateway) = &node.gateway {
         gateway.gone(&node, &end);
     }
@@ -839,6 +884,12 @@ impl End for Caller<'_> {
 
     fn more_of_a_letter(&self) {
         let mut sessions = self.end.sessions.lock();
+        if !sessions.has_said_hello
+            && sessions.greets.replace(Instant::now()).is_none()
+            && let Some(gateway) = &self.node.gateway
+        {
+            gateway.greeting.fetch_add(1, Ordering::Relaxed);
+        }
         for untaken in sessions.untaken.iter_mut().filter(|it| it.moved.is_some()) {
             untaken.moved = Some(Instant::now());
         }
@@ -928,6 +979,12 @@ impl End for Caller<'_> {
 
 impl Caller<'_> {
     fn begins_with(&self, first: ToLeader) -> Result<(), String> {
+        let begun = self.begin_with(first);
+        self.end.has_greeted(self.node);
+        begun
+    }
+
+    fn begin_with(&self, first: ToLeader) -> Result<(), String> {
         let ToLeader::Hello(hello) = first else {
             return Err("it does not begin with who it is".to_owned());
         };
