@@ -66,7 +66,7 @@ use crate::memory::{LARGE, MemoryLog, RecordBytes};
 use crate::shared::{Errand, LogNumber, Shared};
 use crate::{
     AppendError, BatchName, HEAD_MAX, HoldError, Holder, Keep, Log, Moment, Offset, PagedOut,
-    ReadError, Record, Recovered, SyncError, Usage,
+    ReadError, Record, Recovered, RecoveredRun, SyncError, Usage,
 };
 use cold::{Cold, Held};
 use elsewhere::Elsewhere;
@@ -272,6 +272,8 @@ pub struct FileLog<D> {
     incoming: Option<Box<incoming::Incoming>>,
     /// Unless the log leads, or has no others.
     following: Option<Box<follow::Following>>,
+    /// What tells of records that are left for later.
+    again: Option<Box<recover::Again>>,
     /// What is in memory before it was looked at for eviction.
     evicted: Offset,
     next_token: u64,
@@ -378,6 +380,7 @@ impl<D: Disk> FileLog<D> {
             mending: mend::Mending::default(),
             incoming: None,
             following: None,
+            again: None,
             evicted: end,
             next_token: 0,
             done: 0,
@@ -872,10 +875,36 @@ impl<D: Disk> Log for FileLog<D> {
     }
 
     fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
-        match recover::tell(&mut self.disk, &mut self.store, each) {
-            Ok(live_bytes) => self.sums.live_bytes = live_bytes,
+        self.recover_runs(&mut |RecoveredRun { at, count, head, holders, .. }| {
+            for at in at.get()..at.get().saturating_add(count) {
+                each(Recovered { at: Offset::new(at), head, holders });
+            }
+        });
+        self.recovered_all();
+    }
+
+    fn recover_runs(&mut self, each: &mut dyn FnMut(RecoveredRun<'_>)) {
+        let has_digests = self.options.digests;
+        match recover::tell(&mut self.disk, &mut self.store, has_digests, each) {
+            Ok((live_bytes, again)) => {
+                self.sums.live_bytes = live_bytes;
+                self.again = Some(Box::new(again));
+            }
             Err(error) => self.writer.fail(error.to_string()),
         }
+    }
+
+    fn recover_more(
+        &mut self,
+        from: Offset,
+        most: u32,
+        each: &mut dyn FnMut(Recovered<'_>),
+    ) -> Option<Offset> {
+        self.again.as_mut()?.tell(from, most, &self.store, each)
+    }
+
+    fn recovered_all(&mut self) {
+        self.again = None;
     }
 
     fn collect(&mut self) -> Result<(), SyncError> {
@@ -926,6 +955,7 @@ impl<D: Disk> Log for FileLog<D> {
             + self.lending.held_bytes();
         let held = store + self.fetch.held_bytes() + self.writer.held_bytes();
         let held = held + self.space.held_bytes() + self.giving.held_bytes();
+        let held = held + self.again.as_ref().map_or(0, |again| again.held_bytes());
         Usage {
             live_bytes: self.sums.live_bytes,
             held_bytes: hot.held_bytes + held as u64 + self.disk.held_bytes(),

@@ -259,6 +259,21 @@ pub struct Recovered<'a> {
     pub holders: &'a [(Holder, u8)],
 }
 
+/// Neighbours that survived a restart and have all but their offsets in common: see [`Log::recover_runs`].
+#[derive(Clone, Copy, Debug)]
+pub struct RecoveredRun<'a> {
+    /// The name of the first one.
+    pub at: Offset,
+    /// How many they are, at least one.
+    pub count: u64,
+    /// The head of each.
+    pub head: &'a [u8],
+    /// Who holds them still, with the last mark of each, 0 if there was none.
+    pub holders: &'a [(Holder, u8)],
+    /// [`Log::recover_more`] tells of them once more.
+    pub comes_again: bool,
+}
+
 /// The longest head of a record.
 pub const HEAD_MAX: usize = 64;
 
@@ -515,6 +530,31 @@ pub trait Log {
     fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
         let _ = each;
     }
+
+    /// As [`recover`](Self::recover), and in its place: neighbours that have all in common are told of together. Who needs no
+    /// more than counts of some that [come again](RecoveredRun::comes_again) may leave them for
+    /// [`recover_more`](Self::recover_more).
+    fn recover_runs(&mut self, each: &mut dyn FnMut(RecoveredRun<'_>)) {
+        self.recover(&mut |Recovered { at, head, holders }| {
+            each(RecoveredRun { at, count: 1, head, holders, comes_again: false });
+        });
+    }
+
+    /// Tells of the next of those records that [come again](RecoveredRun::comes_again) and are held still, ascending, from an
+    /// offset on, which never goes back from call to call. Of so many, or fewer; where it goes on, or none if that were all.
+    /// Nothing is waited for. The log may be in use since [`recover_runs`](Self::recover_runs).
+    fn recover_more(
+        &mut self,
+        from: Offset,
+        most: u32,
+        each: &mut dyn FnMut(Recovered<'_>),
+    ) -> Option<Offset> {
+        let _ = (from, most, each);
+        None
+    }
+
+    /// Nobody asks for [more](Self::recover_more): what the log keeps for that may go.
+    fn recovered_all(&mut self) {}
 
     /// Takes in what the disk has finished: `durable` moves, cold records get warm. Never waits, and ends no batch: it may be
     /// called in the middle of a turn.

@@ -13,7 +13,7 @@ use leveret_log::disk::Disk;
 use leveret_log::file::{Mended, NoBatch};
 use leveret_log::{
     AppendError, BatchName, Errand, FileLog, HoldError, Holder, Keep, Log, Moment, Offset,
-    PagedOut, ReadError, Record, Recovered, Shared, SyncError, Usage,
+    PagedOut, ReadError, Record, Recovered, RecoveredRun, Shared, SyncError, Usage,
 };
 
 use crate::desk::{Desk, Hold, Reports};
@@ -426,6 +426,23 @@ impl<D: Disk> Log for GroupLog<D> {
 
     fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
         self.log.recover(each);
+    }
+
+    fn recover_runs(&mut self, each: &mut dyn FnMut(RecoveredRun<'_>)) {
+        self.log.recover_runs(each);
+    }
+
+    fn recover_more(
+        &mut self,
+        from: Offset,
+        most: u32,
+        each: &mut dyn FnMut(Recovered<'_>),
+    ) -> Option<Offset> {
+        self.log.recover_more(from, most, each)
+    }
+
+    fn recovered_all(&mut self) {
+        self.log.recovered_all();
     }
 
     fn collect(&mut self) -> Result<(), SyncError> {

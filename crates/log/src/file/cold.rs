@@ -91,6 +91,19 @@ impl Ascending<'_> {
         let run = self.runs.first().filter(|run| run.start <= at)?;
         Held::unpack(run.held)
     }
+
+    /// Who holds the record, and of how many from it on before `end` that is known to be so, itself included.
+    pub(super) fn run(&mut self, at: u64, end: u64) -> (Option<Held>, u64) {
+        let held = self.get(at);
+        let in_chunk = (at % CHUNK) as u16;
+        let until = match (self.chunk, self.runs.first()) {
+            (Some(Chunk::Table(_)), _) => in_chunk + 1,
+            (_, Some(run)) if held.is_some() => run.end(),
+            (_, Some(run)) => run.start,
+            (_, None) => CHUNK as u16,
+        };
+        (held, u64::from(until.saturating_sub(in_chunk)).min(end.saturating_sub(at)).max(1))
+    }
 }
 
 impl Held {

@@ -135,7 +135,7 @@ impl Mixed {
 }
 
 /// Reads the batches of a digest from front to back.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Rows<'a> {
     rest: &'a [u8],
     sets: usize,
@@ -195,6 +195,24 @@ impl Digest {
         Some(Self { end, sets: list, as_of, first, bytes, batches_at })
     }
 
+    /// Bytes of memory.
+    pub(super) fn held_bytes(&self) -> usize {
+        let sets =
+            self.sets.iter().map(|names| size_of_val(&**names)).fold(0, usize::saturating_add);
+        self.bytes.capacity().saturating_add(sets)
+    }
+
+    /// All of its records have lower offsets, but for stragglers of later segments.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Its rows from where others stopped.
+    pub(super) fn resume(&self, PausedRows { left, rows }: PausedRows) -> Rows<'_> {
+        let at = self.bytes.len().saturating_sub(left);
+        Rows { rest: self.bytes.get(at..).unwrap_or_default(), ..rows }
+    }
+
     pub(super) fn rows(&self) -> Rows<'_> {
         Rows {
             rest: self.bytes.get(self.batches_at..).unwrap_or_default(),
@@ -215,7 +233,44 @@ impl Digest {
     }
 }
 
+/// How far a digest was read: what [`Digest::resume`] goes on from.
+#[derive(Debug)]
+pub(super) struct PausedRows {
+    /// Bytes that are left.
+    left: usize,
+    rows: Rows<'static>,
+}
+
 impl<'a> Rows<'a> {
+    /// To go on later.
+    pub(super) fn pause(self) -> PausedRows {
+        let Self { rest, sets, expected, end, last, at, len, set, head, head_len, .. } = self;
+        let Self { marks, records, notes, notes_len, .. } = self;
+        let left = rest.len();
+        let rows = Rows {
+            rest: &[],
+            sets,
+            expected,
+            end,
+            last,
+            at,
+            len,
+            set,
+            head,
+            head_len,
+            marks,
+            records,
+            notes,
+            notes_len,
+        };
+        PausedRows { left, rows }
+    }
+
+    /// Whether the batch has rows that were not taken.
+    pub(super) fn has_rows(&self) -> bool {
+        self.records > 0
+    }
+
     /// The next batch, with the bytes that it takes in the segment. To be called when all rows and notes of the one before
     /// were taken.
     pub(super) fn batch(&mut self) -> Result<Option<(BatchHeader, u64)>, Malformed> {
@@ -254,7 +309,13 @@ impl<'a> Rows<'a> {
 
     /// The next records of the batch, as many as are like the row before. They are most of a backlog, and cost a byte each.
     pub(super) fn alike(&mut self) -> Result<Option<Alike<'_>>, Malformed> {
-        let most = usize::try_from(self.records).unwrap_or(usize::MAX).min(self.rest.len());
+        self.alike_within(u32::MAX)
+    }
+
+    /// The same, of so many at most.
+    pub(super) fn alike_within(&mut self, most: u32) -> Result<Option<Alike<'_>>, Malformed> {
+        let most = usize::try_from(self.records.min(most)).unwrap_or(usize::MAX);
+        let most = most.min(self.rest.len());
         let rows = self.rest.get(..most).unwrap_or_default();
         let same = zeros(rows);
         if same == 0 {

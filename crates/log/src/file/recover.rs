@@ -50,7 +50,7 @@ use choose::{Choice, File, choose, is_finished};
 use known::{Known, there};
 use reading::Recovery;
 
-pub(super) use tell::tell;
+pub(super) use tell::{Again, tell};
 pub(super) use window::{Window, crcs, have_crcs};
 
 /// How far opening is.

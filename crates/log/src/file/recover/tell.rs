@@ -1,42 +1,79 @@
 //! The heads of records that are held, in the order of their offsets.
+//!
+//! A digest tells of neighbours that are alike at once, and may be asked once more, bit by bit, while the log is in use: a
+//! record has the offset that it had, whichever file has it by then, and who holds it the table of cold records says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::window::Window;
 use super::{OpenError, damaged, on};
 use crate::disk::Disk;
-use crate::file::Store;
-use crate::file::cold::Held;
-use crate::file::digest::Digest;
-use crate::file::format::{FILE_HEADER, Malformed};
+use crate::file::cold::{Ascending, Held};
+use crate::file::digest::{Digest, Mixed, PausedRows, Rows};
+use crate::file::format::{BatchHeader, FILE_HEADER, FileHeader, Malformed};
 use crate::file::segments::{Digested, Segment};
+use crate::file::sets::{SetId, Sets};
 use crate::file::walk::{Batch, Step, Walk};
-use crate::{Offset, Recovered};
+use crate::file::{Marks, Store};
+use crate::{Holder, Offset, Recovered, RecoveredRun};
 
-/// Tells of every record that is held, in the order of offsets, and gives their bytes together.
+/// The digests whose records can be told of once more.
+#[derive(Debug, Default)]
+pub(in crate::file) struct Again {
+    /// Ascending.
+    digests: VecDeque<Box<Digest>>,
+    /// How far the first one was read.
+    paused: Option<Paused>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Paused {
+    rows: PausedRows,
+    /// The offset that the batch begins with: what has a lower one is a straggler.
+    first: u64,
+}
+
+/// Who holds a record, with the last mark of each.
+#[derive(Default)]
+struct Names {
+    holders: Vec<(Holder, u8)>,
+}
+
+impl Names {
+    fn of(&mut self, at: u64, set: SetId, sets: &Sets, marks: &Marks) -> &[(Holder, u8)] {
+        let marks = if marks.is_empty() { None } else { marks.get(&at) };
+        self.holders.clear();
+        sets.each(set, |name| {
+            let found = marks.into_iter().flatten().find(|(it, _)| *it == name);
+            self.holders.push((name, found.map_or(0, |(_, mark)| *mark)));
+        });
+        &self.holders
+    }
+}
+
+/// Tells of every record that is held, in the order of offsets. Gives their bytes together, and the digests that tell of some of
+/// them again. With `has_digests` sealed segments may have some that were not read yet.
 pub(in crate::file) fn tell<D: Disk>(
     disk: &mut D,
     store: &mut Store,
-    each: &mut dyn FnMut(Recovered<'_>),
-) -> Result<u64, OpenError> {
+    has_digests: bool,
+    each: &mut dyn FnMut(RecoveredRun<'_>),
+) -> Result<(u64, Again), OpenError> {
     let Store { segments, sets, cold, marks, .. } = store;
     let mut live_bytes = 0_u64;
-    let mut holders = Vec::new();
-    let mut tell_one = |at: u64, held: Held, head: &[u8]| {
-        let marks = if marks.is_empty() { None } else { marks.get(&at) };
-        holders.clear();
-        sets.each(held.set, |name| {
-            let found = marks.into_iter().flatten().find(|(it, _)| *it == name);
-            holders.push((name, found.map_or(0, |(_, mark)| *mark)));
-        });
-        each(Recovered { at: Offset::new(at), head, holders: &holders });
-    };
+    let mut again = Again::default();
+    let mut names = Names::default();
     // Stragglers are few; their heads wait until it is their turn.
     let mut heads = BTreeMap::<u64, Vec<u8>>::new();
     for segment in &segments.all {
         let range = segment.file.segment..=segment.through;
         if segments.stragglers.values().any(|(number, _)| range.contains(number)) {
-            each_record(disk, segment, &mut |it| {
+            let digest = match &segment.digest {
+                Digested::Read(digest) => Some(&**digest),
+                _ => None,
+            };
+            each_run(disk, segment, digest, &mut |it| {
                 if it.is_straggler && cold.get(it.at).is_some() {
                     heads.insert(it.at, it.head.to_vec());
                 }
@@ -45,8 +82,10 @@ pub(in crate::file) fn tell<D: Disk>(
     }
     let mut held_by = cold.ascending();
     for segment in &mut segments.all {
+        let digest = take_digest(disk, segment, has_digests);
+        let comes_again = digest.is_some();
         let mut bytes = 0_u64;
-        each_record(disk, segment, &mut |it| {
+        each_run(disk, segment, digest.as_deref(), &mut |it| {
             if it.is_straggler {
                 let is_here = cold.get(it.at).is_some();
                 bytes = bytes.saturating_add(if is_here { it.stored_len } else { 0 });
@@ -57,44 +96,201 @@ pub(in crate::file) fn tell<D: Disk>(
             {
                 let (at, head) = first.remove_entry();
                 if let Some(held) = cold.get(at) {
-                    tell_one(at, held, &head);
+                    let holders = names.of(at, held.set, sets, marks);
+                    let (at, head) = (Offset::new(at), &*head);
+                    each(RecoveredRun { at, count: 1, head, holders, comes_again: false });
                 }
             }
-            if let Some(held) = held_by.get(it.at) {
-                bytes = bytes.saturating_add(it.stored_len);
-                tell_one(it.at, held, it.head);
+            let (mut at, end) = (it.at, it.at.saturating_add(it.count));
+            while at < end {
+                let (held, mut count) = held_by.run(at, end);
+                if let Some(Held { set, .. }) = held {
+                    if !marks.is_empty() {
+                        count = 1;
+                    }
+                    bytes = bytes.saturating_add(it.stored_len.saturating_mul(count));
+                    let holders = names.of(at, set, sets, marks);
+                    let (at, head) = (Offset::new(at), it.head);
+                    each(RecoveredRun { at, count, head, holders, comes_again });
+                }
+                at = at.saturating_add(count);
             }
         })?;
         segment.live_bytes = bytes;
         live_bytes = live_bytes.saturating_add(bytes);
-        if matches!(segment.digest, Digested::Read(_)) {
-            segment.digest = Digested::Unchecked;
+        if let Some(digest) = digest {
+            again.bytes = again.bytes.saturating_add(digest.held_bytes());
+            again.digests.push_back(digest);
         }
     }
     for (at, head) in heads {
         if let Some(held) = cold.get(at) {
-            tell_one(at, held, &head);
+            let holders = names.of(at, held.set, sets, marks);
+            let (at, head) = (Offset::new(at), &*head);
+            each(RecoveredRun { at, count: 1, head, holders, comes_again: false });
         }
     }
-    Ok(live_bytes)
+    Ok((live_bytes, again))
 }
 
-/// A record of a segment, whoever holds it.
-struct SegmentRecord<'a> {
+/// The digest of a segment: the one that was read when the log was opened, or one that was made since.
+fn take_digest<D: Disk>(
+    disk: &mut D,
+    segment: &mut Segment,
+    has_digests: bool,
+) -> Option<Box<Digest>> {
+    match std::mem::replace(&mut segment.digest, Digested::Unchecked) {
+        Digested::Read(digest) => return Some(digest),
+        other => segment.digest = other,
+    }
+    if !has_digests || !segment.is_sealed || segment.is_damaged {
+        return None;
+    }
+    let bytes = disk.digest(segment.file).unwrap_or_default();
+    let of = FileHeader {
+        format: 0,
+        writer: String::new(),
+        segment: segment.file.segment,
+        through: segment.through,
+        generation: segment.file.generation,
+        first: segment.first,
+        as_of: segment.as_of,
+        mark: segment.framing.mark,
+        term: 0,
+    };
+    Digest::read(bytes, &of, segment.written).map(Box::new)
+}
+
+impl Again {
+    /// Bytes of memory.
+    pub(in crate::file) fn held_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Tells of the next records from an offset on that are held: looks at so many at most. Where it goes on.
+    pub(in crate::file) fn tell(
+        &mut self,
+        from: Offset,
+        most: u32,
+        store: &Store,
+        each: &mut dyn FnMut(Recovered<'_>),
+    ) -> Option<Offset> {
+        let mut teller = Teller {
+            store,
+            from: from.get(),
+            left: most.max(1),
+            held_by: store.cold.ascending(),
+            names: Names::default(),
+            next: from.get(),
+        };
+        while let Some(digest) = self.digests.front() {
+            if digest.end() > teller.from {
+                let paused = self.paused.take();
+                let is_all = teller.digest(digest, paused, each);
+                if let Ok(Some(paused)) = is_all {
+                    self.paused = Some(paused);
+                    return Some(Offset::new(teller.next));
+                }
+                debug_assert!(is_all.is_ok(), "it was read before");
+            }
+            self.paused = None;
+            self.bytes = self.bytes.saturating_sub(digest.held_bytes());
+            self.digests.pop_front();
+        }
+        None
+    }
+}
+
+/// Tells of records once more.
+struct Teller<'a> {
+    store: &'a Store,
+    from: u64,
+    /// So many may be looked at.
+    left: u32,
+    held_by: Ascending<'a>,
+    names: Names,
+    /// Behind the last one that was looked at.
+    next: u64,
+}
+
+impl Teller<'_> {
+    /// Goes on with a digest. Gives how far that is, unless it was read to its end.
+    fn digest(
+        &mut self,
+        digest: &Digest,
+        paused: Option<Paused>,
+        each: &mut dyn FnMut(Recovered<'_>),
+    ) -> Result<Option<Paused>, Malformed> {
+        let mut is_in_batch = paused.is_some();
+        let (mut rows, mut first) = match paused {
+            Some(Paused { rows, first }) => (digest.resume(rows), first),
+            None => (digest.rows(), 0),
+        };
+        let mut mixed = Mixed::default();
+        loop {
+            if !std::mem::take(&mut is_in_batch) {
+                let Some((header, _)) = rows.batch()? else { return Ok(None) };
+                first = header.first;
+            }
+            while rows.has_rows() {
+                if self.left == 0 {
+                    return Ok(Some(Paused { rows: rows.pause(), first }));
+                }
+                next_run(&mut rows, &mut mixed, self.left, &mut |at, count, _, head| {
+                    self.run(at, count, first, head, each);
+                })?;
+            }
+            rows.notes()?;
+        }
+    }
+
+    /// Neighbours that are alike. What is before `first` is a straggler.
+    fn run(
+        &mut self,
+        at: u64,
+        count: u64,
+        first: u64,
+        head: &[u8],
+        each: &mut dyn FnMut(Recovered<'_>),
+    ) {
+        let Store { sets, marks, .. } = self.store;
+        let end = at.saturating_add(count);
+        let mut at = at.max(self.from).max(first);
+        // To look at those costs something, too.
+        self.left = self.left.saturating_sub(1);
+        while at < end {
+            let (held, count) = self.held_by.run(at, end);
+            let Some(Held { set, .. }) = held else {
+                at = at.saturating_add(count);
+                continue;
+            };
+            let holders = self.names.of(at, set, sets, marks);
+            each(Recovered { at: Offset::new(at), head, holders });
+            self.left = self.left.saturating_sub(1);
+            at = at.saturating_add(1);
+        }
+        self.next = self.next.max(end);
+    }
+}
+
+/// A record of a segment, whoever holds it, or neighbours that are alike.
+struct SegmentRun<'a> {
     at: u64,
+    count: u64,
     is_straggler: bool,
-    /// Bytes of it in the segment.
+    /// Bytes of each in the segment.
     stored_len: u64,
     head: &'a [u8],
 }
 
-/// Calls `each` for every record of a segment that was opened: by its digest, if that was read.
-fn each_record<D: Disk>(
+/// Calls `each` for all records of a segment that was opened: by its digest, if there is one.
+fn each_run<D: Disk>(
     disk: &mut D,
     segment: &Segment,
-    each: &mut dyn FnMut(SegmentRecord<'_>),
+    digest: Option<&Digest>,
+    each: &mut dyn FnMut(SegmentRun<'_>),
 ) -> Result<(), OpenError> {
-    if let Digested::Read(digest) = &segment.digest {
+    if let Some(digest) = digest {
         let told = each_row(digest, each);
         return told.map_err(|Malformed| damaged(segment.file, 0, "its digest is not readable"));
     }
@@ -103,8 +299,8 @@ fn each_record<D: Disk>(
         let first = batch.header.first;
         let told = batch.records(&mut |record, _| {
             let stored_len = record.stored_len().into();
-            let is_straggler = record.at < first;
-            each(SegmentRecord { at: record.at, is_straggler, stored_len, head: record.head });
+            let (at, is_straggler, head) = (record.at, record.at < first, record.head);
+            each(SegmentRun { at, count: 1, is_straggler, stored_len, head });
         });
         if told.is_err() {
             failed = Some(batch.position);
@@ -114,14 +310,41 @@ fn each_record<D: Disk>(
     failed.map_or(Ok(()), |position| Err(damaged(segment.file, position, what)))
 }
 
-fn each_row(digest: &Digest, each: &mut dyn FnMut(SegmentRecord<'_>)) -> Result<(), Malformed> {
+fn each_row(digest: &Digest, each: &mut dyn FnMut(SegmentRun<'_>)) -> Result<(), Malformed> {
     let mut rows = digest.rows();
-    while let Some((header, _)) = rows.batch()? {
-        while let Some(row) = rows.row()? {
-            let (stored_len, is_straggler) = (row.stored_len().into(), row.at < header.first);
-            each(SegmentRecord { at: row.at, is_straggler, stored_len, head: row.head });
+    let mut mixed = Mixed::default();
+    while let Some((BatchHeader { first, .. }, _)) = rows.batch()? {
+        while rows.has_rows() {
+            next_run(&mut rows, &mut mixed, u32::MAX, &mut |at, count, stored_len, head| {
+                let end = at.saturating_add(count);
+                for at in at..end.min(first.max(at)) {
+                    each(SegmentRun { at, count: 1, is_straggler: true, stored_len, head });
+                }
+                let at = at.max(first);
+                if at < end {
+                    let count = end.saturating_sub(at);
+                    each(SegmentRun { at, count, is_straggler: false, stored_len, head });
+                }
+            })?;
         }
         rows.notes()?;
+    }
+    Ok(())
+}
+
+/// The next records of a batch, of which some are left: the first, how many, the bytes of each in the segment, and the head.
+fn next_run(
+    rows: &mut Rows<'_>,
+    mixed: &mut Mixed,
+    most: u32,
+    each: &mut dyn FnMut(u64, u64, u64, &[u8]),
+) -> Result<(), Malformed> {
+    if let Some(alike) = rows.alike_within(most)? {
+        each(alike.at, alike.count.into(), alike.len.into(), alike.head);
+    } else if rows.mixed(mixed)? {
+        each(mixed.at, mixed.sets().len() as u64, mixed.len.into(), rows.head()?);
+    } else if let Some(row) = rows.row()? {
+        each(row.at, 1, row.stored_len().into(), row.head);
     }
     Ok(())
 }
