@@ -28,6 +28,7 @@ mod dead_letter;
 mod exits;
 mod history;
 mod jobs;
+mod late;
 mod lifecycle;
 mod listing;
 mod look;
@@ -64,6 +65,8 @@ use confirms::Confirms;
 use exits::Exits;
 use history::Histories;
 use jobs::Jobs;
+use late::Late;
+pub use late::LateLimits;
 use lifecycle::Asked;
 use listing::Listing;
 use lose::CutOff;
@@ -95,6 +98,7 @@ pub struct Shard<L> {
     ports: Ports,
     allowances: Allowances,
     jobs: Jobs,
+    late: Late,
     transactions: Transactions,
     streams: Streams,
     histories: Histories,
@@ -153,6 +157,7 @@ impl<L: Log> Shard<L> {
             ports: Ports::default(),
             allowances: Allowances::default(),
             jobs: Jobs::default(),
+            late: Late::default(),
             transactions: Transactions::default(),
             streams: Streams::default(),
             histories: Histories::default(),
@@ -311,6 +316,9 @@ impl<L: Log> Shard<L> {
         if self.streams.is_changed() {
             self.write_notes(now);
         }
+        if self.late.is_coming() {
+            self.bring_late();
+        }
         if self.ports.has_resumed() {
             self.queues.order_touched();
         }
@@ -338,7 +346,8 @@ impl<L: Log> Shard<L> {
         self.store.watch_spares(now);
         // What is due still, or again, had more to do than one turn may.
         let is_due = self.queues.are_due(now) || self.exits.are_due(now);
-        has_letters || is_due || self.queues.are_touched() || !self.jobs.is_empty()
+        let has_more = self.queues.are_touched() || self.late.is_coming();
+        has_letters || is_due || has_more || !self.jobs.is_empty()
     }
 
     /// Dispatches touched queues, one after the other, for as long as the turn lasts: half of one at least. What is left

@@ -23,7 +23,7 @@
 //!
 //! Where is what: [`Queue`] (`queue.rs`) holds the commands; `ready.rs` the order of what waits;
 //! `unacked.rs` what is out; `consumers.rs` the round robin; `dispatch.rs` the loop that joins the three;
-//! `limits.rs` lengths and expiry; `claims.rs` a queue that is made again while consumers have its messages; `look.rs` pages of what is there; `gate.rs` what connection and channel
+//! `limits.rs` lengths and expiry; `claims.rs` a queue that is made again while consumers have its messages; `rest.rs` one of which only the first messages have entries; `look.rs` pages of what is there; `gate.rs` what connection and channel
 //! allow; `totals.rs` what is counted.
 
 mod backlog;
@@ -39,6 +39,7 @@ mod message;
 mod options;
 mod queue;
 mod ready;
+mod rest;
 mod slab;
 mod time;
 mod totals;

@@ -245,16 +245,22 @@ impl Queue {
     /// regard to limits, which hold again from the next command on. Its time to live counts from when
     /// it was `published`.
     pub fn restore(&mut self, message: Incoming, published: Time) {
-        let Incoming { offset, size, persistent, redelivered, delivery_count, .. } = message;
-        let mut entry = QueuedMessage::new(offset.get(), size, persistent, redelivered);
+        let entry = self.restored(message, published);
         self.count_persistent(entry);
         self.totals.restored += 1;
+        self.ready.push_fresh(self.capped(message.priority), entry);
+    }
+
+    /// The entry of a message that the log kept.
+    pub(crate) fn restored(&mut self, message: Incoming, published: Time) -> QueuedMessage {
+        let Incoming { offset, size, persistent, redelivered, delivery_count, .. } = message;
+        let mut entry = QueuedMessage::new(offset.get(), size, persistent, redelivered);
         let ttl_ms = self.ttl_ms(message.expiration_ms);
         if ttl_ms.is_some() || delivery_count > 0 {
             let expires_at = ttl_ms.map(|ms| published.after_ms(ms));
             self.extras.set(&mut entry, expires_at, delivery_count);
         }
-        self.ready.push_fresh(self.capped(message.priority), entry);
+        entry
     }
 
     /// The smaller of the queue's and the message's own time to live.
@@ -273,7 +279,7 @@ impl Queue {
     /// `skip`. For reading ahead; the bodies' sizes come with them.
     pub fn upcoming(&self, skip: usize, max: usize, mut each: impl FnMut(Offset, u32)) {
         let early = self.early.iter().map(|assigned| assigned.entry);
-        let entries = early.chain(self.ready.entries()).skip(skip).take(max);
+        let entries = early.chain(self.ready.next_entries()).skip(skip).take(max);
         entries.for_each(|entry| each(Offset::new(entry.offset), entry.size));
     }
 
@@ -806,6 +812,25 @@ impl Queue {
     fn count_persistent(&mut self, entry: QueuedMessage) {
         self.persistent += u64::from(entry.persistent());
         self.persistent_bytes += persistent_bytes(entry);
+    }
+
+    /// So many messages have no entries, and so many bytes together.
+    pub(crate) fn count_persistent_rest(&mut self, persistent: bool, count: u64, bytes: u64) {
+        if persistent {
+            self.persistent += count;
+            self.persistent_bytes += bytes;
+        }
+    }
+
+    /// Counts those that have entries: some that were counted are not there.
+    #[cold]
+    pub(crate) fn count_persistent_anew(&mut self) {
+        (self.persistent, self.persistent_bytes) = (0, 0);
+        // What is assigned early to a consumer that acks is among the unacked ones, unless it is lent.
+        let early = self.early.iter().filter(|it| it.unacked.is_none_or(UnackedId::is_lent));
+        let all = self.ready.entries().chain(early.map(|it| it.entry));
+        let all: Vec<_> = all.chain(self.unacked.entries()).collect();
+        all.into_iter().for_each(|entry| self.count_persistent(entry));
     }
 
     /// What is kept of a message besides its entry goes; tells how often it came back.

@@ -12,12 +12,23 @@
 //!                  ^ smallest taken first        ^ taken when `returned` is empty
 //! ```
 //!
+//! Of a queue that is made again the messages of the start may come later: the *rest*, which is counted and has no entries yet.
+//!
+//! ```text
+//!   returned   fresh            rest: counted      behind: appended in offset order
+//!   [ 3  8 ]   [ 12 13 14 15 ]  ( 16 ... 4711 )    [ 4712 4713 ... ]
+//! ```
+//!
+//! Invariants: what is in `fresh` is before the rest, and what is `behind` it was put in after it; once the rest has none left, what
+//! is behind it is fresh as soon as `fresh` is empty. Counts and bytes are those of all.
+//!
 //! Invariant: in each priority every offset in `returned` is smaller than every offset in `fresh`: a
 //! message comes back only after it was taken from the head, and new ones have larger offsets. Exempt
 //! are messages of transactions, which come late, and what was brought [`forward`](Ready::push_forward).
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 use crate::fifo::{BLOCK, Fifo, Pack};
 use crate::look::{Keyed, Lowest};
@@ -378,11 +389,26 @@ impl Higher {
     }
 }
 
+/// Messages without priority that have no entries yet, and those behind them.
+#[derive(Debug, Default)]
+struct Gap {
+    /// All of the rest have offsets from this one on,
+    from: u64,
+    /// to before this one.
+    end: u64,
+    count: u64,
+    /// Bytes of their bodies.
+    bytes: u64,
+    behind: Fifo<QueuedMessage>,
+}
+
 /// All ready messages of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Ready {
     base: Level,
     higher: Option<Box<Higher>>,
+    /// None unless something is behind, or is to come.
+    gap: Option<Box<Gap>>,
     len: u64,
     bytes: u64,
 }
@@ -409,7 +435,76 @@ impl Ready {
     pub(crate) fn push_fresh(&mut self, priority: u8, entry: QueuedMessage) {
         self.len += 1;
         self.bytes += u64::from(entry.size);
-        self.level_for(priority).fresh.push_back(entry);
+        match &mut self.gap {
+            Some(gap) if priority == 0 => gap.behind.push_back(entry),
+            _ => self.level_for(priority).fresh.push_back(entry),
+        }
+    }
+
+    /// Messages from an offset on, to before another one, are behind all others, and are counted only: so many, of so many bytes
+    /// each. Others may have offsets between.
+    pub(crate) fn push_rest(&mut self, offsets: Range<u64>, count: u64, size: u32) {
+        let bytes = count * u64::from(size);
+        self.len += count;
+        self.bytes += bytes;
+        let gap = self.gap.get_or_insert_default();
+        debug_assert!(gap.behind.is_empty(), "they are not behind all others");
+        if gap.count == 0 {
+            gap.from = offsets.start;
+        }
+        gap.end = offsets.end;
+        gap.count += count;
+        gap.bytes += bytes;
+    }
+
+    /// Whether messages may be put behind all others, and be counted only.
+    pub(crate) fn may_have_rest(&self) -> bool {
+        self.gap.as_ref().is_none_or(|gap| gap.behind.is_empty())
+    }
+
+    /// Messages of the rest.
+    pub(crate) fn rest(&self) -> u64 {
+        self.gap.as_ref().map_or(0, |gap| gap.count)
+    }
+
+    /// Whether a message of the rest may have this offset, or a lower one.
+    pub(crate) fn has_rest_to(&self, offset: u64) -> bool {
+        self.gap.as_ref().is_some_and(|gap| gap.count > 0 && gap.from <= offset)
+    }
+
+    /// Whether the message of this offset is of the rest, if it is in the queue.
+    pub(crate) fn is_in_rest(&self, offset: u64) -> bool {
+        self.gap.as_ref().is_some_and(|gap| gap.count > 0 && (gap.from..gap.end).contains(&offset))
+    }
+
+    /// The first message of the rest.
+    pub(crate) fn push_of_rest(&mut self, entry: QueuedMessage) {
+        let Some(gap) = &mut self.gap else { return };
+        gap.count -= 1;
+        gap.bytes -= u64::from(entry.size);
+        gap.from = entry.offset + 1;
+        self.base.fresh.push_back(entry);
+    }
+
+    /// There is no rest, whatever was counted: how many messages were not there.
+    #[cold]
+    pub(crate) fn forget_rest(&mut self) -> u64 {
+        let Some(gap) = &mut self.gap else { return 0 };
+        let count = std::mem::take(&mut gap.count);
+        self.len -= count;
+        self.bytes -= std::mem::take(&mut gap.bytes);
+        self.close_gap();
+        count
+    }
+
+    /// What is behind the rest is next, if nothing is before it any more.
+    #[cold]
+    fn close_gap(&mut self) {
+        if self.base.fresh.is_empty()
+            && let Some(gap) = self.gap.take_if(|gap| gap.count == 0)
+        {
+            self.base.fresh = gap.behind;
+        }
     }
 
     /// A message that comes back to its place.
@@ -452,13 +547,17 @@ impl Ready {
             Some((higher, priority)) => (priority, higher.pop(priority)?),
             None => (0, self.base.pop()?),
         };
+        if self.gap.is_some() {
+            self.close_gap();
+        }
         self.len -= 1;
         self.bytes -= u64::from(entry.size);
         Some((priority, entry))
     }
 
-    /// Takes the first `count` out, or all if there are fewer.
+    /// Takes the first `count` out, or all if there are fewer. There is no rest.
     pub(crate) fn take_first(&mut self, count: u64) -> Self {
+        debug_assert_eq!(self.rest(), 0, "what has no entry cannot be taken");
         let mut first = Self::default();
         if count >= self.len {
             return std::mem::take(self);
@@ -486,6 +585,10 @@ impl Ready {
             }
         }
         self.base.take(offsets, &mut of_level);
+        if let Some(gap) = &mut self.gap {
+            gap.behind.take(offsets, &mut of_level);
+            self.close_gap();
+        }
         taken.extend(of_level.into_iter().map(|entry| (0, entry)));
         self.len -= taken.len() as u64;
         self.bytes -= taken.iter().map(|(_, entry)| u64::from(entry.size)).sum::<u64>();
@@ -499,23 +602,44 @@ impl Ready {
             level.returned.iter().for_each(|&Returned(entry)| lowest.offer(entry));
             level.fresh.search(lowest);
         }
+        self.behind().for_each(|behind| behind.search(lowest));
+    }
+
+    /// The messages behind the rest.
+    fn behind(&self) -> impl Iterator<Item = &Fifo<QueuedMessage>> {
+        self.gap.iter().map(|gap| &gap.behind)
     }
 
     /// About how many bytes the entries take.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         // Packed are only long backlogs, and those have the priority that most messages have: none.
-        let (bytes, packed) = self.base.fresh.packed();
+        let fifos = || [&self.base.fresh].into_iter().chain(self.behind());
+        let (mut bytes, mut packed) = (0, self.rest());
+        for fifo in fifos() {
+            bytes += fifo.packed().0;
+            packed += fifo.packed().1;
+        }
         let open = (self.len - packed.min(self.len)) * (size_of::<QueuedMessage>() as u64 + 1);
-        open.max(self.base.fresh.open_bytes()) + bytes
+        open.max(fifos().map(Fifo::open_bytes).sum()) + bytes
     }
 
     /// How many are kept packed.
     pub(crate) fn packed(&self) -> u64 {
-        self.base.fresh.packed().1
+        self.base.fresh.packed().1 + self.behind().map(|it| it.packed().1).sum::<u64>()
     }
 
-    /// All of them in about the order they will be popped: what came back is in no order of its own.
+    /// Those before the rest in about the order they will be popped.
+    pub(crate) fn next_entries(&self) -> impl Iterator<Item = QueuedMessage> {
+        let behind = self.gap.iter().filter(|gap| gap.count == 0);
+        self.first_entries().chain(behind.flat_map(|gap| gap.behind.iter()))
+    }
+
+    /// All that have entries in about the order they will be popped: what came back is in no order of its own.
     pub(crate) fn entries(&self) -> impl Iterator<Item = QueuedMessage> {
+        self.first_entries().chain(self.behind().flat_map(Fifo::iter))
+    }
+
+    fn first_entries(&self) -> impl Iterator<Item = QueuedMessage> {
         let higher = self.higher.iter().flat_map(|higher| higher.levels.iter().rev());
         higher.chain([&self.base]).flat_map(Level::entries)
     }
@@ -524,6 +648,9 @@ impl Ready {
     #[inline]
     pub(crate) fn settle(&mut self) {
         self.base.fresh.settle();
+        if let Some(gap) = &mut self.gap {
+            gap.behind.settle();
+        }
     }
 
     /// Gives back memory that is kept for speed.

@@ -16,7 +16,7 @@ use leveret_log::disk::{
 use leveret_log::file::{OnDamage, Options as LogOptions, Report};
 use leveret_log::{
     AppendError, Errand, FileLog, HoldError, Holder, Keep, Log, LogNumber, MemoryLog, Moment,
-    Offset, ReadError, Record, Recovered, Shared, SyncError, Usage,
+    Offset, ReadError, Record, Recovered, RecoveredRun, Shared, SyncError, Usage,
 };
 use leveret_queue::Time;
 
@@ -689,6 +689,23 @@ impl Log for Store {
 
     fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
         both!(mut self, log => log.recover(each));
+    }
+
+    fn recover_runs(&mut self, each: &mut dyn FnMut(RecoveredRun<'_>)) {
+        both!(mut self, log => log.recover_runs(each));
+    }
+
+    fn recover_more(
+        &mut self,
+        from: Offset,
+        most: u32,
+        each: &mut dyn FnMut(Recovered<'_>),
+    ) -> Option<Offset> {
+        both!(mut self, log => log.recover_more(from, most, each))
+    }
+
+    fn recovered_all(&mut self) {
+        both!(mut self, log => log.recovered_all());
     }
 
     fn collect(&mut self) -> Result<(), SyncError> {

@@ -1,7 +1,7 @@
 //! How a node comes to life from its disks.
 
 use leveret_broker::Meta;
-use leveret_broker::shard::Restored;
+use leveret_broker::shard::{LateLimits, Restored};
 use leveret_broker::work::Limits;
 use leveret_log::Offset;
 use leveret_log::file::match_up;
@@ -55,7 +55,11 @@ pub(crate) fn start(
         store
     });
     let mut actors = host(stores, &topology, false, now);
-    actors.iter_mut().for_each(|shard| shard.set_limits(limits(random)));
+    let late = late_limits(seed);
+    for shard in &mut actors {
+        shard.set_limits(limits(random));
+        shard.set_late_limits(late);
+    }
     let mut node = Node::with(checks::settings(seed), topology, meta, actors);
     if has_links {
         // So little that it is full now and then.
@@ -100,6 +104,11 @@ fn limits(random: &mut Random) -> Limits {
         1 => Limits { turn: 1 + random.below(40) as u64, share: 1 + random.below(12) as u64 },
         _ => Limits { turn: 4096, share: 512 },
     }
+}
+
+/// Of a queue so little is there at first, and later so little comes in a turn, that most of it comes late.
+fn late_limits(seed: u64) -> LateLimits {
+    LateLimits { first: (seed >> 33) % 6, turn: 1 + ((seed >> 40) % 12) as u32 }
 }
 
 /// The logs of all shards, and of names.

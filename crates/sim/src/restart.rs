@@ -119,6 +119,8 @@ impl Sim {
             let Some(restored) = restored.filter(|it| it.damaged == 0) else {
                 return Err(format!("shard {index} finds damaged records"));
             };
+            let late = self.node.shard_mut(index).map_or(0, |it| it.late_messages());
+            self.shadow.totals.late += late;
             let keeps_flights = self.faults.one_in(2);
             self.node.begin_links(index, true, keeps_flights);
             self.node.attach(index, |_| true);
@@ -404,6 +406,7 @@ impl Sim {
     pub(crate) fn fill(&mut self) -> Check {
         let Some(past) = self.past.take() else { return Ok(()) };
         let restored = life::fill(&mut self.node, &past);
+        self.shadow.totals.late += self.node.shards_mut().map(|it| it.late_messages()).sum::<u64>();
         self.watch.restored = restored.iter().map(|one| one.messages).collect();
         for one in &restored {
             self.shadow.totals.restored += one.messages;

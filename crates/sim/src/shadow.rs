@@ -178,6 +178,8 @@ pub struct Totals {
     pub deleted: u64,
     /// Crashes that lost the end of a log.
     pub cuts: u64,
+    /// Messages that were there before, and that came late when their queue was made again.
+    pub late: u64,
     /// Times that shards lost the ends of their logs and went on.
     pub losses: u64,
     /// Connections that were not cut off by that.
@@ -219,6 +221,7 @@ impl Totals {
         self.purged += other.purged;
         self.deleted += other.deleted;
         self.cuts += other.cuts;
+        self.late += other.late;
         self.losses += other.losses;
         self.spared += other.spared;
         self.outlived += other.outlived;

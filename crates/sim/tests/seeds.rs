@@ -11,6 +11,7 @@ fn seeds() {
     assert!(totals.received > 7_000 && totals.resets > 20 && totals.committed > 100, "{report:?}");
     assert!(totals.crashes > 20 && totals.stops > 5 && totals.recovered > 300, "{report:?}");
     assert!(totals.said_again > 10 && totals.purged > 10 && totals.deleted > 10, "{report:?}");
+    assert!(totals.late > 200, "{report:?}");
     assert!(
         totals.full > 3 && totals.rests > 10 && totals.moved > 30 && totals.losses > 5,
         "{report:?}"

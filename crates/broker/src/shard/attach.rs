@@ -337,6 +337,9 @@ impl<L: Log> Shard<L> {
         }
         for run in claims.chunk_by(|(a, ..), (b, ..)| a.queue == b.queue) {
             let Some(&(Claim { queue: id, .. }, ..)) = run.first() else { continue };
+            if let Some((last, ..)) = run.last() {
+                self.bring_to(id, last.offset);
+            }
             let Self { queues, ports, .. } = self;
             let claim_of = |&(claim, whose, _): &(Claim, ConnectionId, [u64; 2])| {
                 let key = claim.slot.and_then(|slot| ports.find(whose, slot));
@@ -457,6 +460,7 @@ impl<L: Log> Shard<L> {
         if self.attaching.stage == Stage::Over {
             return self.settle_one(settlement, now);
         }
+        self.bring_to(id, offset);
         let taken = self.queues.call(id, |hosted, _| hosted.queue.take_out(&[offset]));
         if let Some(&[(_, unacked)]) = taken.as_deref() {
             self.settle_one(&Settlement { unacked, ..*settlement }, now);
@@ -471,6 +475,7 @@ impl<L: Log> Shard<L> {
     pub(super) fn take_out_for_part(&mut self, settlements: &mut Vec<Settlement>) {
         if self.attaching.stage == Stage::CatchesUp {
             settlements.retain(|it| it.offset < self.attaching.begins_at);
+            self.bring_to_all(settlements);
             self.queues.take_out_all(settlements);
         }
     }

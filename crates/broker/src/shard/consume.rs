@@ -30,6 +30,9 @@ enum Found {
     Damaged,
 }
 
+/// How often messages that come late are brought for what has to see a queue's head.
+const BRINGS_MAX: u32 = 64;
+
 impl<L: Log> Shard<L> {
     /// `basic.consume`. Takes the whole letter, which has more fields than a call should.
     pub(super) fn consume(
@@ -283,12 +286,18 @@ impl<L: Log> Shard<L> {
 
     /// Whether the message that `basic.get` takes next can be read. One that is damaged is set aside.
     fn next_at_hand(&mut self, id: QueueId, now: Time) -> Found {
-        let next = self.queues.call(id, |hosted, left| {
-            let next = hosted.queue.next_to_get(now, left)?;
-            // What consumers were given and cannot be read yet goes out before it, too.
-            Some((hosted.queue.next_early(), next))
-        });
-        let Some((first, next)) = next.flatten() else { return Found::Nothing };
+        let (first, next) = loop {
+            let next = self.queues.call(id, |hosted, left| {
+                let next = hosted.queue.next_to_get(now, left)?;
+                // What consumers were given and cannot be read yet goes out before it, too.
+                Some((hosted.queue.next_early(), next))
+            });
+            match next.flatten() {
+                Some(next) => break next,
+                None if self.is_at_rest(id) => self.bring_head(id),
+                None => return Found::Nothing,
+            }
+        };
         if let Some(first) = first.filter(|&first| self.store.is_to_come(first)) {
             return Found::ToCome(first);
         }
@@ -316,7 +325,10 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let got = self.queues.change(id, |hosted, left| hosted.queue.get(now, no_ack, left));
-        let Some(got) = got else { return };
+        let Some(mut got) = got else { return };
+        if let Some(found) = got.as_mut().filter(|_| self.is_at_rest(id)) {
+            found.remaining = self.remaining(id, now);
+        }
         let answer = match got.zip(record) {
             None => Reply::GotNothing,
             Some((found, record)) => {
@@ -338,10 +350,31 @@ impl<L: Log> Shard<L> {
         out.reply(reply, answer);
     }
 
+    /// Ready messages of a queue whose next one is to come, without those before one that can be had still.
+    #[cold]
+    fn remaining(&mut self, id: QueueId, now: Time) -> u64 {
+        for _ in 0..BRINGS_MAX {
+            if !self.is_at_rest(id) {
+                break;
+            }
+            self.bring_head(id);
+            self.queues.change(id, |hosted, left| hosted.queue.expire(now, left));
+        }
+        self.queues.get(id).map_or(0, |hosted| hosted.queue.counts().ready)
+    }
+
     /// Gives a queue's consumers what they may take, and sets its timer: before something that has to see what is
     /// ready then. If there is more for them than a queue gives in one go, it is touched.
     pub(super) fn dispatch(&mut self, id: QueueId, now: Time) {
-        if self.dispatch_some(id, DISPATCH_BUDGET.into(), now) {
+        let mut more = self.dispatch_some(id, DISPATCH_BUDGET.into(), now);
+        for _ in 0..BRINGS_MAX {
+            if more || !self.is_at_rest(id) {
+                break;
+            }
+            self.bring_head(id);
+            more = self.dispatch_some(id, DISPATCH_BUDGET.into(), now);
+        }
+        if more {
             self.queues.touch(id);
         }
     }

@@ -74,6 +74,7 @@ impl<L: Log> Shard<L> {
     pub(super) fn options_changed(&mut self, id: QueueId, topology: &Topology, now: Time) {
         let Some(queue) = topology.queue_by_id(id) else { return };
         let options = queue.options();
+        self.bring_all(id);
         if let Some(hosted) = self.queues.get_mut(id) {
             let was = std::mem::replace(&mut hosted.confirm, queue.confirm_options());
             if waits_for_consumers(&was) && !waits_for_consumers(&hosted.confirm) {
@@ -131,6 +132,7 @@ impl<L: Log> Shard<L> {
             return;
         }
         // What came in this turn and found a consumer is not ready any more.
+        self.bring_all(id);
         self.dispatch(id, now);
         let backlog = self.queues.change(id, |hosted, _| take(&mut hosted.queue));
         let Some(backlog) = backlog else { return };
@@ -209,6 +211,7 @@ impl<L: Log> Shard<L> {
     ) {
         // What left it before is a dead letter, and what left with it is not.
         self.work_off_left(Pays::Nobody, topology, now, out);
+        self.bring_all(id);
         let Some(mut hosted) = self.queues.remove(id, asked.reply) else { return };
         if !self.attaching.is_over() {
             self.attaching.queue_gone(id);

@@ -5,7 +5,7 @@
 //! and the letter waits for them as a `basic.get` does.
 
 use leveret_log::Log;
-use leveret_queue::{Look, Offset, Time};
+use leveret_queue::{Look, LookAt, Offset, Time};
 use leveret_topology::Topology;
 
 use super::Shard;
@@ -29,6 +29,9 @@ impl<L: Log> Shard<L> {
     ) {
         let ToShard::Look { reply, queue: id, place, from, max } = letter else { return };
         // What came in this turn and finds a consumer is not ready any more.
+        if place == LookAt::Ready {
+            self.bring_all(id);
+        }
         self.dispatch(id, now);
         let Some(hosted) = self.hosted(id, topology, now) else {
             out.reply(reply, Reply::Gone);

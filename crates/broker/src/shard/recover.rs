@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
-use leveret_log::{Holder, Log};
+use leveret_log::{Holder, Log, RecoveredRun};
 use leveret_queue::{Incoming, Left, Offset, Time};
 use leveret_topology::{Homes, QueueId, Topology};
 
@@ -79,6 +79,20 @@ enum PartFate {
     Undone,
 }
 
+/// Records of parts that are in no queue.
+#[derive(Debug, Default)]
+pub(super) struct Excluded {
+    /// Ascending, and apart.
+    ranges: Vec<Range<u64>>,
+}
+
+impl Excluded {
+    pub(super) fn has(&self, at: u64) -> bool {
+        let next = self.ranges.partition_point(|range| range.end <= at);
+        self.ranges.get(next).is_some_and(|range| range.contains(&at))
+    }
+}
+
 fn complain(at: leveret_log::Offset) {
     tracing::error!(offset = %at, "a record in the log is not a message: left alone");
 }
@@ -116,7 +130,8 @@ impl<L: Log> Shard<L> {
     /// Fills the queues with what the log kept. To be called once for a log, after [`host`](Self::host) and before the first turn.
     /// `seen_below`: what is below may have been delivered, and of the rest the marks tell all; that is what
     /// [`seen_below`](Self::seen_below) said if the process before called [`close`](Self::close), and
-    /// [`Offset::MAX`](leveret_log::Offset::MAX) if it did not. `decided`: what
+    /// [`Offset::MAX`](leveret_log::Offset::MAX) if it did not. Of long queues the first messages have entries then, and the
+    /// others are counted: see [`late`](super::late). `decided`: what
     /// [`Meta::decided`](crate::Meta::decided) says of transactions. `progress` is told now and then how many records were
     /// read since the last time.
     pub fn fill(
@@ -126,7 +141,7 @@ impl<L: Log> Shard<L> {
         progress: &mut dyn FnMut(u64),
     ) -> Restored {
         let keeps_orphans = self.keeps_orphans;
-        let Self { store, queues, transactions, streams, .. } = self;
+        let Self { store, queues, transactions, streams, late, .. } = self;
         let mut read = 0;
         let mut restored = Restored::default();
         let mut orphans: Vec<(leveret_log::Offset, Holder)> = Vec::new();
@@ -179,11 +194,18 @@ impl<L: Log> Shard<L> {
                 _ => finished.push((at, Holder::OWNER)),
             }
         }
+        let excluded = Excluded { ranges: parts.iter().map(|(range, _)| range.clone()).collect() };
+        debug_assert!(excluded.ranges.is_sorted_by(|a, b| a.end <= b.start), "parts are apart");
+        // Each record is looked at for itself then.
+        let is_plain = parts.is_empty() && decided.acked.is_empty();
         let mut parts = parts.into_iter().peekable();
-        store.recover(seen_below, &mut |record| {
-            read += 1;
-            if read % TELLS_EVERY == 0 {
-                progress(TELLS_EVERY);
+        let first = late.limits.first;
+        late.end();
+        let (mut left, mut from) = (0, None);
+        let mut tell = |record: RecoveredRun<'_>| {
+            read += record.count;
+            if read >= TELLS_EVERY {
+                progress(std::mem::take(&mut read));
             }
             if let [(Holder::OWNER, _)] = record.holders {
                 return;
@@ -205,9 +227,10 @@ impl<L: Log> Shard<L> {
                 }
                 None => {}
             }
+            let all = at..at + record.count;
             let Some(head) = Head::decode(record.head) else {
-                restored.damaged += 1;
-                complain(record.at);
+                restored.damaged += record.count;
+                all.map(leveret_log::Offset::new).for_each(complain);
                 return;
             };
             // What other shards hold is in their queues.
@@ -219,20 +242,43 @@ impl<L: Log> Shard<L> {
                     continue;
                 }
                 let Some(hosted) = queues.get_mut(id) else {
-                    restored.orphans += 1;
+                    restored.orphans += record.count;
                     if !keeps_orphans {
-                        orphans.push((record.at, holder));
+                        let all = all.clone().map(leveret_log::Offset::new);
+                        orphans.extend(all.map(|at| (at, holder)));
                     } else if restored.orphaned.len() < ORPHANED_MAX {
                         restored.orphaned.insert(id);
                     }
                     continue;
                 };
-                let is_seen = record.at < seen_below;
-                let message = incoming(queue_offset(record.at), &head, mark, is_seen);
-                hosted.queue.restore(message, Time::from_ms(head.published_ms));
-                restored.messages += 1;
+                restored.messages += record.count;
+                let published = Time::from_ms(head.published_ms);
+                for at in all.clone() {
+                    let offset = leveret_log::Offset::new(at);
+                    let is_seen = offset < seen_below;
+                    let message = incoming(queue_offset(offset), &head, mark, is_seen);
+                    let count = all.end - at;
+                    if record.comes_again && hosted.queue.defer(message, count, first) {
+                        left += count;
+                        from.get_or_insert(offset);
+                        break;
+                    }
+                    hosted.queue.restore(message, published);
+                }
+            }
+        };
+        store.recover_runs(seen_below, &mut |run| {
+            if is_plain || run.count == 1 {
+                return tell(run);
+            }
+            for at in run.at.get()..run.at.get() + run.count {
+                tell(RecoveredRun { at: leveret_log::Offset::new(at), count: 1, ..run });
             }
         });
+        match from {
+            Some(from) => late.begin(from, left, seen_below, excluded),
+            None => store.recovered_all(),
+        }
         self.store.let_go(orphans.into_iter().chain(finished));
         restored
     }
@@ -345,7 +391,7 @@ pub(super) fn marked(mark: u8) -> (bool, u32) {
     (mark & SEEN != 0, u32::from(mark & !SEEN))
 }
 
-fn incoming(offset: Offset, head: &Head, mark: u8, is_seen: bool) -> Incoming {
+pub(super) fn incoming(offset: Offset, head: &Head, mark: u8, is_seen: bool) -> Incoming {
     let (seen, delivery_count) = marked(mark);
     Incoming {
         offset,

@@ -14,7 +14,7 @@ mod race;
 
 use leveret_log::{
     AppendError, HoldError, Holder, Keep, Log, Moment, PagedOut, ReadError, Record, Recovered,
-    SyncError, Usage,
+    RecoveredRun, SyncError, Usage,
 };
 use leveret_queue::{Offset, Time};
 use leveret_topology::QueueId;
@@ -301,14 +301,29 @@ impl<L: Log> Store<L> {
     }
 
     /// Reads what the log kept. Messages below `seen_below` may have been delivered.
-    pub(super) fn recover(
+    pub(super) fn recover_runs(
         &mut self,
         seen_below: leveret_log::Offset,
-        each: &mut dyn FnMut(Recovered<'_>),
+        each: &mut dyn FnMut(RecoveredRun<'_>),
     ) {
         self.seen_below = seen_below.min(self.log.end());
-        self.log.recover(each);
+        self.log.recover_runs(each);
         self.opened();
+    }
+
+    /// Tells once more of records from an offset on, so many at most: where it goes on, unless that is all.
+    pub(super) fn recover_more(
+        &mut self,
+        from: leveret_log::Offset,
+        most: u32,
+        each: &mut dyn FnMut(Recovered<'_>),
+    ) -> Option<leveret_log::Offset> {
+        self.log.recover_more(from, most, each)
+    }
+
+    /// Of no record it is to be told once more.
+    pub(super) fn recovered_all(&mut self) {
+        self.log.recovered_all();
     }
 
     /// Lets go of records that came back and are nobody's.
@@ -357,6 +372,6 @@ pub(super) fn queue_offset(at: leveret_log::Offset) -> Offset {
 }
 
 /// A queue's offset as the log names it.
-fn log_offset(at: Offset) -> leveret_log::Offset {
+pub(super) fn log_offset(at: Offset) -> leveret_log::Offset {
     leveret_log::Offset::new(at.get())
 }

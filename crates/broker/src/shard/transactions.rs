@@ -298,6 +298,9 @@ impl<L: Log> Shard<L> {
     /// The queues were filled anew: parts that are not decided have their messages as far as the log has these, and hold
     /// what they are to settle. They vote once more: perhaps they had not yet.
     pub(super) fn hold_back_parts(&mut self, out: &mut Outbox) {
+        let held = self.transactions.prepared.values().flat_map(|it| it.settlements.iter());
+        let held: Vec<_> = held.map(|it| (it.queue, it.offset)).collect();
+        held.into_iter().for_each(|(id, offset)| self.bring_to(id, offset));
         let Self { transactions, queues, .. } = self;
         let there = std::mem::take(&mut transactions.there);
         for prepared in transactions.prepared.values_mut() {

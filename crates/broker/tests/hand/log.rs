@@ -355,6 +355,30 @@ impl Log for HandLog {
         }
     }
 
+    fn recover_runs(&mut self, each: &mut dyn FnMut(RecoveredRun<'_>)) {
+        self.recover(&mut |Recovered { at, head, holders }| {
+            each(RecoveredRun { at, count: 1, head, holders, comes_again: true });
+        });
+    }
+
+    fn recover_more(
+        &mut self,
+        from: Offset,
+        most: u32,
+        each: &mut dyn FnMut(Recovered<'_>),
+    ) -> Option<Offset> {
+        let (mut looked_at, mut next) = (0, None);
+        self.recover(&mut |record| {
+            if record.at >= from && looked_at < most {
+                looked_at += 1;
+                each(record);
+            } else if record.at >= from && next.is_none() {
+                next = Some(record.at);
+            }
+        });
+        next
+    }
+
     fn collect(&mut self) -> Result<(), SyncError> {
         self.hand().collect()
     }

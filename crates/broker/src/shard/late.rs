@@ -1,0 +1,207 @@
+//! Messages that the log kept over a restart and that come late: of a long queue only the first ones have entries when the shard
+//! begins, and the others are counted. The shard goes on with them bit by bit, in the order of the log, turn by turn, until there are none.
+//!
+//! ```text
+//!   fill: all are counted ----> turns: some records a turn ----> the last one: queues as any others
+//!         first ones restored    queues that ran out first give on
+//! ```
+//!
+//! Invariants: a record that a queue counts and has no entry of is held by it, and by it alone is let go of, which needs an entry:
+//! so it is there when its turn comes. What needs more than a queue's counts and its head waits for the messages that it
+//! needs, in the same turn.
+
+use leveret_log::{Log, Recovered};
+use leveret_queue::{Offset, Queue, Time};
+use leveret_topology::QueueId;
+
+use super::queues::Queues;
+use super::recover::{Excluded, incoming};
+use super::store::log_offset;
+use super::{Shard, queue_offset};
+use crate::message::Settlement;
+use crate::record::Head;
+
+/// How much of its queues a shard has at first, and brings later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LateLimits {
+    /// Messages of a queue that are restored before the shard begins: more than a consumer usually has at once.
+    pub first: u64,
+    /// Records that are looked at in a turn: some 0.3 ms.
+    pub turn: u32,
+}
+
+impl Default for LateLimits {
+    fn default() -> Self {
+        Self { first: 1_024, turn: 4_096 }
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    pub(super) limits: LateLimits,
+    /// Unless all came.
+    coming: Option<Box<Coming>>,
+}
+
+#[derive(Debug)]
+struct Coming {
+    /// Where the log is asked to go on.
+    from: leveret_log::Offset,
+    /// Messages that are counted only, of all queues.
+    messages: u64,
+    /// What is below may have been delivered.
+    seen_below: leveret_log::Offset,
+    /// Records that are in no queue though queues hold them.
+    excluded: Excluded,
+}
+
+impl Late {
+    /// So many messages of the log are counted only, the first of them at `from`.
+    pub(super) fn begin(
+        &mut self,
+        from: leveret_log::Offset,
+        messages: u64,
+        seen_below: leveret_log::Offset,
+        excluded: Excluded,
+    ) {
+        self.coming = Some(Box::new(Coming { from, messages, seen_below, excluded }));
+    }
+
+    /// All came, or are not to come.
+    pub(super) fn end(&mut self) {
+        self.coming = None;
+    }
+
+    /// Whether messages are to come.
+    #[inline]
+    pub(super) fn is_coming(&self) -> bool {
+        self.coming.is_some()
+    }
+}
+
+impl Coming {
+    /// A record that is held, perhaps by queues that count it.
+    fn record(&mut self, record: Recovered<'_>, queues: &mut Queues) {
+        let (at, offset) = (record.at, queue_offset(record.at));
+        let mut read = None;
+        for &(holder, mark) in record.holders {
+            let id = QueueId::new(holder.get());
+            let Some(hosted) = queues.get_mut(id).filter(|it| it.queue.is_in_rest(offset)) else {
+                continue;
+            };
+            if self.excluded.has(at.get()) {
+                return;
+            }
+            if read.is_none() {
+                read = Head::decode(record.head);
+            }
+            // One that is damaged was told of, and was not counted.
+            let Some(head) = &read else { return };
+            let was_at_rest = hosted.queue.is_at_rest();
+            let message = incoming(offset, head, mark, at < self.seen_below);
+            hosted.queue.restore_of_rest(message, Time::from_ms(head.published_ms));
+            self.messages -= 1;
+            if was_at_rest {
+                queues.touch(id);
+            }
+        }
+    }
+}
+
+impl<L: Log> Shard<L> {
+    /// Changes how much is restored before the shard begins, and later. To be called before [`fill`](Self::fill).
+    pub fn set_late_limits(&mut self, limits: LateLimits) {
+        self.late.limits = limits;
+    }
+
+    /// Messages that are counted, and whose entries are to come.
+    pub fn late_messages(&self) -> u64 {
+        self.late.coming.as_ref().map_or(0, |coming| coming.messages)
+    }
+
+    /// Goes on with the messages that come late.
+    #[cold]
+    pub(super) fn bring_late(&mut self) {
+        let most = self.late.limits.turn;
+        self.bring(most);
+    }
+
+    fn bring(&mut self, most: u32) {
+        let Self { late, queues, store, .. } = self;
+        let Some(coming) = &mut late.coming else { return };
+        let from = coming.from;
+        let next = store.recover_more(from, most, &mut |record| coming.record(record, queues));
+        if let Some(next) = next.filter(|_| coming.messages > 0) {
+            coming.from = next;
+            return;
+        }
+        if coming.messages > 0 {
+            self.forget_late();
+        }
+        self.late.end();
+        self.store.recovered_all();
+    }
+
+    /// The log does not tell of messages that it had told of: there are none, and queues that wait for them go on.
+    #[cold]
+    fn forget_late(&mut self) {
+        let lacking: Vec<QueueId> =
+            self.queues.iter().filter(|(_, it)| it.queue.rest() > 0).map(|(id, _)| id).collect();
+        for id in lacking {
+            let count = self.queues.change(id, |hosted, _| hosted.queue.forget_rest());
+            debug_assert_eq!(count, Some(0), "messages of {id:?} are not there");
+            tracing::error!(
+                queue = id.get(),
+                messages = count,
+                "messages that a queue counted are not there: they are in no queue until the next start"
+            );
+        }
+    }
+
+    /// Brings messages while the queue is as it is to be no longer.
+    fn bring_while(&mut self, id: QueueId, lacks: impl Fn(&Queue) -> bool) {
+        while self.late.is_coming() && self.queues.get(id).is_some_and(|it| lacks(&it.queue)) {
+            self.bring(self.late.limits.turn);
+        }
+    }
+
+    /// Brings all of a queue: for what is decided by more than its counts and its head.
+    #[inline]
+    pub(super) fn bring_all(&mut self, id: QueueId) {
+        if self.late.is_coming() {
+            self.bring_while(id, |queue| queue.rest() > 0);
+        }
+    }
+
+    /// Brings what a queue has up to an offset: for what names its messages.
+    #[inline]
+    pub(super) fn bring_to(&mut self, id: QueueId, offset: Offset) {
+        if self.late.is_coming() {
+            let from = log_offset(offset);
+            while self.late.coming.as_ref().is_some_and(|coming| coming.from <= from)
+                && self.queues.get(id).is_some_and(|it| it.queue.has_rest_to(offset))
+            {
+                self.bring(self.late.limits.turn);
+            }
+        }
+    }
+
+    /// Brings what these name.
+    #[cold]
+    pub(super) fn bring_to_all(&mut self, settlements: &[Settlement]) {
+        settlements.iter().for_each(|it| self.bring_to(it.queue, it.offset));
+    }
+
+    /// Whether the message that a queue gives out next is to come.
+    #[inline]
+    pub(super) fn is_at_rest(&self, id: QueueId) -> bool {
+        self.late.is_coming() && self.queues.get(id).is_some_and(|it| it.queue.is_at_rest())
+    }
+
+    /// Brings the message that a queue gives out next, if that is to come.
+    #[cold]
+    pub(super) fn bring_head(&mut self, id: QueueId) {
+        self.bring_while(id, Queue::is_at_rest);
+    }
+}
