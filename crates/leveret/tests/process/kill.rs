@@ -12,10 +12,12 @@ use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
+use leveret_client::QueueDeclare;
 use rustix::process::Signal;
 
 use crate::broker::{Broker, Down, PATIENCE};
 use crate::messages::Random;
+use crate::restart::{durable, persistent, store, take_all};
 use load::{Load, declare};
 
 /// What happens between kills.
@@ -127,4 +129,51 @@ fn what_was_confirmed_is_there_after_a_kill_where_files_are_used_again() {
     let settings = &["shards=1", "storage.segment_size=1MiB"];
     let lives = Lives { seed, settings, confirms: 2000..4000 };
     kill_again_and_again(&lives, |done, spares| done >= kills && spares > 0);
+}
+
+/// Of a backlog that is longer than what a start brings at first the counts are told, and all of it is there in its order, behind
+/// the first messages and before what came since; so is what nobody took before the next kill.
+#[test]
+fn a_long_backlog_is_there_after_a_kill() {
+    const MESSAGES: u64 = 6_000;
+    let broker = Broker::with(&["shards=1", "storage.segment_size=1MiB"]);
+    let (mut client, channel) = broker.channel();
+    for queue in ["long", "other"] {
+        client.queue_declare(channel, queue, &durable(&[])).unwrap();
+    }
+    let body = |number: u64| format!("{number:<1000}");
+    for first in (0..MESSAGES).step_by(500) {
+        let bodies: Vec<String> = (first..first + 500).map(body).collect();
+        store(&mut client, "long", bodies.iter().map(|body| (persistent(), body.as_str())));
+        store(&mut client, "other", bodies[..2].iter().map(|body| (persistent(), body.as_str())));
+    }
+    drop(client);
+    let mut broker = broker.kill().start_again();
+    let mut next = 0;
+    for taken in [1_500, 3_000] {
+        let (mut client, channel) = broker.channel();
+        let passive = QueueDeclare { passive: true, ..QueueDeclare::default() };
+        let left = client.queue_declare(channel, "long", &passive).unwrap();
+        assert_eq!(u64::from(left.messages), MESSAGES - next);
+        for _ in 0..taken {
+            let got = client.get(channel, "long", false).unwrap().expect("all are there");
+            assert_eq!(got.body, body(next).as_bytes());
+            client.ack(channel, got.delivery_tag, false);
+            next += 1;
+        }
+        let got = client.get(channel, "other", false).unwrap().expect("it is there");
+        assert_eq!((got.body, got.remaining), (body(0).into_bytes(), 23));
+        // That this is committed says that all before it is on the disk.
+        store(&mut client, "other", [(persistent(), "since")]);
+        broker = broker.kill().start_again();
+        let (mut client, channel) = broker.channel();
+        assert_eq!(client.queue_purge(channel, "other").unwrap(), 25);
+        let bodies: Vec<String> = (0..24).map(body).collect();
+        store(&mut client, "other", bodies.iter().map(|body| (persistent(), body.as_str())));
+    }
+    let (mut client, channel) = broker.channel();
+    let all = take_all(&mut client, channel, "long");
+    assert_eq!(all.len() as u64, MESSAGES - next);
+    assert!((next..).zip(&all).all(|(number, (found, _))| *found == body(number)));
+    broker.assert_quiet();
 }
