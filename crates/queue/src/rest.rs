@@ -83,7 +83,7 @@ mod tests {
     const NOW: Time = Time::from_ms(1_000);
 
     fn message(offset: u64) -> Incoming {
-        Incoming { persistent: offset % 2 == 0, ..Incoming::new(Offset::new(offset), 10) }
+        Incoming { persistent: offset.is_multiple_of(2), ..Incoming::new(Offset::new(offset), 10) }
     }
 
     /// The first two of ten have entries, and one came since.
@@ -131,7 +131,7 @@ mod tests {
         let (key, prefetch, priority) = (1, 0, 0);
         let spec = ConsumerSpec { key, no_ack: true, exclusive: false, priority, prefetch, gate };
         queue.add_consumer(spec, NOW).expect("alone");
-        let mut dispatch = |queue: &mut Queue, given: &mut Vec<u64>| {
+        let dispatch = |queue: &mut Queue, given: &mut Vec<u64>| {
             let mut deliver = |it: Delivery| given.push(it.offset.get());
             queue.dispatch(NOW, &mut deliver, &mut Vec::new(), 100)
         };

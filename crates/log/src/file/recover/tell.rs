@@ -9,7 +9,7 @@ use super::window::Window;
 use super::{OpenError, damaged, on};
 use crate::disk::Disk;
 use crate::file::cold::{Ascending, Held};
-use crate::file::digest::{Digest, Mixed, PausedRows, Rows};
+use crate::file::digest::{Alike, Digest, Mixed, PausedRows, Rows};
 use crate::file::format::{BatchHeader, FILE_HEADER, FileHeader, Malformed};
 use crate::file::segments::{Digested, Segment};
 use crate::file::sets::{SetId, Sets};
@@ -236,8 +236,8 @@ impl Teller<'_> {
                 if self.left == 0 {
                     return Ok(Some(Paused { rows: rows.pause(), first }));
                 }
-                next_run(&mut rows, &mut mixed, self.left, &mut |at, count, _, head| {
-                    self.run(at, count, first, head, each);
+                next_run(&mut rows, &mut mixed, self.left, &mut |it| {
+                    self.run(&it, first, each);
                 })?;
             }
             rows.notes()?;
@@ -245,17 +245,10 @@ impl Teller<'_> {
     }
 
     /// Neighbours that are alike. What is before `first` is a straggler.
-    fn run(
-        &mut self,
-        at: u64,
-        count: u64,
-        first: u64,
-        head: &[u8],
-        each: &mut dyn FnMut(Recovered<'_>),
-    ) {
+    fn run(&mut self, it: &SegmentRun<'_>, first: u64, each: &mut dyn FnMut(Recovered<'_>)) {
         let Store { sets, marks, .. } = self.store;
-        let end = at.saturating_add(count);
-        let mut at = at.max(self.from).max(first);
+        let end = it.at.saturating_add(it.count);
+        let mut at = it.at.max(self.from).max(first);
         // To look at those costs something, too.
         self.left = self.left.saturating_sub(1);
         while at < end {
@@ -265,7 +258,7 @@ impl Teller<'_> {
                 continue;
             };
             let holders = self.names.of(at, set, sets, marks);
-            each(Recovered { at: Offset::new(at), head, holders });
+            each(Recovered { at: Offset::new(at), head: it.head, holders });
             self.left = self.left.saturating_sub(1);
             at = at.saturating_add(1);
         }
@@ -274,6 +267,7 @@ impl Teller<'_> {
 }
 
 /// A record of a segment, whoever holds it, or neighbours that are alike.
+#[derive(Clone, Copy)]
 struct SegmentRun<'a> {
     at: u64,
     count: u64,
@@ -315,15 +309,14 @@ fn each_row(digest: &Digest, each: &mut dyn FnMut(SegmentRun<'_>)) -> Result<(),
     let mut mixed = Mixed::default();
     while let Some((BatchHeader { first, .. }, _)) = rows.batch()? {
         while rows.has_rows() {
-            next_run(&mut rows, &mut mixed, u32::MAX, &mut |at, count, stored_len, head| {
-                let end = at.saturating_add(count);
-                for at in at..end.min(first.max(at)) {
-                    each(SegmentRun { at, count: 1, is_straggler: true, stored_len, head });
+            next_run(&mut rows, &mut mixed, u32::MAX, &mut |it| {
+                let end = it.at.saturating_add(it.count);
+                for at in it.at..end.min(first) {
+                    each(SegmentRun { at, count: 1, is_straggler: true, ..it });
                 }
-                let at = at.max(first);
+                let at = it.at.max(first);
                 if at < end {
-                    let count = end.saturating_sub(at);
-                    each(SegmentRun { at, count, is_straggler: false, stored_len, head });
+                    each(SegmentRun { at, count: end.saturating_sub(at), ..it });
                 }
             })?;
         }
@@ -332,19 +325,23 @@ fn each_row(digest: &Digest, each: &mut dyn FnMut(SegmentRun<'_>)) -> Result<(),
     Ok(())
 }
 
-/// The next records of a batch, of which some are left: the first, how many, the bytes of each in the segment, and the head.
+/// The next records of a batch, of which some are left. Stragglers are not told from others.
 fn next_run(
     rows: &mut Rows<'_>,
     mixed: &mut Mixed,
     most: u32,
-    each: &mut dyn FnMut(u64, u64, u64, &[u8]),
+    each: &mut dyn FnMut(SegmentRun<'_>),
 ) -> Result<(), Malformed> {
-    if let Some(alike) = rows.alike_within(most)? {
-        each(alike.at, alike.count.into(), alike.len.into(), alike.head);
+    let is_straggler = false;
+    if let Some(Alike { at, count, len, head, .. }) = rows.alike_within(most)? {
+        let (count, stored_len) = (count.into(), len.into());
+        each(SegmentRun { at, count, is_straggler, stored_len, head });
     } else if rows.mixed(mixed)? {
-        each(mixed.at, mixed.sets().len() as u64, mixed.len.into(), rows.head()?);
+        let (count, stored_len) = (mixed.sets().len() as u64, mixed.len.into());
+        each(SegmentRun { at: mixed.at, count, is_straggler, stored_len, head: rows.head()? });
     } else if let Some(row) = rows.row()? {
-        each(row.at, 1, row.stored_len().into(), row.head);
+        let (at, head, stored_len) = (row.at, row.head, row.stored_len().into());
+        each(SegmentRun { at, count: 1, is_straggler, stored_len, head });
     }
     Ok(())
 }
