@@ -584,6 +584,18 @@ pub trait Log {
         None
     }
 
+    /// Until when what was done is agreed upon, and on the disks of all others that are in contact with this log, too. None if there are no
+    /// others. It never goes back.
+    fn on_all(&self) -> Option<Moment> {
+        self.agreed()
+    }
+
+    /// Says whether somebody may wait for [`on_all`](Self::on_all), and whether somebody does: whoever has the log is told when it moves
+    /// only in that case, and from the next [`collect`](Self::collect) on.
+    fn use_all(&mut self, is_used: bool, is_awaited: bool) {
+        let _ = (is_used, is_awaited);
+    }
+
     /// [`sync`](Self::sync)s only what was done until a [`moment`](Self::moment) of this log: what came after it may still
     /// be withdrawn. A batch ends there, so a turn should not have begun yet then. A log may hand over all there is.
     fn sync_until(&mut self, until: Moment) -> Result<(), SyncError> {

@@ -25,6 +25,16 @@ pub struct Desk {
 struct Trays {
     reports: Reports,
     orders: Orders,
+    all: AllUse,
+}
+
+/// What a shard wants to know of all members in contact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AllUse {
+    /// Confirms may have to wait for them.
+    pub(crate) is_used: bool,
+    /// Somebody waits until they have more.
+    pub(crate) is_awaited: bool,
 }
 
 /// What the log has for its member.
@@ -92,6 +102,8 @@ impl Reports {
 pub(crate) struct Orders {
     /// So far all agree.
     pub(crate) agreed: BatchName,
+    /// The number of the last batch that all members in contact have, too.
+    pub(crate) on_all: u64,
     /// Batches that somebody lacks: as many of each range as can be had at once.
     pub(crate) wanted: Vec<RangeInclusive<u64>>,
     /// Damaged records, as another member has them; none if nobody has them whole.
@@ -137,6 +149,7 @@ impl Default for Orders {
     fn default() -> Self {
         Self {
             agreed: BatchName::NONE,
+            on_all: 0,
             wanted: Vec::new(),
             mended: Vec::new(),
             files: Wanted::default(),
@@ -178,9 +191,24 @@ impl Desk {
         change(&mut self.trays().orders);
     }
 
-    /// The log takes what the member wants. What stays as it is until it is changed is there again the next time.
-    pub(crate) fn take_orders(&self) -> Orders {
-        let orders = &mut self.trays().orders;
+    /// All members in contact have the batches up to this one. Whether somebody waits for that.
+    pub(crate) fn reach_all(&self, number: u64) -> bool {
+        let trays = &mut *self.trays();
+        trays.orders.on_all = number;
+        trays.all.is_awaited
+    }
+
+    /// Whether confirms may have to wait for all members in contact.
+    pub(crate) fn uses_all(&self) -> bool {
+        self.trays().all.is_used
+    }
+
+    /// The log takes what the member wants, and says what it wants to know. What stays as it is until it is changed is there again the
+    /// next time.
+    pub(crate) fn take_orders(&self, all: AllUse) -> Orders {
+        let trays = &mut *self.trays();
+        trays.all = all;
+        let orders = &mut trays.orders;
         let (wanted, members) =
             (std::mem::take(&mut orders.wanted), std::mem::take(&mut orders.members));
         let (point, mended) = (orders.point.take(), std::mem::take(&mut orders.mended));

@@ -1,8 +1,8 @@
 //! The log that actors use: in files, and alone or that of a group's leader.
 //!
 //! A log alone is as it is. One that was lent by its [member](crate::Member) leaves each batch that it makes on a [`Desk`], and
-//! takes from there how far all agree. So `readable`, `durable` and `agreed` are where the last batch ends that is agreed upon, and
-//! pass what needs no batch once there is none that is not.
+//! takes from there how far all agree, and which of that all members in contact have. So `readable`, `durable` and `agreed` are where
+//! the last batch ends that is agreed upon, and pass what needs no batch once there is none that is not.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut, RangeInclusive};
@@ -16,7 +16,7 @@ use leveret_log::{
     PagedOut, ReadError, Record, Recovered, RecoveredRun, Shared, SyncError, Usage,
 };
 
-use crate::desk::{Desk, Hold, Reports};
+use crate::desk::{AllUse, Desk, Hold, Reports};
 use crate::files::Wanted;
 
 /// Bytes of batches that are given at once to who lacks some.
@@ -36,6 +36,10 @@ struct Lent {
     /// Batches that are not agreed upon, and where each ends.
     ends: VecDeque<(u64, Moment)>,
     agreed: Moment,
+    /// Those that are, and that not all members in contact have.
+    not_on_all: VecDeque<(u64, Moment)>,
+    on_all: Moment,
+    all_use: AllUse,
     /// What the member was told of.
     last: BatchName,
     stored: BatchName,
@@ -90,6 +94,10 @@ impl<D: Disk> GroupLog<D> {
             desk,
             ends: VecDeque::new(),
             agreed: log.gathered(),
+            // What it begins with may be on a majority alone.
+            not_on_all: VecDeque::from([(log.last().number, log.gathered())]),
+            on_all: Moment::default(),
+            all_use: AllUse::default(),
             last: log.last(),
             stored: BatchName::NONE,
             point: BatchName::NONE,
@@ -197,7 +205,7 @@ impl Lent {
     }
 
     fn attend<D: Disk>(&mut self, log: &mut FileLog<D>, failed: Option<&SyncError>) {
-        let orders = self.desk.take_orders();
+        let orders = self.desk.take_orders(self.all_use);
         let mut reports = Reports::default();
         let mut failed = failed.map(ToString::to_string);
         if let Err(error) = log.apply_to(orders.agreed) {
@@ -227,12 +235,19 @@ impl Lent {
         }
         self.take_made(log, &mut reports, &mut failed);
         let was = self.agreed;
-        while let Some((_, end)) = self.ends.pop_front_if(|it| it.0 <= orders.agreed.number) {
+        while let Some((number, end)) = self.ends.pop_front_if(|it| it.0 <= orders.agreed.number) {
             self.agreed = end;
+            self.not_on_all.push_back((number, end));
+        }
+        while let Some((_, end)) = self.not_on_all.pop_front_if(|it| it.0 <= orders.on_all) {
+            self.on_all = end;
         }
         let is_passed = self.ends.is_empty() && self.agreed != log.gathered();
         if is_passed {
             self.agreed = log.gathered();
+        }
+        if self.not_on_all.is_empty() {
+            self.on_all = self.agreed;
         }
         // Nobody else knows that this has become readable.
         let is_awaited = self.asked.first().is_some_and(|&at| at < self.agreed.end);
@@ -465,6 +480,16 @@ impl<D: Disk> Log for GroupLog<D> {
 
     fn agreed(&self) -> Option<Moment> {
         self.lent.as_ref().map(|lent| lent.agreed)
+    }
+
+    fn on_all(&self) -> Option<Moment> {
+        self.lent.as_ref().map(|lent| lent.on_all)
+    }
+
+    fn use_all(&mut self, is_used: bool, is_awaited: bool) {
+        if let Some(lent) = &mut self.lent {
+            lent.all_use = AllUse { is_used, is_awaited };
+        }
     }
 
     fn sync_until(&mut self, until: Moment) -> Result<(), SyncError> {

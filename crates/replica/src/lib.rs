@@ -33,6 +33,7 @@
 
 mod batches;
 mod check;
+mod contact;
 mod desk;
 mod dice;
 mod entries;
@@ -53,6 +54,7 @@ mod tests;
 
 pub use batches::{Batch, Batches, Point};
 pub use check::Breach;
+pub use contact::LeftOut;
 pub use desk::Desk;
 pub use files::Refill;
 pub use group_log::GroupLog;

@@ -29,6 +29,7 @@ use leveret_log::file::{BatchCopy, NoBatch, OpenError, Options, Report};
 use leveret_log::{BatchName, FileLog};
 
 use crate::batches::{Batch, Batches, NoBytes, Point};
+use crate::contact::LeftOut;
 use crate::desk::{Desk, Hold, Reports};
 use crate::files::Refill;
 use crate::group_log::GroupLog;
@@ -128,6 +129,10 @@ pub struct MemberStatus {
     pub members: Members,
     /// Of a leader: how far the log of each other member is known to be as its own.
     pub matched: Vec<(MemberId, u64)>,
+    /// Of a leader: the number of the last batch that all members in contact have stored, and that is agreed upon.
+    pub on_all: u64,
+    /// Of a leader: the members that it is not in contact with.
+    pub left_out: Vec<(MemberId, LeftOut)>,
 }
 
 /// What a start finds.
@@ -575,8 +580,21 @@ impl<D: Disk> Member<D> {
             lacks: self.replica.lacks(),
             refill: self.taking.as_ref().map(Taking::progress),
             matched: others.into_iter().filter_map(matched).collect(),
+            on_all: self.lent.as_ref().map_or(0, LentLog::on_all),
+            left_out: self.left_out().collect(),
             members,
         }
+    }
+
+    /// The members that this one is not in contact with, if it leads: their copies may be missing where all members in contact have
+    /// something.
+    pub fn left_out(&self) -> impl Iterator<Item = (MemberId, LeftOut)> {
+        self.replica.left_out()
+    }
+
+    /// Whether confirms of its shard may have to wait for all members in contact.
+    pub fn uses_all(&self) -> bool {
+        self.lent.as_ref().is_some_and(|lent| lent.desk().uses_all())
     }
 
     /// Who is in the group, as of what is agreed upon and stored here, and the number of the batch as of which that is.
@@ -915,8 +933,11 @@ impl<D: Disk> Member<D> {
     fn tell_agreed(&mut self) {
         let agreed = self.replica.agreed();
         if let Some(lent) = &mut self.lent {
-            if lent.agree(agreed) {
-                self.actions.wakes_log = true;
+            // Agreed upon first: what all have is a part of that.
+            let is_new = lent.agree(agreed);
+            let on_all = self.replica.on_all().unwrap_or(0);
+            self.actions.wakes_log |= lent.reach_all(on_all) || is_new;
+            if is_new {
                 self.order_manifest();
             }
             return;

@@ -11,6 +11,7 @@ use leveret_log::BatchName;
 
 use crate::batches::{Batches, Point};
 use crate::check::{Breach, Receiver};
+use crate::contact::{Contacts, LeaderPlace, LeftOut};
 use crate::dice::Dice;
 use crate::entries::{self, ENTRY_BYTES, Entries};
 use crate::lease::{Lease, Leases};
@@ -126,6 +127,7 @@ pub struct Replica {
     /// The term it leads, once it may have a shard.
     leads: Option<u64>,
     leases: Leases,
+    contacts: Contacts,
 }
 
 /// A message that waits for the disk.
@@ -210,6 +212,7 @@ impl Replica {
             agreed,
             leads: None,
             leases: Leases::default(),
+            contacts: Contacts::default(),
         };
         let mut output = Output::default();
         if is_behind {
@@ -277,6 +280,30 @@ impl Replica {
     pub fn matched(&self, member: MemberId) -> Option<u64> {
         let progress = self.node.raft.prs().get(member.0)?;
         (self.node.raft.state == StateRole::Leader).then_some(progress.matched)
+    }
+
+    /// The number of the last batch that all members in contact have stored, and that is agreed upon, if this one leads. Looks who is in
+    /// contact by now.
+    pub fn on_all(&mut self) -> Option<u64> {
+        let term = self.leads?;
+        let place = LeaderPlace {
+            own: self.id,
+            members: self.node.store().members(),
+            term,
+            now_ms: self.leases.now_ms,
+            last: self.last().number,
+            stored: self.sure(),
+            agreed: self.agreed.number,
+        };
+        let progress = self.node.raft.prs();
+        let matched = |id: MemberId| progress.get(id.0).map_or(0, |it| it.matched);
+        Some(self.contacts.look(place, self.settings.patience_ms(), matched))
+    }
+
+    /// The members that a leader is not in contact with, as of when it [looked](Self::on_all) last.
+    pub fn left_out(&self) -> impl Iterator<Item = (MemberId, LeftOut)> {
+        let leads = self.leads.is_some();
+        self.contacts.left_out().filter(move |_| leads)
     }
 
     /// The name of the next batch of the leader's shard, if it may make one now.
@@ -360,6 +387,7 @@ impl Replica {
         }
         let Message { term, body } = message;
         self.heed_leases(from, term, &body);
+        self.heed_answer(from, term, &body);
         match body {
             // A snapshot comes by `install` alone: the engine hears of none that nobody has fetched.
             Body::Behind { point } => {
@@ -607,6 +635,17 @@ impl Replica {
                 self.leases.asked = Some((*stamp, now_ms.saturating_add(*lease_ms)));
             }
             _ => {}
+        }
+    }
+
+    /// A leader hears that a member got something that it said. What a member says of its own accord tells nothing of that.
+    fn heed_answer(&mut self, from: MemberId, term: u64, body: &Body) {
+        let answers = matches!(
+            body,
+            Body::Heard { .. } | Body::Appended { .. } | Body::Refused { .. } | Body::Lacks { .. }
+        );
+        if answers && self.leads == Some(term) {
+            self.contacts.answers(term, from);
         }
     }
 

@@ -38,6 +38,7 @@ pub(super) struct LentLog {
 #[derive(Debug)]
 struct Sent {
     agreed: BatchName,
+    on_all: u64,
     let_go_of: u64,
     hold: Hold,
     pause: Option<u64>,
@@ -52,7 +53,8 @@ impl LentLog {
         cuts: u64,
         newest_max: u64,
     ) -> Self {
-        let orders = Sent { agreed, let_go_of: 0, hold: Hold::default(), pause: None, pauses: 0 };
+        let hold = Hold::default();
+        let orders = Sent { agreed, on_all: 0, let_go_of: 0, hold, pause: None, pauses: 0 };
         let (made, newest, read, asked) = Default::default();
         Self {
             desk,
@@ -73,6 +75,11 @@ impl LentLog {
 
     pub(super) fn desk(&self) -> &Desk {
         &self.desk
+    }
+
+    /// What the log was told that all members in contact have.
+    pub(super) fn on_all(&self) -> u64 {
+        self.orders.on_all
     }
 
     /// The log made a batch.
@@ -141,6 +148,15 @@ impl LentLog {
             self.desk.order(|orders| orders.agreed = agreed);
         }
         is_new
+    }
+
+    /// All members in contact have the batches up to this one. True if that is new to the log, and somebody waits for it.
+    pub(super) fn reach_all(&mut self, number: u64) -> bool {
+        let is_new = number > self.orders.on_all;
+        if is_new {
+            self.orders.on_all = number;
+        }
+        is_new && self.desk.reach_all(number)
     }
 
     /// Others have all below `have`, and these batches stay.

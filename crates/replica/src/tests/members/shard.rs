@@ -141,6 +141,9 @@ pub(super) struct Shard {
     volatile: BTreeMap<Offset, Vec<Holder>>,
     /// Its batches, and how far it was when it handed each over.
     ends: Vec<(BatchName, Moment)>,
+    /// Those that not all members in contact have, and the number of the last one that they do.
+    not_on_all: Vec<(u64, Moment)>,
+    pub(super) on_all: u64,
     /// Records of this shard, and the batch of each.
     written: BTreeMap<Offset, Option<BatchName>>,
     /// What it waits for.
@@ -172,6 +175,8 @@ impl Shard {
             deeds: Vec::new(),
             volatile: BTreeMap::new(),
             ends: Vec::new(),
+            not_on_all: Vec::new(),
+            on_all: 0,
             written: BTreeMap::new(),
             asked: BTreeSet::new(),
             made: made.clone(),
@@ -223,6 +228,7 @@ impl Shard {
                 let open = self.written.values_mut().filter(|it| it.is_none());
                 open.for_each(|it| *it = Some(name));
                 self.ends.push((name, moment));
+                self.not_on_all.push((name.number, moment));
             }
             self.made.borrow_mut().make(&batch, deeds);
         }
@@ -242,6 +248,17 @@ impl Shard {
             }
             made.told = made.told.max(name.number);
             self.ends.remove(0);
+        }
+        let on_all = self.log.on_all().ok_or("it has no others")?;
+        if !agreed.reaches(on_all) {
+            return Err(format!("{on_all:?} is on all, and {agreed:?} agreed"));
+        }
+        while let Some((number, moment)) = self.not_on_all.first().copied() {
+            if !on_all.reaches(moment) {
+                break;
+            }
+            self.on_all = number;
+            self.not_on_all.remove(0);
         }
         let readable = self.log.readable();
         if readable != agreed.end || self.log.durable() != readable {
@@ -334,6 +351,7 @@ impl Shard {
     pub(super) fn is_at_rest(&self) -> bool {
         let moment = self.log.moment();
         let is_agreed = self.log.agreed().is_some_and(|it| it.reaches(moment));
-        is_agreed && self.asked.is_empty() && self.log.notes() == 0
+        let is_on_all = self.log.on_all().is_some_and(|it| it.reaches(moment));
+        is_agreed && is_on_all && self.asked.is_empty() && self.log.notes() == 0
     }
 }

@@ -97,6 +97,9 @@ pub(super) struct Done {
     /// Disks that were emptied, and members that got files.
     pub(super) wipes: u64,
     pub(super) refills: u64,
+    /// How often something was on all in contact, and how often some were left out of that.
+    pub(super) on_all: u64,
+    pub(super) left_out: u64,
 }
 
 impl Done {
@@ -107,6 +110,8 @@ impl Done {
         self.batches += more.batches;
         self.wipes += more.wipes;
         self.refills += more.refills;
+        self.on_all += more.on_all;
+        self.left_out += more.left_out;
     }
 }
 
@@ -133,6 +138,8 @@ pub(super) struct Machine {
     has_turn: bool,
     has_look: bool,
     agreed: u64,
+    /// The last batch that it was seen to have stored.
+    pub(super) stored: u64,
     cuts: u64,
     /// Its log, which is to be opened anew.
     opening: Option<Reopening<SimDisk>>,
@@ -164,6 +171,7 @@ impl Machine {
             has_turn: false,
             has_look: false,
             agreed: 0,
+            stored: 0,
             cuts: 0,
             opening: None,
             is_wiped: false,
@@ -470,10 +478,32 @@ impl World {
     fn turn(&mut self, at: usize, works: bool) -> Result<(), String> {
         let machine = &mut self.machines[at];
         let Some(shard) = &mut machine.shard else { return Ok(()) };
-        let last = shard.log.last().number;
+        let (last, on_all) = (shard.log.last().number, shard.on_all);
         shard.turn(works).map_err(|what| format!("member {}: {what}", machine.id))?;
         self.done.batches += shard.log.last().number - last;
+        if shard.on_all > on_all {
+            self.check_on_all(at)?;
+        }
         self.after(at)
+    }
+
+    /// What a leader says that all in contact have is stored by each of them.
+    fn check_on_all(&mut self, at: usize) -> Result<(), String> {
+        self.done.on_all += 1;
+        let machine = &self.machines[at];
+        let (Some(shard), Some(member)) = (&machine.shard, &machine.member) else { return Ok(()) };
+        let status = member.status();
+        let is_left_out = |id: MemberId| status.left_out.iter().any(|(of, _)| *of == id);
+        self.done.left_out += u64::from(!status.left_out.is_empty());
+        let all = self.machines.iter().filter(|it| status.members.has_voter(it.id));
+        let mut in_contact = all.filter(|it| !is_left_out(it.id) && !it.is_wiped);
+        match in_contact.find(|it| it.stored < shard.on_all) {
+            Some(it) => {
+                let (number, has) = (shard.on_all, it.stored);
+                Err(format!("batch {number} is said to be on all, and {} has {has}", it.id))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Some leader's shard works.
@@ -516,6 +546,7 @@ impl World {
             return Err(format!("member {}: {what}", self.machines[at].id));
         }
         let machine = &mut self.machines[at];
+        machine.stored = status.stored;
         // What is agreed upon may not be on its disk yet.
         machine.is_wiped &= status.lacks.is_some() || status.stored < status.last.number;
         let is_refilled = status.refill.is_some();
