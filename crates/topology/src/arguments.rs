@@ -5,7 +5,7 @@
 
 use leveret_amqp::table::{Table, Value};
 
-use crate::confirm::{WAIT_MS_MAX, refuse_dead_letter, refuse_rule};
+use crate::confirm::{WAIT_MS_MAX, refuse_dead_letter, refuse_replication, refuse_rule};
 use crate::error::{DeclareError, ResourceKind, ResourceRef};
 use crate::exchange::{ALTERNATE_EXCHANGE, ExchangeKind};
 use crate::queue::{QueueKind, QueueSpec};
@@ -42,6 +42,7 @@ const CLASSIC: &[&str] = &[
     "x-confirm-on-dead-letter",
     "x-confirm-timeout",
     "x-confirm-defer",
+    "x-replication-confirm",
 ];
 
 const QUORUM: &[&str] = &[
@@ -71,6 +72,7 @@ const QUORUM: &[&str] = &[
     "x-confirm-on-dead-letter",
     "x-confirm-timeout",
     "x-confirm-defer",
+    "x-replication-confirm",
 ];
 
 const STREAM_ONLY: &[&str] = &[
@@ -172,6 +174,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("x-confirm-on-dead-letter", Check::Word(refuse_dead_letter)),
     ("x-confirm-timeout", Check::Wait),
     ("x-confirm-defer", Check::Wait),
+    ("x-replication-confirm", Check::Word(refuse_replication)),
 ];
 
 impl Check {

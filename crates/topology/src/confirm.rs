@@ -35,6 +35,31 @@ impl ConfirmOn {
     }
 }
 
+/// Which copies of a message a confirm stands for where a group of several nodes has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplicationConfirm {
+    /// Those on the disks of a majority.
+    #[default]
+    Majority,
+    /// Those on the disks of all members that are in contact with the one that leads.
+    All,
+}
+
+impl ReplicationConfirm {
+    /// The one of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Majority, Self::All].into_iter().find(|it| it.name() == name)
+    }
+
+    /// Its name in `x-replication-confirm`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Majority => "majority",
+            Self::All => "all",
+        }
+    }
+}
+
 /// The effective options of a queue for confirms: arguments and policies together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfirmOptions {
@@ -49,6 +74,8 @@ pub struct ConfirmOptions {
     pub timeout_ms: Option<u32>,
     /// `confirm-defer`, in ms: after that a persistent message that waits for its ack is made durable.
     pub defer_ms: u32,
+    /// `replication-confirm`: what it means that a message is durable. On a node alone it makes no difference.
+    pub replication: ReplicationConfirm,
 }
 
 /// `confirm-defer` where none is set.
@@ -65,6 +92,7 @@ impl Default for ConfirmOptions {
             dead_letter_acks: false,
             timeout_ms: None,
             defer_ms: DEFER_MS,
+            replication: ReplicationConfirm::default(),
         }
     }
 }
@@ -82,4 +110,11 @@ pub(crate) fn refuse_rule(name: &str) -> Option<String> {
 pub(crate) fn refuse_dead_letter(name: &str) -> Option<String> {
     (!matches!(name, "nack" | "ack"))
         .then(|| format!("\"confirm-on-dead-letter '{name}' is none of 'nack', 'ack'\""))
+}
+
+/// Why `x-replication-confirm` cannot have that value; none when it can.
+pub(crate) fn refuse_replication(name: &str) -> Option<String> {
+    ReplicationConfirm::parse(name)
+        .is_none()
+        .then(|| format!("\"replication-confirm '{name}' is none of 'majority', 'all'\""))
 }

@@ -79,7 +79,7 @@ pub use binding::{Binding, Bound, Destination, Removed, RemovedExchange, Target}
 pub use brought::BroughtError;
 pub use by::{By, Link, Origin};
 pub use by_group::ByGroup;
-pub use confirm::{ConfirmOn, ConfirmOptions};
+pub use confirm::{ConfirmOn, ConfirmOptions, ReplicationConfirm};
 pub use connection::{ConnectionId, NoConnection, NodeId};
 pub use defaults::{DefaultLimits, DefaultPolicy, DefaultUser, Defaults, PasswordRule};
 pub use definitions::{

@@ -241,6 +241,7 @@ pub(crate) enum Setting {
     MaxLengthBytes,
     MessageTtl,
     Overflow,
+    ReplicationConfirm,
 }
 
 impl Setting {
@@ -263,6 +264,7 @@ impl Setting {
             Self::MaxLengthBytes => "x-max-length-bytes",
             Self::MessageTtl => "x-message-ttl",
             Self::Overflow => "x-overflow",
+            Self::ReplicationConfirm => "x-replication-confirm",
         }
     }
 
@@ -423,6 +425,7 @@ const SETTINGS: &[(&str, Check, &str, bool, Here)] = &[
     ("queue-leader-locator",          Check::OneOf(&["client-local", "balanced", "random", "least-leaders"]), "queue leader locator value", false, Here::NoEffect),
     ("queue-mode",                    Check::OneOf(&["default", "lazy"]), "queue-mode value", false, Here::Works),
     ("queue-version",                 Check::Version,    "queue-version value", true, Here::Works),
+    ("replication-confirm",           Check::OneOf(&["majority", "all"]), "replication-confirm value. Valid are majority, all", false, Here::Works),
     ("stream-filter-size-bytes",      Check::AtLeast(16), "filter size. Valid range is 16-255", false, Here::NoEffect),
     ("stream-max-segment-size-bytes", Check::AtLeast(0), "segment size", false, Here::NoEffect),
     ("target-group-size",             Check::AtLeast(0), "target group size", true, Here::NoEffect),
@@ -447,7 +450,7 @@ fn here(key: &str) -> Option<Here> {
 
 /// Whether a setting is one that RabbitMQ does not know.
 pub(crate) fn is_ours(key: &str) -> bool {
-    key.starts_with("confirm-")
+    key.starts_with("confirm-") || key == Setting::ReplicationConfirm.key()
 }
 
 fn validate(definition: &Map<String, Json>, operator: bool) -> Result<(), String> {

@@ -7,7 +7,7 @@ use leveret_amqp::table::{Table, Value};
 use leveret_queue::{Options, Overflow};
 
 use crate::binding::BindingIx;
-use crate::confirm::{ConfirmOn, ConfirmOptions, DEFER_MS};
+use crate::confirm::{ConfirmOn, ConfirmOptions, DEFER_MS, ReplicationConfirm};
 use crate::connection::ConnectionId;
 use crate::error::{Locked, ResourceRef};
 use crate::id::{GroupId, QueueId, VhostId};
@@ -167,6 +167,10 @@ impl Queue {
             dead_letter_acks: self.text(Setting::ConfirmOnDeadLetter) == Some("ack"),
             timeout_ms: ms(Setting::ConfirmTimeout),
             defer_ms: ms(Setting::ConfirmDefer).unwrap_or(DEFER_MS),
+            replication: self
+                .text(Setting::ReplicationConfirm)
+                .and_then(ReplicationConfirm::parse)
+                .unwrap_or_default(),
         }
     }
 

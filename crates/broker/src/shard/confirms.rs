@@ -17,8 +17,11 @@
 //! consumer, `firsts` for a consumer or the disk, and a bit says that one waits for the disk alone. The
 //! queues of a message nearly always have one rule; where they differ, `mixed` remembers which has which.
 //!
+//! Where several nodes have the log, a queue may want a message on the disks of all that are in contact (`replication-confirm`). If one of
+//! a message's queues does, the message's disk is theirs: it is in `all`, beside its slot, until all have it.
+//!
 //! Invariants: an offset is in `slots` or in `old`, never both; the first slot is taken; below `durable`
-//! no slot waits for the disk.
+//! no slot waits for the disk that is not in `all`; nothing in `all` is below what all have.
 
 mod deadlines;
 mod nacks;
@@ -53,6 +56,10 @@ pub(super) struct Confirms {
     mixed: HashMap<u64, Mixed, FixedState>,
     /// How far the disk was when it was last looked at.
     durable: u64,
+    /// Messages that wait for all members in contact, ascending, and how many of the queues of each want that. Some are resolved.
+    all: VecDeque<(u64, u16)>,
+    /// Messages of earlier terms, each with how much all are to have before its publisher is told.
+    earlier: VecDeque<(u64, UnresolvedMessage)>,
     deadlines: Deadlines,
     confirmed: Confirmed,
     nacks: Nacks,
@@ -79,7 +86,9 @@ impl Confirms {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        (self.slots.len() + self.old.len()) as u64 * UnresolvedMessage::BYTES
+        let slots = self.slots.len() + self.old.len() + self.earlier.len();
+        let all = self.all.len() * size_of::<(u64, u16)>();
+        slots as u64 * UnresolvedMessage::BYTES + all as u64
     }
 
     /// Messages that are waited for.
@@ -97,6 +106,10 @@ impl Confirms {
         wait: Wait,
     ) {
         slot.bits |= TAKEN;
+        if wait.for_all > 0 {
+            slot.waits_for_all_disks();
+            self.all.push_back((at, wait.for_all));
+        }
         if let Some(ms) = wait.defer_ms {
             slot.bits |= DEFERS;
             slot.defer_at = low(wait.now.after_ms(ms.into()));
@@ -292,7 +305,7 @@ impl Confirms {
         let end = to.min(self.base + self.slots.len() as u64);
         for at in from.max(self.base)..end {
             let Some(slot) = self.slots.get_mut((at - self.base) as usize) else { break };
-            if !slot.has(TAKEN) || !slot.waits_for_disk() {
+            if !slot.has(TAKEN) || !slot.waits_for_disk() || slot.is_for_all() {
                 continue;
             }
             slot.is_durable();
@@ -312,7 +325,7 @@ impl Confirms {
     fn old_durable(&mut self, from: u64, to: u64) {
         let mut resolved: Vec<u64> = Vec::new();
         for (&at, slot) in self.old.range_mut(from..to) {
-            if slot.waits_for_disk() {
+            if slot.waits_for_disk() && !slot.is_for_all() {
                 slot.is_durable();
                 if slot.is_resolved() {
                     resolved.push(at);
@@ -325,6 +338,58 @@ impl Confirms {
                 self.tell(slot, |all| &mut all.durable);
             }
         }
+    }
+
+    /// Whether somebody waits for all members in contact.
+    #[inline]
+    pub(super) fn wait_for_all(&self) -> bool {
+        !self.all.is_empty() || !self.earlier.is_empty()
+    }
+
+    /// All members in contact have everything below `to`.
+    #[cold]
+    pub(super) fn on_all(&mut self, to: u64) {
+        while let Some((at, queues)) = self.all.pop_front_if(|(at, _)| *at < to) {
+            if queues > 0 {
+                self.is_durable(at);
+            }
+        }
+        while let Some((_, slot)) = self.earlier.pop_front_if(|(until, _)| *until <= to) {
+            self.tell(slot, |all| &mut all.durable);
+        }
+    }
+
+    /// A message is as durable as its queues want it to be, if it waits for that.
+    fn is_durable(&mut self, at: u64) {
+        let Some(slot) = self.find(at).filter(|slot| slot.waits_for_disk()) else { return };
+        slot.is_durable();
+        if slot.is_resolved() {
+            let slot = *slot;
+            self.remove(at);
+            self.tell(slot, |all| &mut all.durable);
+        }
+    }
+
+    /// One of the queues of a message, which is in it, wants it on the disks of a majority alone.
+    #[cold]
+    pub(super) fn wants_majority(&mut self, at: u64) {
+        let Ok(index) = self.all.binary_search_by_key(&at, |(at, _)| *at) else { return };
+        let Some((_, queues)) = self.all.get_mut(index) else { return };
+        *queues = queues.saturating_sub(1);
+        if *queues > 0 {
+            return;
+        }
+        if at < self.durable {
+            self.is_durable(at);
+        } else if let Some(slot) = self.find(at) {
+            slot.is_for_majority();
+        }
+    }
+
+    /// What the publisher of a message of an earlier term is told, once all members in contact have everything below `until`.
+    #[cold]
+    pub(super) fn tell_on_all(&mut self, slot: UnresolvedMessage, until: u64) {
+        self.earlier.push_back((until, slot));
     }
 
     /// When [`fire`](Self::fire) has something to do.
@@ -433,6 +498,8 @@ impl Confirms {
         self.slots.clear();
         self.old.clear();
         self.mixed.clear();
+        self.all.clear();
+        self.earlier.clear();
         (self.taken, self.base, self.durable) = (0, 0, 0);
         self.deadlines.forget();
     }
@@ -444,6 +511,9 @@ impl Confirms {
         let old = std::mem::take(&mut self.old);
         self.taken = 0;
         self.mixed.clear();
+        self.all.clear();
+        // Those of earlier terms are with others: they are not told that they are not.
+        self.earlier.clear();
         for mut slot in old.into_values().chain(slots).filter(|slot| slot.has(TAKEN)) {
             slot.fail();
             self.tell(slot, |all| &mut all.nacked);
@@ -482,6 +552,8 @@ pub(super) struct Wait {
     pub(super) defer_ms: Option<u32>,
     /// Then its publisher is told that it was not resolved.
     pub(super) timeout_ms: Option<u32>,
+    /// So many of its queues want it on the disks of all members in contact.
+    pub(super) for_all: u16,
 }
 
 /// The low bits of a time: enough for what is at most ten days away.

@@ -3,7 +3,9 @@
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::Log;
 use leveret_queue::{Backlog, Queue, Time};
-use leveret_topology::{By, ConfirmOn, ConfirmOptions, Queue as NamedQueue, QueueId, Topology};
+use leveret_topology::{
+    By, ConfirmOn, ConfirmOptions, Queue as NamedQueue, QueueId, ReplicationConfirm, Topology,
+};
 
 use super::consume::names;
 use super::jobs::{Job, JobOrigin, cost};
@@ -75,10 +77,14 @@ impl<L: Log> Shard<L> {
         let Some(queue) = topology.queue_by_id(id) else { return };
         let options = queue.options();
         self.bring_all(id);
-        if let Some(hosted) = self.queues.get_mut(id) {
-            let was = std::mem::replace(&mut hosted.confirm, queue.confirm_options());
-            if waits_for_consumers(&was) && !waits_for_consumers(&hosted.confirm) {
-                self.free_waiting(id);
+        let confirm = queue.confirm_options();
+        if let Some(was) = self.queues.set_confirm(id, confirm) {
+            if waits_for_consumers(&was) && !waits_for_consumers(&confirm) {
+                self.free_waiting(id, confirm.replication);
+            }
+            let [before, after] = [was, confirm].map(|it| it.replication);
+            if before == ReplicationConfirm::All && after != before {
+                self.free_from_all(id);
             }
         }
         self.queues.change(id, |hosted, left| hosted.queue.set_options(options, now, left));
@@ -87,7 +93,7 @@ impl<L: Log> Shard<L> {
     /// The queue waits for its consumers no more: publishers of what is in it are told as soon as it is on the disk, or
     /// at once if it is never to be there. What is forgotten when it is handed out waits for its ack.
     #[cold]
-    fn free_waiting(&mut self, id: QueueId) {
+    fn free_waiting(&mut self, id: QueueId, replication: ReplicationConfirm) {
         let Self { queues, confirms, store, .. } = self;
         let Some(hosted) = queues.get(id).filter(|_| !confirms.is_empty()) else { return };
         let (mut kept, mut end) = (Vec::new(), 0);
@@ -105,9 +111,25 @@ impl<L: Log> Shard<L> {
                 kept.push(at.get());
             }
         });
-        if !kept.is_empty() {
-            store.persist_all(end, Waiter::Freed(id, kept));
+        if kept.is_empty() {
+            return;
         }
+        store.persist_all(end);
+        match replication {
+            ReplicationConfirm::All if store.has_others() => {
+                store.wait_for_all(end, Waiter::Freed(id, kept));
+            }
+            _ => store.wait(end, Waiter::Freed(id, kept)),
+        }
+    }
+
+    /// The queue waits for all members in contact no more: publishers of what is in it are told as soon as a majority has it. What has left
+    /// it waits as before.
+    #[cold]
+    fn free_from_all(&mut self, id: QueueId) {
+        let Self { queues, confirms, .. } = self;
+        let Some(hosted) = queues.get(id).filter(|_| confirms.wait_for_all()) else { return };
+        hosted.queue.each_kept(|at, _| confirms.wants_majority(at.get()));
     }
 
     /// These are on the disk, and their queue waits for nothing else.

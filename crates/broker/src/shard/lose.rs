@@ -238,6 +238,8 @@ impl<L: Log> Shard<L> {
             match waiter {
                 Waiter::Commit(reply) if self.attaching.has(reply.connection) => {}
                 Waiter::Commit(reply) => refuse(reply, out),
+                Waiter::Decided(reply) if self.attaching.has(reply.connection) => {}
+                Waiter::Decided(reply) => out.reply(reply, Reply::Committed),
                 Waiter::DeadLetter(from, target) => {
                     let taken = if until <= end { PutResult::Yes } else { PutResult::NotStored };
                     out.shard(from.group, ToShard::DeadLettered { from, target, taken });

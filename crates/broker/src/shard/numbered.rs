@@ -5,6 +5,10 @@
 //! confirmed again, and one that was refused is refused again. A message that was to wait for its consumer (rules `ack`
 //! and `ack-lean`) cannot be told from one that was acked: its publisher is told no, as after a time-out. By which rule it was taken the
 //! note says: its queues may have another one by now.
+//!
+//! Such an answer stands on what is agreed upon. If one of the message's queues wants it on all members in contact now
+//! (`replication-confirm`), the answer waits until these have what the log had when the term began. A letter that its sender knows to be
+//! agreed upon comes without the queues of its messages: then one such queue in the shard is enough.
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Moment};
@@ -14,10 +18,10 @@ use leveret_topology::Topology;
 use super::Shard;
 use super::confirms::UnresolvedMessage;
 use super::jobs::{Job, JobOrigin, cost, price_of, price_of_rest};
-use super::store::Noted;
+use super::store::{Noted, Waiter};
 use super::streams::{NumberFate, Outcome};
 use super::transactions::refuse;
-use crate::message::{Outbox, Reply, ReplyTo, ToShard};
+use crate::message::{Outbox, Publish, Reply, ReplyTo, ToShard};
 use crate::stream::{Numbered, StreamEvent, StreamId, StreamPlace, Tag};
 use crate::transaction::Vote;
 
@@ -104,14 +108,14 @@ impl<L: Log> Shard<L> {
     fn answer(&mut self, tag: Tag, letter: &ToShard, count: usize, out: &mut Outbox) {
         let (from, messages) = match letter {
             ToShard::Publish { from, messages } => (from, messages),
-            ToShard::Commit { reply, .. } => {
-                self.answer_commit(*reply, tag, out);
+            ToShard::Commit { reply, messages, .. } => {
+                self.answer_commit(*reply, tag, messages, out);
                 return;
             }
-            ToShard::Prepare { reply, tx, parts, .. } => {
+            ToShard::Prepare { reply, tx, parts, messages, .. } => {
                 // One that is held back is answered once it is decided.
                 if !self.transactions.is_held_back(*tx)
-                    && self.answer_commit(*reply, tag, out) != Outcome::Done
+                    && self.answer_commit(*reply, tag, messages, out) != Outcome::Done
                 {
                     // Other parts may wait for this one: an owner of the names that is new was told nothing.
                     self.say(reply.connection, *tx, *parts, Vote::No, out);
@@ -123,19 +127,46 @@ impl<L: Log> Shard<L> {
         for (place, message) in messages.iter().enumerate().take(count) {
             if message.confirm != 0 {
                 let mut slot = UnresolvedMessage::default();
-                if !self.streams.is_confirmed(tag, place) {
+                let is_confirmed = self.streams.is_confirmed(tag, place);
+                if !is_confirmed {
                     slot.fail();
                 }
                 slot.is_of(*from, message.channel, message.confirm);
-                self.confirms.tell_at_once(slot, true);
+                let until = self.streams.began_at();
+                if is_confirmed && self.is_for_all(message) && self.store.on_all() < until {
+                    self.confirms.tell_on_all(slot, until);
+                } else {
+                    self.confirms.tell_at_once(slot, true);
+                }
             }
         }
         self.jobs.pay(cost::APPEND * messages.len().min(count) as u64);
     }
 
-    fn answer_commit(&self, reply: ReplyTo, tag: Tag, out: &mut Outbox) -> Outcome {
+    /// Whether a queue of a message of an earlier term wants it on all members in contact.
+    fn is_for_all(&self, message: &Publish) -> bool {
+        let has_others = self.store.has_others();
+        has_others
+            && match &message.targets[..] {
+                [] => self.queues.are_for_all(),
+                ids => self.queues.is_one_for_all(ids),
+            }
+    }
+
+    fn answer_commit(
+        &mut self,
+        reply: ReplyTo,
+        tag: Tag,
+        messages: &[Publish],
+        out: &mut Outbox,
+    ) -> Outcome {
         let outcome = self.streams.outcome(tag);
         match outcome {
+            Outcome::Done if messages.iter().any(|message| self.is_for_all(message)) => {
+                // What was decided may have been applied in this term.
+                let end = self.store.end().get();
+                self.store.wait_for_all(end, Waiter::Decided(reply));
+            }
             Outcome::Done => out.reply(reply, Reply::Committed),
             Outcome::Refused => refuse(reply, "it was refused before", out),
             Outcome::Unknown => {
@@ -202,10 +233,14 @@ impl<L: Log> Shard<L> {
     /// Tells nodes how far their streams are agreed upon, behind the verdicts of this turn that stand on that.
     #[cold]
     pub(super) fn tell_agreed(&mut self, out: &mut Outbox) {
-        let Self { streams, store, group, .. } = self;
-        let end = (store.held_turns() > 0).then(|| store.moment());
+        let Self { streams, store, confirms, group, .. } = self;
+        let waits = confirms.wait_for_all() || store.waits_for_all();
+        let end = (waits || store.held_turns() > 0).then(|| store.moment());
         let is_agreed = |until: &Moment| store.is_agreed(*until);
-        streams.agreed(end, is_agreed, |news| out.news.push((*group, news)));
+        // Those who wait for all were there before.
+        let is_told =
+            |until: &Moment| store.is_agreed(*until) && (!waits || store.is_on_all(*until));
+        streams.agreed(end, is_agreed, is_told, |news| out.news.push((*group, news)));
     }
 
     /// How far the shard has taken a stream: what its node is told when it begins to talk to this shard.

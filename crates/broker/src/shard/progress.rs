@@ -15,6 +15,8 @@ impl<L: Log> Shard<L> {
         if self.store.has_failed() {
             return;
         }
+        let waits_for_all = self.confirms.wait_for_all() || self.store.waits_for_all();
+        self.store.use_all(self.queues.are_for_all(), waits_for_all);
         let Self { store, queues, .. } = self;
         let handed = store.hand_over(now, |queue, of_new, told| {
             queues.get_mut(queue).is_some_and(|hosted| hosted.odds.tell(of_new, told))
@@ -24,12 +26,17 @@ impl<L: Log> Shard<L> {
             return;
         }
         self.confirms.durable(self.store.durable());
+        if waits_for_all {
+            self.confirms.on_all(self.store.on_all());
+        }
         while let Some(waiter) = self.store.next_safe() {
             match waiter {
                 Waiter::Prepared(_, tx) => self.vote(tx, out),
                 Waiter::Applied(tx, note) => self.applied(tx, note, out),
                 Waiter::Freed(queue, messages) => self.free(queue, &messages),
-                Waiter::Commit(reply) => out.reply(reply, Reply::Committed),
+                Waiter::Commit(reply) | Waiter::Decided(reply) => {
+                    out.reply(reply, Reply::Committed);
+                }
                 Waiter::DeadLetter(from, target) => {
                     let letter = ToShard::DeadLettered { from, target, taken: PutResult::Yes };
                     out.shard(from.group, letter);

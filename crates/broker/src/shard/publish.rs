@@ -10,7 +10,9 @@ use leveret_amqp::content::RawProperties;
 use leveret_amqp::table::RawValue;
 use leveret_log::{AppendError, Log};
 use leveret_queue::{Incoming, Offset, Time};
-use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, QueueKind, Topology};
+use leveret_topology::{
+    ConfirmOn, ConfirmOptions, QueueId, QueueKind, ReplicationConfirm, Topology,
+};
 
 use super::Shard;
 use super::confirms::{Mixed, NackReason, UnresolvedMessage, Until, Wait};
@@ -53,6 +55,8 @@ pub(super) struct Wants {
     is_lost: bool,
     /// A queue's consumers are not quicker than the disk, though they might be.
     is_slow: bool,
+    /// Queues that want it on the disks of all members in contact.
+    pub(super) for_all: u16,
 }
 
 impl<L: Log> Shard<L> {
@@ -254,6 +258,12 @@ impl<L: Log> Shard<L> {
             wants.timeout_ms = at_most(wants.timeout_ms, options.timeout_ms);
             wants.can_keep |= keeps;
             wants.is_slow |= until == Until::First && !is_quick;
+            if options.replication == ReplicationConfirm::All
+                && matches!(until, Until::First | Until::Durable)
+                && self.store.has_others()
+            {
+                wants.for_all = wants.for_all.saturating_add(1);
+            }
             wants.add(id, until, &mut first, targets);
         }
         wants.is_persistent = publish.persistent || wants.can_keep;
@@ -305,9 +315,22 @@ impl<L: Log> Shard<L> {
             redelivered: false,
             delivery_count: 0,
         };
-        let Wants { mut slot, mixed, can_keep, defer_ms, timeout_ms, is_lost, is_slow, .. } = wants;
+        let Wants {
+            mut slot,
+            mixed,
+            can_keep,
+            defer_ms,
+            timeout_ms,
+            is_lost,
+            is_slow,
+            for_all,
+            ..
+        } = wants;
         let wants_disk = slot.waits_for_disk();
-        let is_safe = self.store.is_durable(at);
+        let is_safe = match for_all {
+            0 => self.store.is_durable(at),
+            _ => self.store.on_all() > at.get(),
+        };
         // The disk is asked for at once where a queue's rule waits for it alone; where a consumer may be
         // quicker, dispatch looks whether there is one.
         let is_told = from.is_some() && publish.confirm != 0;
@@ -353,7 +376,8 @@ impl<L: Log> Shard<L> {
         }
         slot.is_of(from.unwrap_or_default(), publish.channel, confirm);
         let timeout_ms = timeout_ms.filter(|_| confirm != 0);
-        self.confirms.add(at.get(), slot, mixed, Wait { now, defer_ms, timeout_ms });
+        let for_all = if slot.waits_for_disk() { for_all } else { 0 };
+        self.confirms.add(at.get(), slot, mixed, Wait { now, defer_ms, timeout_ms, for_all });
         put
     }
 

@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, VecDeque};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_queue::{Deliver, Dispatched, Left, Queue, Time};
-use leveret_topology::{ConfirmOptions, QueueId, QueueKind, Topology};
+use leveret_topology::{ConfirmOptions, QueueId, QueueKind, ReplicationConfirm, Topology};
 
 use super::Map;
 use super::jobs::cost;
@@ -31,7 +31,7 @@ pub(super) struct Hosted {
     pub(super) queue: Queue,
     pub(super) consumers: Chain,
     pub(super) reading: Reading,
-    /// For messages published from now on.
+    /// For messages published from now on. To be changed by [`Queues::set_confirm`] alone.
     pub(super) confirm: ConfirmOptions,
     /// It survives a restart.
     pub(super) is_durable: bool,
@@ -97,6 +97,8 @@ pub(super) struct Queues {
     served: u64,
     /// What they take for their messages, in bytes.
     bytes: u64,
+    /// Those that want their messages on the disks of all members in contact.
+    for_all: usize,
 }
 
 /// Deliveries a queue may make before others get their turn.
@@ -198,8 +200,36 @@ impl Queues {
 
     /// Makes a queue, without messages.
     pub(super) fn host(&mut self, named: &leveret_topology::Queue, now: Time) {
-        self.all.insert(named.id, Box::new(Hosted::new(named, now)));
+        let hosted = Hosted::new(named, now);
+        self.for_all += usize::from(is_for_all(&hosted.confirm));
+        if let Some(before) = self.all.insert(named.id, Box::new(hosted)) {
+            self.for_all -= usize::from(is_for_all(&before.confirm));
+        }
         self.touch(named.id);
+    }
+
+    /// Changes what a queue's publishers wait for. Gives what that was; none if the queue is not here.
+    pub(super) fn set_confirm(
+        &mut self,
+        id: QueueId,
+        confirm: ConfirmOptions,
+    ) -> Option<ConfirmOptions> {
+        let hosted = self.all.get_mut(&id)?;
+        self.for_all += usize::from(is_for_all(&confirm));
+        self.for_all -= usize::from(is_for_all(&hosted.confirm));
+        Some(std::mem::replace(&mut hosted.confirm, confirm))
+    }
+
+    /// Whether some want their messages on the disks of all members in contact.
+    #[inline]
+    pub(super) fn are_for_all(&self) -> bool {
+        self.for_all > 0
+    }
+
+    /// Whether one of these does.
+    pub(super) fn is_one_for_all(&self, ids: &[QueueId]) -> bool {
+        self.are_for_all()
+            && ids.iter().any(|id| self.get(*id).is_some_and(|it| is_for_all(&it.confirm)))
     }
 
     /// Whether the queue was deleted here.
@@ -217,6 +247,7 @@ impl Queues {
     pub(super) fn remove(&mut self, id: QueueId, asked: Option<ReplyTo>) -> Option<Box<Hosted>> {
         let hosted = self.all.remove(&id)?;
         self.bytes -= hosted.counted_bytes;
+        self.for_all -= usize::from(is_for_all(&hosted.confirm));
         if let Some(at) = hosted.timer {
             self.timers.remove(&(at, id));
         }
@@ -358,6 +389,10 @@ impl Queues {
             self.scratch = Vec::new();
         }
     }
+}
+
+fn is_for_all(confirm: &ConfirmOptions) -> bool {
+    confirm.replication == ReplicationConfirm::All
 }
 
 /// Marks a queue for dispatch, once.

@@ -49,6 +49,8 @@ pub(super) struct Store<L> {
     spares_at: Option<Time>,
     /// When the log was last said to take no messages.
     complained_at: Option<Time>,
+    /// What the log was told of all members in contact.
+    all_use: (bool, bool),
 }
 
 /// Records that are no messages were appended.
@@ -70,6 +72,7 @@ impl<L: Log> Store<L> {
             seen_below: leveret_log::Offset::default(),
             spares_at: None,
             complained_at: None,
+            all_use: (false, false),
         }
     }
 
@@ -246,9 +249,8 @@ impl<L: Log> Store<L> {
     }
 
     /// What was [persisted](Self::persist) is to be durable now: somebody waits.
-    pub(super) fn persist_all(&mut self, end: u64, waiter: Waiter) {
+    pub(super) fn persist_all(&mut self, end: u64) {
         self.disk.persist(end);
-        self.wait(end, waiter);
     }
 
     #[inline]

@@ -60,6 +60,8 @@ pub(super) enum Outcome {
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     term: u64,
+    /// Where the log ended when the term began.
+    began_at: u64,
     all: Vec<Stream>,
     /// The letter that is being done.
     current: Option<Doing>,
@@ -257,6 +259,11 @@ impl Streams {
     /// What the shard tells of a stream.
     pub(super) fn news(&self, stream: StreamId, what: StreamEvent) -> StreamNews {
         StreamNews { stream, term: self.term, what }
+    }
+
+    /// All that was done in earlier terms is in the log below.
+    pub(super) fn began_at(&self) -> u64 {
+        self.began_at
     }
 
     /// See [`StreamNews::term`].
@@ -495,12 +502,13 @@ impl Streams {
         old
     }
 
-    /// Says how far streams are agreed upon. A verdict may have been given later than its letter was done, and be held: up to `end`, if
-    /// anything is.
+    /// Says how far streams are agreed upon. A verdict may have been given later than its letter was done, and be held, or wait for all members in
+    /// contact: up to `end`, if anything is. `is_told` says whether what was then has been told.
     pub(super) fn agreed(
         &mut self,
         end: Option<Moment>,
         is_agreed: impl Fn(&Moment) -> bool,
+        is_told: impl Fn(&Moment) -> bool,
         mut each: impl FnMut(StreamNews),
     ) {
         let term = self.term;
@@ -509,7 +517,7 @@ impl Streams {
             while let Some((_, low)) = stream.marks.pop_front_if(|(until, _)| is_agreed(until)) {
                 stream.agreed = low;
             }
-            if let Some((_, low)) = stream.is_to_be_told.take_if(|(until, _)| is_agreed(until)) {
+            if let Some((_, low)) = stream.is_to_be_told.take_if(|(until, _)| is_told(until)) {
                 stream.told = low;
             }
             if stream.is_to_be_told.is_none() && stream.told < stream.agreed {
@@ -573,6 +581,7 @@ impl Streams {
     /// The log was read up to its end. The term before may have ended before it said what is agreed upon, and no other letter
     /// of a stream may come: its node waits for that.
     pub(super) fn all_found(&mut self, end: Moment) {
+        self.began_at = end.end.get();
         for stream in &mut self.all {
             stream.taken = stream.facts.done.low;
             stream.fresh.done.low = stream.taken;

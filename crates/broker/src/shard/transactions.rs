@@ -119,12 +119,14 @@ impl<L: Log> Shard<L> {
             }
         };
         self.jobs.pay(price_of_places(messages));
+        let is_for_all = wants.iter().any(|wants| wants.for_all > 0);
         let mut until = None;
         for ((at, wants), message) in offsets.into_iter().zip(wants).zip(messages) {
             until = self.place(at, message, None, wants, now).until.or(until);
         }
         self.settle(&settlements, now);
         match until {
+            Some(until) if is_for_all => self.store.wait_for_all(until, Waiter::Commit(reply)),
             Some(until) => self.store.wait(until, Waiter::Commit(reply)),
             None => out.reply(reply, Reply::Committed),
         }
@@ -248,11 +250,14 @@ impl<L: Log> Shard<L> {
             return;
         }
         self.jobs.pay(price_of_places(&messages));
+        let is_for_all = part.is_some() && wants.iter().any(|wants| wants.for_all > 0);
         for ((at, wants), message) in offsets.into_iter().zip(wants).zip(&messages) {
             self.place(at, message, None, wants, now);
         }
         self.settle(&settlements, now);
-        out.reply(reply, Reply::Committed);
+        if !is_for_all {
+            out.reply(reply, Reply::Committed);
+        }
         if part.is_none() {
             return;
         }
@@ -260,6 +265,11 @@ impl<L: Log> Shard<L> {
         // until the next start.
         if let Ok(at) = self.append_note(Note::Applied { tx }, now) {
             self.store.wait_lazily(at.get() + 1, Waiter::Applied(tx, at));
+        }
+        if is_for_all {
+            // Who has the batch of this turn needs no decision: the record of the part is let go of in it.
+            let end = self.store.end().get();
+            self.store.wait_for_all(end, Waiter::Decided(reply));
         }
     }
 

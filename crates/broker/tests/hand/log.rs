@@ -32,6 +32,10 @@ pub(crate) struct State {
     pub(crate) agreed: Option<Moment>,
     /// They have what the disk has finished.
     pub(crate) agrees: bool,
+    /// What all of them have that are in contact; as much as is agreed upon, if that is not said.
+    pub(crate) on_all: Option<Moment>,
+    /// What the log was told of them.
+    pub(crate) all_use: (bool, bool),
     /// What others do not have is not to be read: as of a log that several nodes have.
     pub(crate) reads_agreed: bool,
     /// At the disk.
@@ -413,6 +417,15 @@ impl Log for HandLog {
 
     fn agreed(&self) -> Option<Moment> {
         self.0.borrow().agreed
+    }
+
+    fn on_all(&self) -> Option<Moment> {
+        let state = self.0.borrow();
+        state.agreed.map(|agreed| state.on_all.unwrap_or(agreed))
+    }
+
+    fn use_all(&mut self, is_used: bool, is_awaited: bool) {
+        self.hand().all_use = (is_used, is_awaited);
     }
 
     fn under_way(&self) -> Option<u64> {

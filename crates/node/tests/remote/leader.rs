@@ -60,6 +60,9 @@ fn first_names() -> Topology {
     topology.bootstrap(&bootstrap).expect("a fresh topology");
     let vhost = topology.vhost("/").expect("there").id;
     for index in 0..QUEUES {
+        // Of all members in contact, and of a majority.
+        let copies = if index % 2 == 0 { "all" } else { "majority" };
+        let copies = ("x-replication-confirm".to_owned(), copies.into());
         let spec = QueueSpec {
             vhost,
             name: &queue_name(index),
@@ -67,7 +70,7 @@ fn first_names() -> Topology {
             durable: true,
             auto_delete: false,
             exclusive_owner: None,
-            arguments: Default::default(),
+            arguments: [copies].into_iter().collect(),
         };
         topology.declare_queue(spec).expect("declared");
     }

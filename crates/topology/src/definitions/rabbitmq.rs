@@ -173,6 +173,7 @@ mod tests {
             ],
             "policies": [
                 {"name": "p", "vhost": "/", "definition": {"confirm-on": "ack"}},
+                {"name": "s", "vhost": "/", "definition": {"replication-confirm": "all"}},
                 {"name": "r", "vhost": "/", "definition": {"confirm-timeout": 1, "max-length": 7}},
             ],
             "queues": [{"name": "q", "vhost": "/", "arguments": {"x-confirm-on": "ack"}}],
@@ -184,6 +185,7 @@ mod tests {
             "user 'a': its limit max-publish-rate",
             "vhost '/': its limit max-deliver-rate",
             "policy 'p' of vhost '/': it has nothing but confirm-on",
+            "policy 's' of vhost '/': it has nothing but replication-confirm",
             "policy 'r' of vhost '/': its confirm-timeout",
         ];
         assert_eq!(told.finish(), want);

@@ -38,6 +38,10 @@ fn bad_arguments() {
         "invalid arg 'x-overflow' for queue 'q' in vhost '/': invalid_overflow");
     refused([("x-overflow", Value::I32(1))],
         "invalid arg 'x-overflow' for queue 'q' in vhost '/': {unacceptable_type,signedint}");
+    refused([("x-replication-confirm", text("both"))],
+        r#"invalid arg 'x-replication-confirm' for queue 'q' in vhost '/': "replication-confirm 'both' is none of 'majority', 'all'""#);
+    refused([("x-replication-confirm", Value::Bool(true))],
+        "invalid arg 'x-replication-confirm' for queue 'q' in vhost '/': {unacceptable_type,bool}");
     refused([("x-single-active-consumer", text("yes"))],
         "invalid arg 'x-single-active-consumer' for queue 'q' in vhost '/': {unacceptable_type,longstr}");
     refused([("x-dead-letter-exchange", Value::I32(1))],

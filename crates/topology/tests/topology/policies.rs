@@ -5,7 +5,7 @@ use leveret_queue::Overflow;
 use leveret_topology::{
     ApplyTo, DefaultLimits, DefaultPolicy, DefaultUser, Defaults, Import, PasswordHash,
     PasswordRule, Pattern, Policy, PolicyError, PolicySpec, QueueId, QueueKind, QueueSpec,
-    Topology, must_be_component,
+    ReplicationConfirm, Topology, must_be_component,
 };
 use serde_json::{Value as Json, json};
 
@@ -141,6 +141,31 @@ fn arguments_policy_and_operator_policy_together() {
     assert_eq!(world.topology.queue_by_id(id).unwrap().options().max_length, Some(10));
 }
 
+/// An argument goes before a policy, as with the other options of confirms.
+#[test]
+#[rustfmt::skip] // a table
+fn replication_confirm_by_argument_and_policy() {
+    let check = |argument: Option<&str>, policy: Option<&str>, want: ReplicationConfirm| {
+        let mut world = World::new();
+        let arguments = argument.map(|it| ("x-replication-confirm", text(it)));
+        let id = world.queue_with("q", table(arguments)).unwrap().id;
+        if let Some(policy) = policy {
+            world.set(spec("p", "", json!({ "replication-confirm": policy })));
+        }
+        let queue = world.topology.queue_by_id(id).unwrap();
+        assert_eq!(queue.confirm_options().replication, want, "{argument:?} {policy:?}");
+        let effective = queue.effective_policy();
+        assert_eq!(effective.get("replication-confirm").and_then(Json::as_str), policy);
+    };
+    use ReplicationConfirm::{All, Majority};
+    check(None,             None,             Majority);
+    check(None,             Some("all"),      All);
+    check(None,             Some("majority"), Majority);
+    check(Some("all"),      None,             All);
+    check(Some("majority"), Some("all"),      Majority);
+    check(Some("all"),      Some("majority"), All);
+}
+
 #[test]
 fn delivery_limits_and_strategy_of_quorum_queues() {
     let mut world = World::new();
@@ -205,6 +230,12 @@ fn bad_definitions() {
     refuse(false, json!({ "dead-letter-exchange": 1 }), "1 is not a valid dead letter exchange name");
     refuse(false, json!({ "queue-mode": "eager" }), "<<\"eager\">> is not a valid queue-mode value");
     refuse(false, json!({ "max-age": "1w" }), "<<\"1w\">> is not a valid max age");
+    refuse(false, json!({ "replication-confirm": "one" }),
+        "<<\"one\">> is not a valid replication-confirm value. Valid are majority, all");
+    refuse(false, json!({ "replication-confirm": true }),
+        "true is not a valid replication-confirm value. Valid are majority, all");
+    refuse(true, json!({ "replication-confirm": "all" }),
+        "[{<<\"replication-confirm\">>,<<\"all\">>}] are not recognised policy settings");
     refuse(false, json!({ "foo": 1 }), "[{<<\"foo\">>,1}] are not recognised policy settings");
     refuse(false, json!({ "federation-upstream-set": "all" }),
         "[{<<\"federation-upstream-set\">>,<<\"all\">>}] are not recognised policy settings");

@@ -64,6 +64,8 @@ pub(super) const DEFERS: u16 = 32;
 pub(super) const TIMES_OUT: u16 = 64;
 /// A queue's rule was changed: queues that are not in `mixed` have the one that all had.
 pub(super) const CHANGED: u16 = 128;
+/// The disk is that of all members in contact.
+const ALL: u16 = 256;
 
 impl UnresolvedMessage {
     /// What a message takes.
@@ -115,12 +117,27 @@ impl UnresolvedMessage {
         self.bits |= DISK;
     }
 
+    /// One of those that wait for the disk waits for that of all members in contact: so do all.
+    pub(in super::super) fn waits_for_all_disks(&mut self) {
+        self.bits |= ALL;
+    }
+
+    /// Whether it waits for the disk, and that is not the leader's with a majority.
+    pub(super) fn is_for_all(self) -> bool {
+        self.has(ALL)
+    }
+
+    /// A majority is enough.
+    pub(super) fn is_for_majority(&mut self) {
+        self.bits &= !ALL;
+    }
+
     /// No queue took it: there is nothing to write.
     pub(in super::super) fn is_not_written(&mut self) {
         self.bits &= !DISK;
     }
 
-    /// The record is durable.
+    /// The record is durable, as far as its queues want that.
     pub(in super::super) fn is_durable(&mut self) {
         self.firsts = 0;
         self.bits &= !DISK;

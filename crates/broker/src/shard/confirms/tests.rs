@@ -8,7 +8,7 @@ fn next(state: &mut u64) -> u64 {
 }
 
 const NOW: Time = Time::from_ms(1_000);
-const NO_WAIT: Wait = Wait { now: NOW, defer_ms: None, timeout_ms: None };
+const NO_WAIT: Wait = Wait { now: NOW, defer_ms: None, timeout_ms: None, for_all: 0 };
 const UNTIL: [Until; 5] = [
     Until::Now,
     Until::First,
@@ -20,12 +20,16 @@ const UNTIL: [Until; 5] = [
 /// What the page says, said plainly.
 struct Plain {
     at: u64,
+    /// So many of its queues want it on the disks of all.
+    for_all: u16,
     /// Queue, rule, and how it left.
     queues: Vec<(QueueId, Until, Option<Way>)>,
 }
 
 impl Plain {
-    fn is_resolved(&self, durable: u64) -> bool {
+    /// The disk of a message is that of all as long as one of its queues wants that.
+    fn is_resolved(&self, durable: u64, on_all: u64) -> bool {
+        let durable = if self.for_all > 0 { on_all } else { durable };
         self.queues.iter().all(|(_, until, way)| match until {
             Until::Now => true,
             Until::First => self.at < durable || way.is_some(),
@@ -72,7 +76,8 @@ fn add(confirms: &mut Confirms, plain: &Plain, wait: Wait) {
     if slot.is_resolved() {
         return;
     }
-    confirms.add(plain.at, slot, mixed, wait);
+    let for_all = if slot.waits_for_disk() { plain.for_all } else { 0 };
+    confirms.add(plain.at, slot, mixed, Wait { for_all, ..wait });
 }
 
 /// Random messages, acks and disks: each is told once, at the moment that the rules say, never before.
@@ -82,13 +87,13 @@ fn agrees_with_the_rules_said_plainly() {
         let mut state = seed;
         // From those that hardly leave anything behind to those that leave nearly all.
         let slowness = [2, 20, 2_000][seed as usize % 3];
-        let (mut end, mut durable) = (0_u64, 0_u64);
+        let (mut end, mut durable, mut on_all) = (0_u64, 0_u64, 0_u64);
         let mut confirms = Confirms::default();
         let mut plain: Vec<Plain> = Vec::new();
         // A queue's rule was changed, and the disk has not got there yet.
         let mut to_be_freed: Vec<(u64, QueueId)> = Vec::new();
         for _ in 0..3_000 {
-            match next(&mut state) % 10 {
+            match next(&mut state) % 12 {
                 0..4 => {
                     end += if next(&mut state).is_multiple_of(200) {
                         3_000
@@ -99,6 +104,7 @@ fn agrees_with_the_rules_said_plainly() {
                     end += 1;
                     let rule = next(&mut state) as usize % 5;
                     let is_mixed = next(&mut state).is_multiple_of(3);
+                    let for_all = [0, 0, 1, 2][next(&mut state) as usize % 4];
                     let queues = (0..1 + next(&mut state) % 3)
                         .map(|queue| {
                             let own = next(&mut state) as usize % 5;
@@ -106,8 +112,8 @@ fn agrees_with_the_rules_said_plainly() {
                             (QueueId::new(queue), until, None)
                         })
                         .collect();
-                    let message = Plain { at, queues };
-                    if !message.is_resolved(durable) {
+                    let message = Plain { at, for_all, queues };
+                    if !message.is_resolved(durable, on_all) {
                         add(&mut confirms, &message, NO_WAIT);
                         plain.push(message);
                     }
@@ -138,6 +144,15 @@ fn agrees_with_the_rules_said_plainly() {
                         queue.1 = Until::Now;
                     }
                 }
+                7 => {
+                    on_all += next(&mut state) % (durable - on_all + 1);
+                    confirms.on_all(on_all);
+                }
+                8 if !plain.is_empty() && next(&mut state).is_multiple_of(4) => {
+                    let at = next(&mut state) as usize % plain.len();
+                    plain[at].for_all = plain[at].for_all.saturating_sub(1);
+                    confirms.wants_majority(plain[at].at);
+                }
                 _ if !plain.is_empty() => {
                     // Mostly the newest.
                     let back = next(&mut state) as usize % slowness.min(plain.len());
@@ -159,10 +174,10 @@ fn agrees_with_the_rules_said_plainly() {
                 }
                 _ => {}
             }
-            let resolved = plain.iter().filter(|message| message.is_resolved(durable));
+            let resolved = plain.iter().filter(|message| message.is_resolved(durable, on_all));
             let want: Vec<_> = resolved.map(|it| (it.at + 1, it.is_ok())).collect();
             assert_eq!(told(&mut confirms), want, "seed {seed}");
-            plain.retain(|message| !message.is_resolved(durable));
+            plain.retain(|message| !message.is_resolved(durable, on_all));
             assert_eq!(confirms.len(), plain.len(), "seed {seed}");
             assert_eq!(confirms.is_empty(), plain.is_empty());
         }
@@ -176,7 +191,7 @@ fn what_stays_behind_does_not_pin_the_rest() {
     let queue = QueueId::new(1);
     for at in 0..200_000 {
         let until = if at % 1000 == 0 { UNTIL[3] } else { Until::First };
-        add(&mut confirms, &Plain { at, queues: vec![(queue, until, None)] }, NO_WAIT);
+        add(&mut confirms, &Plain { at, for_all: 0, queues: vec![(queue, until, None)] }, NO_WAIT);
         if at > 10 {
             confirms.durable(at - 10);
         }
@@ -195,9 +210,9 @@ fn what_stays_behind_does_not_pin_the_rest() {
 fn deadlines_find_what_stayed_behind() {
     let mut confirms = Confirms::default();
     let queues = || vec![(QueueId::new(1), UNTIL[3], None)];
-    let wait = Wait { now: NOW, defer_ms: Some(100), timeout_ms: Some(300) };
-    add(&mut confirms, &Plain { at: 0, queues: queues() }, wait);
-    add(&mut confirms, &Plain { at: 5_000, queues: queues() }, NO_WAIT);
+    let wait = Wait { now: NOW, defer_ms: Some(100), timeout_ms: Some(300), for_all: 0 };
+    add(&mut confirms, &Plain { at: 0, for_all: 0, queues: queues() }, wait);
+    add(&mut confirms, &Plain { at: 5_000, for_all: 0, queues: queues() }, NO_WAIT);
     assert_eq!(confirms.old.len(), 1);
     let mut persisted = Vec::new();
     assert_eq!(confirms.next_timeout(), Some(NOW.after_ms(100)));

@@ -48,6 +48,26 @@ impl<L: Log> Store<L> {
         }
     }
 
+    /// Below it everything is on the disks of all members in contact, too.
+    #[inline]
+    pub(in super::super) fn on_all(&self) -> u64 {
+        self.log.on_all().map_or_else(|| self.durable(), |moment| moment.end.get())
+    }
+
+    /// Whether what was done until then is on the disks of all members in contact.
+    pub(in super::super) fn is_on_all(&self, until: Moment) -> bool {
+        self.log.on_all().is_none_or(|moment| moment.reaches(until))
+    }
+
+    /// Tells the log whether somebody may wait for all members in contact, and whether somebody does.
+    #[inline]
+    pub(in super::super) fn use_all(&mut self, is_used: bool, is_awaited: bool) {
+        if (is_used, is_awaited) != self.all_use {
+            self.all_use = (is_used, is_awaited);
+            self.log.use_all(is_used, is_awaited);
+        }
+    }
+
     /// Whether answers wait for others at all.
     pub(in super::super) fn has_others(&self) -> bool {
         self.log.agreed().is_some()

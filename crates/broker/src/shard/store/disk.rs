@@ -74,6 +74,8 @@ pub(super) struct Disk {
     joins: Joins,
     /// Ascending by the offset that has to be durable first.
     waiters: VecDeque<(u64, Waiter)>,
+    /// The same, of those who wait for all members in contact.
+    all_waiters: VecDeque<(u64, Waiter)>,
     has_failed: bool,
     gauge: DiskGauge,
     /// Publishers that were told to pause.
@@ -121,6 +123,8 @@ impl Joins {
 pub(in super::super) enum Waiter {
     /// `tx.commit`.
     Commit(ReplyTo),
+    /// `tx.commit` that is decided, and that others agree upon: not all of those who are to have it do.
+    Decided(ReplyTo),
     /// `tx.commit` of which other shards have parts: this one is stored.
     Prepared(ReplyTo, TxId),
     /// What such a transaction did is stored, as the note at this offset is.
@@ -253,16 +257,34 @@ impl<L: Log> Store<L> {
         self.disk.waiters.push_back((end, waiter));
     }
 
-    /// The next one that waits for no more than is durable.
+    /// Somebody is to be told when all members in contact have everything below `end`.
+    pub(in super::super) fn wait_for_all(&mut self, end: u64, waiter: Waiter) {
+        self.disk.ask(end);
+        self.disk.all_waiters.push_back((end, waiter));
+    }
+
+    /// Whether somebody does.
+    #[inline]
+    pub(in super::super) fn waits_for_all(&self) -> bool {
+        !self.disk.all_waiters.is_empty()
+    }
+
+    /// The next one that waits for no more than is durable, or than all have.
     pub(in super::super) fn next_safe(&mut self) -> Option<Waiter> {
         let durable = self.durable();
-        let next = self.disk.waiters.pop_front_if(|(end, _)| *end <= durable);
+        let mut next = self.disk.waiters.pop_front_if(|(end, _)| *end <= durable);
+        if next.is_none() && self.waits_for_all() {
+            let on_all = self.on_all();
+            next = self.disk.all_waiters.pop_front_if(|(end, _)| *end <= on_all);
+        }
         next.map(|(_, waiter)| waiter)
     }
 
-    /// Takes all who wait, with how far the log has to be durable.
+    /// Takes all who wait, with how far the log has to be for that.
     pub(in super::super) fn take_waiters(&mut self) -> VecDeque<(u64, Waiter)> {
-        std::mem::take(&mut self.disk.waiters)
+        let mut waiters = std::mem::take(&mut self.disk.waiters);
+        waiters.append(&mut self.disk.all_waiters);
+        waiters
     }
 
     /// Has a publisher pause while much is still to be written. `from` just published here. True when it
@@ -338,7 +360,7 @@ impl<L: Log> Store<L> {
         disk.held.clear();
         disk.joins = Joins::default();
         disk.released_at = None;
-        std::mem::take(&mut disk.waiters).into_iter().map(|(_, waiter)| waiter)
+        self.take_waiters().into_iter().map(|(_, waiter)| waiter)
     }
 
     /// Takes in what the disk finished, and gives it what it is to have. `each` is told what came of the messages of a
