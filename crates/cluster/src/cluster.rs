@@ -12,8 +12,8 @@ use leveret_link::letters::{Founding, GroupTold, NodeLetter, NodeNumbers, NodeSt
 use leveret_log::disk::{Disk, DiskError};
 use leveret_log::file::{Options, Report};
 use leveret_replica::{
-    BatchName, Content, GroupLog, Lease, Member, MemberError, MemberId, Members, Point, Reopened,
-    Reopening, Settings, Ticket, Votes, Word,
+    BatchName, Content, GroupLog, Lease, LeftOut, Member, MemberError, MemberId, Members, Point,
+    Reopened, Reopening, Settings, Ticket, Votes, Word,
 };
 
 use crate::disks::{Disks, NodeDisk, of_majority};
@@ -204,6 +204,8 @@ pub struct Cluster<D: Disk> {
     nameless: Vec<RaftId>,
     /// What each told last of its groups.
     told: BTreeMap<RaftId, Vec<GroupTold>>,
+    /// Of whom was told that confirms do not wait for them.
+    left_out: BTreeMap<RaftId, LeftOut>,
     /// What the file `heard` has, and what is on its way there.
     heard_safe: Option<Remembered>,
     heard_writing: Option<Remembered>,
@@ -261,6 +263,7 @@ impl<D: Disk> Cluster<D> {
             has_disk_news: false,
             nameless: Vec::new(),
             told: BTreeMap::new(),
+            left_out: BTreeMap::new(),
             heard_safe: None,
             heard_writing: None,
             was_unsure: false,
@@ -397,6 +400,7 @@ impl<D: Disk> Cluster<D> {
         if let Phase::Member(groups) = &mut self.phase {
             groups.tick(now_ms);
         }
+        self.tell_left_out();
         if self.now_ms >= self.told_ms.saturating_add(TELL_MS) {
             self.tell_of_cluster();
             self.tell_status();
@@ -546,6 +550,13 @@ impl<D: Disk> Cluster<D> {
             Phase::Member(groups) => groups.statuses(),
             _ => Vec::new(),
         };
+        let left_out = |group| {
+            let all = match &self.phase {
+                Phase::Member(groups) => groups.left_out(group).collect(),
+                _ => Vec::new(),
+            };
+            all.into_iter().map(|(id, why)| (name_of(id), why)).collect()
+        };
         let groups = statuses.into_iter().map(|it| GroupRow {
             group: it.group,
             term: it.term,
@@ -554,6 +565,7 @@ impl<D: Disk> Cluster<D> {
             stored: it.stored,
             agreed: it.agreed,
             matched: it.matched.into_iter().map(|(id, number)| (name_of(id), number)).collect(),
+            left_out: left_out(it.group),
         });
         ClusterStatus {
             cluster: membership.map(|it| it.cluster),

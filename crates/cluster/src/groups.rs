@@ -4,14 +4,15 @@
 //! and does not get all for long gives it away, since something keeps it from leading the others: who lost its word of a group
 //! never leads that.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leveret_link::hello::RaftId;
 use leveret_link::letters::{GroupStatus, GroupTold, NodeLetter};
 use leveret_log::disk::Disk;
 use leveret_replica::{
-    BatchName, Change, Content, GroupLog, Lease, Member, MemberId, Members, Reopened, Reopening,
-    Step, Votes,
+    BatchName, Change, Content, GroupLog, Lease, LeftOut, Member, MemberId, Members, Reopened,
+    Reopening, Step, Votes,
 };
 
 use crate::changes::next_step;
@@ -508,6 +509,21 @@ impl<D: Disk> Groups<D> {
     pub(crate) fn lacking(&self) -> impl Iterator<Item = (u64, BatchName, BatchName)> {
         let of = |(group, member): (u64, &Member<D>)| Some((group, member.last(), member.lacks()?));
         (0..).zip(&self.members).filter_map(of)
+    }
+
+    /// The members of a group that this one, which leads it, is not in contact with.
+    pub(crate) fn left_out(&self, group: u64) -> impl Iterator<Item = (RaftId, LeftOut)> {
+        let member = usize::try_from(group).ok().and_then(|index| self.members.get(index));
+        let all = member.into_iter().flat_map(Member::left_out);
+        all.map(|(id, why)| (RaftId(id.0), why))
+    }
+
+    /// The same of all groups in which confirms may have to wait for all who are in contact; none if there is no such group.
+    pub(crate) fn left_out_of_confirms(&self) -> Option<BTreeMap<RaftId, LeftOut>> {
+        let mut using = self.members.iter().filter(|it| it.uses_all()).peekable();
+        using.peek()?;
+        let all = using.flat_map(Member::left_out);
+        Some(all.map(|(id, why)| (RaftId(id.0), why)).collect())
     }
 
     /// Records that were damaged here, and were had from others.

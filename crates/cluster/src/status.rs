@@ -2,6 +2,7 @@
 
 use leveret_link::hello::{ClusterId, RaftId};
 use leveret_link::letters::{GroupStatus, NodeStatus};
+use leveret_replica::LeftOut;
 
 /// What this node is to the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +106,8 @@ pub struct GroupRow {
     pub agreed: u64,
     /// How far each other member has the log, if this one leads.
     pub matched: Vec<(String, u64)>,
+    /// Members that this one is not in contact with, if it leads: where confirms wait for all that are, they do not wait for these.
+    pub left_out: Vec<(String, LeftOut)>,
 }
 
 #[cfg(test)]

@@ -7,7 +7,10 @@ use leveret_amqp::method::{Method, queue};
 use leveret_amqp::table::{RawTable, Table};
 use leveret_broker::message::{ConnectionId, QueueFacts, Reply, ToShard};
 use leveret_broker::numbers::{QueueNumbers, States};
-use leveret_topology::{Permission, Queue, QueueId, QueueKind, Topology, table_to_json, weight};
+use leveret_topology::{
+    GroupId, Permission, Queue, QueueId, QueueKind, ReplicationConfirm, Topology, table_to_json,
+    weight,
+};
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
@@ -44,6 +47,8 @@ struct Named {
     operator_policy: Option<Box<str>>,
     effective_policy: Map<String, Value>,
     delivery_limit: Option<u32>,
+    home: GroupId,
+    replication: ReplicationConfirm,
 }
 
 impl Named {
@@ -61,6 +66,8 @@ impl Named {
             operator_policy: queue.operator_policy().map(Into::into),
             effective_policy: queue.effective_policy(),
             delivery_limit: queue.delivery_limit(),
+            home: queue.home,
+            replication: queue.confirm_options().replication,
         }
     }
 
@@ -225,6 +232,20 @@ pub(super) async fn told(call: &Call, vhost: &str, name: &str) -> Result<Option<
     Ok(Some(row(call, vhost, named, facts.as_ref(), true).into()))
 }
 
+/// Which nodes a confirm of a queue waits for that wants all that are in contact, and which it leaves out.
+fn replication_confirm(call: &Call, home: GroupId) -> Value {
+    let Some(view) = call.view() else {
+        return json!({"value": "all", "in_contact": [call.node_name()], "left_out": []});
+    };
+    // Group 0 is that of the names.
+    let group = view.groups.iter().find(|it| it.group == u64::from(home.get()) + 1);
+    let left_out = group.map_or(&[][..], |it| &it.left_out);
+    let is_left_out = |name: &str| left_out.iter().any(|it| it.node == name);
+    let nodes = view.nodes.iter().filter(|it| !it.joins && !is_left_out(&it.name));
+    let in_contact: Vec<&str> = nodes.map(|it| &*it.name).collect();
+    json!({"value": "all", "in_contact": in_contact, "left_out": left_out})
+}
+
 fn row(
     call: &Call,
     vhost: &str,
@@ -249,6 +270,9 @@ fn row(
     put("policy", json!(queue.policy));
     put("operator_policy", json!(queue.operator_policy));
     put("effective_policy_definition", queue.effective_policy.into());
+    if queue.replication == ReplicationConfirm::All {
+        put("replication_confirm", replication_confirm(call, queue.home));
+    }
     put("pid", json!(format!("<queue.{}>", queue.id.get())));
     put("leader", json!(node));
     put("members", json!([node]));

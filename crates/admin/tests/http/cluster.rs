@@ -18,7 +18,7 @@ use leveret_server::cluster::names::{
 };
 use leveret_server::cluster::standby::{Relay, Relaying, Totals};
 use leveret_server::cluster::view::{
-    ClusterView, GroupView, Lapses, NodeTold, NodeView, Standing, Views,
+    ClusterView, GroupView, Lapses, LeftOutView, NodeTold, NodeView, Standing, Views,
 };
 use leveret_server::front::{About, Running, Standby, Stop};
 use leveret_server::proxy::Ends;
@@ -63,6 +63,7 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
         Some(_) => Standing::Follows,
     };
     let matched = vec![("rabbit@b".to_owned(), 5), ("rabbit@c".to_owned(), 9)];
+    let left_out = vec![LeftOutView { node: "rabbit@b".to_owned(), reason: "does not answer" }];
     ClusterView {
         cluster_id: Some("c1".to_owned()),
         node: own.to_owned(),
@@ -70,7 +71,14 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
         leader: leader.map(str::to_owned),
         leader_id: leader.map(|_| 7),
         nodes: nodes.collect(),
-        groups: vec![GroupView { group: 0, term: 3, last: 9, agreed: 9, matched, leader: None }],
+        groups: vec![GroupView {
+            last: 9,
+            agreed: 9,
+            term: 3,
+            matched,
+            left_out,
+            ..GroupView::default()
+        }],
         repaired: 2,
         lapses: Lapses { count: 1, ms: 1_500 },
         ..ClusterView::default()
@@ -196,6 +204,8 @@ fn all_nodes_of_the_cluster_are_listed() {
     assert_eq!(cluster["standing"], "leads");
     assert_eq!(cluster["nodes"][1]["running"], false);
     assert_eq!(cluster["groups"][0]["matched"][0], json!(["rabbit@b", 5]));
+    let left_out = json!([{"node": "rabbit@b", "reason": "does not answer"}]);
+    assert_eq!(cluster["groups"][0]["left_out"], left_out);
     let page = leading.node.scrape("/metrics");
     for line in [
         "leveret_cluster_node_up{node=\"rabbit@c\"} 0",

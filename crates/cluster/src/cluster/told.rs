@@ -7,6 +7,7 @@ use leveret_log::disk::Disk;
 use leveret_replica::BatchName;
 
 use super::{Cluster, Phase};
+use crate::groups::Groups;
 use crate::status::Standing;
 
 /// What is to be in the file `heard`.
@@ -78,6 +79,40 @@ impl<D: Disk> Cluster<D> {
             self.heard_writing = Some(now.clone());
             self.actions.write_heard = Some(now);
         }
+    }
+
+    /// Who leads tells for whom confirms that wait for all in contact do not wait, and for whom they do again.
+    pub(super) fn tell_left_out(&mut self) {
+        let Phase::Member(groups) = &self.phase else { return };
+        let leads = self.standing == Standing::Leads;
+        let Some(now) = Some(groups).filter(|_| leads).and_then(Groups::left_out_of_confirms)
+        else {
+            self.left_out.clear();
+            return;
+        };
+        if now == self.left_out {
+            return;
+        }
+        let before = std::mem::replace(&mut self.left_out, now);
+        let membership = self.safe.membership.as_ref();
+        let named = |id: &RaftId| membership?.member(*id).map(|it| it.name.clone());
+        let new = self.left_out.iter().filter(|(id, _)| !before.contains_key(id));
+        let told = new.filter_map(|(id, why)| {
+            let (name, why) = (named(id)?, why.why());
+            Some(format!(
+                "{name} {why}: where confirms wait for all members in contact (replication-confirm), they do not wait for it"
+            ))
+        });
+        let back = before.keys().filter(|id| !self.left_out.contains_key(id));
+        let noted = back.filter_map(|id| {
+            Some(format!(
+                "{} has all that is confirmed: where confirms wait for all members in contact, they wait for it, too",
+                named(id)?
+            ))
+        });
+        let (told, noted): (Vec<_>, Vec<_>) = (told.collect(), noted.collect());
+        self.actions.told.extend(told);
+        self.actions.noted.extend(noted);
     }
 
     /// Each reason once, when it has lasted for a second.

@@ -247,6 +247,10 @@ fn group(group: &Value) -> String {
         let lacks = last.saturating_sub(member[1].as_u64().unwrap_or_default());
         line += &format!(", {} lacks {lacks}", cell(&member[0]));
     }
+    for member in list(&group["left_out"]) {
+        let (node, reason) = (cell(&member["node"]), cell(&member["reason"]));
+        line += &format!(", confirms by all members leave out {node}, which {reason}");
+    }
     line
 }
 

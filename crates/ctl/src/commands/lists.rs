@@ -12,6 +12,7 @@ const QUEUES: &[&str] = &[
     "policy",
     "operator_policy",
     "effective_policy_definition",
+    "replication_confirm",
     "pid",
     "owner_pid=owner_pid_details.name",
     "exclusive",

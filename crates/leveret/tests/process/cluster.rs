@@ -1,5 +1,6 @@
 //! Three nodes that are one broker.
 
+mod all_members;
 mod sessions;
 
 use std::net::{SocketAddr, TcpListener};

@@ -137,6 +137,17 @@ pub struct GroupView {
     pub agreed: u64,
     /// How far the other members' logs are, for all this one knows: a leader does.
     pub matched: Vec<(String, u64)>,
+    /// Members that this one is not in contact with, if it leads: confirms of queues with `replication-confirm: all` do not wait for them.
+    pub left_out: Vec<LeftOutView>,
+}
+
+/// A member of a group whose leader is not in contact with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LeftOutView {
+    /// `name@host`.
+    pub node: String,
+    /// Why, in words.
+    pub reason: &'static str,
 }
 
 impl GroupView {

@@ -3,7 +3,7 @@
 use leveret_cluster::{ClusterStatus, GroupRow, NodeRow, Standing as Known};
 use leveret_link::letters::NodeStatus;
 
-use super::{ClusterView, GroupView, Lapses, NodeTold, NodeView, Standing};
+use super::{ClusterView, GroupView, Lapses, LeftOutView, NodeTold, NodeView, Standing};
 
 impl ClusterView {
     /// What is known now, behind the view before.
@@ -85,5 +85,10 @@ fn group(row: &GroupRow) -> GroupView {
         last: row.last,
         agreed: row.agreed,
         matched: row.matched.clone(),
+        left_out: row
+            .left_out
+            .iter()
+            .map(|(node, why)| LeftOutView { node: node.clone(), reason: why.why() })
+            .collect(),
     }
 }
