@@ -154,7 +154,7 @@ fn a_long_backlog_is_there_after_a_kill() {
         let (mut client, channel) = broker.channel();
         let passive = QueueDeclare { passive: true, ..QueueDeclare::default() };
         let left = client.queue_declare(channel, "long", &passive).unwrap();
-        assert_eq!(u64::from(left.messages), MESSAGES - next);
+        assert_eq!(u64::from(left.message_count), MESSAGES - next);
         for _ in 0..taken {
             let got = client.get(channel, "long", false).unwrap().expect("all are there");
             assert_eq!(got.body, body(next).as_bytes());
@@ -162,7 +162,7 @@ fn a_long_backlog_is_there_after_a_kill() {
             next += 1;
         }
         let got = client.get(channel, "other", false).unwrap().expect("it is there");
-        assert_eq!((got.body, got.remaining), (body(0).into_bytes(), 23));
+        assert_eq!((got.body, got.message_count), (body(0).into_bytes(), 23));
         // That this is committed says that all before it is on the disk.
         store(&mut client, "other", [(persistent(), "since")]);
         broker = broker.kill().start_again();
