@@ -67,9 +67,18 @@ impl Topology {
             Target::Exchange(id) => self.exchange_by_id(id).is_some_and(|it| it.durable),
         };
         let is_stored = source.durable && is_durable;
-        let (source, key) = (source.id, key.into());
-        let binding = Binding { source, target, key, arguments: sorted(arguments) };
-        !is_stored || self.bindings.find(&binding).is_some()
+        !is_stored || self.place(source.id, target, key, arguments).is_some()
+    }
+
+    fn place(
+        &self,
+        source: ExchangeId,
+        target: Target,
+        key: &str,
+        arguments: Table,
+    ) -> Option<BindingIx> {
+        let binding = Binding { source, target, key: key.into(), arguments: sorted(arguments) };
+        self.bindings.find(&binding)
     }
 
     /// The binding that [`unbind`](Self::unbind) would take away.
@@ -82,9 +91,7 @@ impl Topology {
         arguments: Table,
     ) -> Option<&Binding> {
         let (source, target) = self.ends(vhost, source, destination).ok()?;
-        let (source, key) = (source.id, key.into());
-        let binding = Binding { source, target, key, arguments: sorted(arguments) };
-        self.bindings.find(&binding).map(|ix| self.bindings.get(ix))
+        self.place(source.id, target, key, arguments).map(|ix| self.bindings.get(ix))
     }
 
     /// `queue.unbind`, `exchange.unbind`. One that does not exist removes nothing, nor does it when the source or
@@ -104,8 +111,7 @@ impl Topology {
             Err(BindError::NotFound(_)) => return Ok(removed),
             Err(error) => return Err(error),
         };
-        let binding = Binding { source, target, key: key.into(), arguments: sorted(arguments) };
-        if let Some(ix) = self.bindings.find(&binding) {
+        if let Some(ix) = self.place(source, target, key, arguments) {
             self.check_owner(target, connection)?;
             self.remove_binding(ix, &mut removed);
             self.auto_delete(source, &mut removed);

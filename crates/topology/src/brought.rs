@@ -65,11 +65,11 @@ impl Topology {
             match key {
                 EntityKey::Queue(id) => {
                     let queue = QueueRecord::of(record)?;
-                    let is_own = queue.exclusive_owner.is_some_and(&is_owner);
+                    let is_own = queue.exclusive_owner.is_some_and(&is_owner)
+                        && queue.kind == QueueKind::Classic;
                     let has_home = queue.home.is_some_and(|home| home.get() < self.homes.groups());
                     // One that this owner of the names has not promised was given by no leader before.
                     let was_given = queue.id == *id && id.get() < self.next_queue;
-                    let is_own = is_own && queue.kind == QueueKind::Classic;
                     if !is_own || !has_home || !was_given {
                         return Err(alien());
                     }

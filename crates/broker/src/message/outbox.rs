@@ -61,6 +61,12 @@ impl Outbox {
         other.failed = other.failed.take().or(self.failed);
     }
 
+    /// Tells the owner of the names that these connections have ended: nobody waits for an answer.
+    pub fn disconnected(&mut self, connections: impl IntoIterator<Item = ConnectionId>) {
+        let ends = connections.into_iter();
+        self.meta.extend(ends.map(|connection| ToMeta::Disconnected { connection, reply: None }));
+    }
+
     /// Sends `letter` to the shard of that group.
     pub fn shard(&mut self, group: GroupId, letter: ToShard) {
         self.shards.push((group, letter));

@@ -120,16 +120,11 @@ impl<L: Log> Shard<L> {
         self.late.coming.as_ref().map_or(0, |coming| coming.messages)
     }
 
-    /// Goes on with the messages that come late.
+    /// Goes on with the messages that come late: with as many as a turn does.
     #[cold]
     pub(super) fn bring_late(&mut self) {
-        let most = self.late.limits.turn;
-        self.bring(most);
-    }
-
-    fn bring(&mut self, most: u32) {
         let Self { late, queues, store, .. } = self;
-        let Some(coming) = &mut late.coming else { return };
+        let (most, Some(coming)) = (late.limits.turn, &mut late.coming) else { return };
         let from = coming.from;
         let next = store.recover_more(from, most, &mut |record| coming.record(record, queues));
         if let Some(next) = next.filter(|_| coming.messages > 0) {
@@ -162,7 +157,7 @@ impl<L: Log> Shard<L> {
     /// Brings messages while the queue is as it is to be no longer.
     fn bring_while(&mut self, id: QueueId, lacks: impl Fn(&Queue) -> bool) {
         while self.late.is_coming() && self.queues.get(id).is_some_and(|it| lacks(&it.queue)) {
-            self.bring(self.late.limits.turn);
+            self.bring_late();
         }
     }
 
@@ -182,7 +177,7 @@ impl<L: Log> Shard<L> {
             while self.late.coming.as_ref().is_some_and(|coming| coming.from <= from)
                 && self.queues.get(id).is_some_and(|it| it.queue.has_rest_to(offset))
             {
-                self.bring(self.late.limits.turn);
+                self.bring_late();
             }
         }
     }

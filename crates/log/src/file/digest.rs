@@ -37,9 +37,9 @@ mod make;
 use smallvec::SmallVec;
 
 use super::format::{
-    BatchHeader, FileHeader, IndexReader, Malformed, NUMBER_MAX, take_u8, take_varint, u32_at,
-    u64_at, unzigzag,
+    BatchHeader, IndexReader, Malformed, NUMBER_MAX, take_u8, take_varint, u32_at, u64_at, unzigzag,
 };
+use crate::disk::{FileName, Heading};
 use crate::shared::{LogNumber, Original};
 use crate::{HEAD_MAX, Holder, Offset};
 
@@ -158,7 +158,8 @@ pub(super) struct Rows<'a> {
 
 impl Digest {
     /// The digest in these bytes, if it is whole and that of a file with this header and length.
-    pub(super) fn read(bytes: Vec<u8>, of: &FileHeader, len: u64) -> Option<Self> {
+    pub(super) fn read(bytes: Vec<u8>, of: FileName, heading: Heading, len: u64) -> Option<Self> {
+        let Heading { through, first, as_of, mark } = heading;
         let header: &[u8; HEADER] = bytes.first_chunk()?;
         let rest = bytes.get(HEADER..)?;
         let covered = header.get(..124)?;
@@ -166,7 +167,7 @@ impl Digest {
             && u32_at(covered, 8) == Some(FORMAT)
             && u32_at(header, 124) == Some(crc32c::crc32c(covered))
             && u32_at(covered, 120) == Some(crc32c::crc32c(rest));
-        let numbers = [of.segment, of.through, of.generation, of.first, of.as_of, of.mark, len];
+        let numbers = [of.segment, through, of.generation, first, as_of, mark, len];
         let places = (16_usize..).step_by(8);
         let is_its = numbers.iter().zip(places).all(|(&it, at)| u64_at(covered, at) == Some(it));
         if !is_whole || !is_its {
@@ -176,7 +177,7 @@ impl Digest {
         let sets_len = usize::try_from(u64_at(covered, 80)?).ok()?;
         let (mut sets, batches) = rest.split_at_checked(sets_len)?;
         let is_all = u64_at(covered, 88) == Some(batches.len() as u64);
-        if !is_all || !(of.first..NUMBER_MAX).contains(&end) {
+        if !is_all || !(first..NUMBER_MAX).contains(&end) {
             return None;
         }
         let mut list = Vec::new();
@@ -190,7 +191,6 @@ impl Digest {
                 !names.is_empty() && names.windows(2).all(|pair| pair.first() < pair.last());
             list.push(is_one.then(|| names.into_boxed_slice())?);
         }
-        let (as_of, first) = (of.as_of, of.first);
         let batches_at = HEADER.checked_add(sets_len)?;
         Some(Self { end, sets: list, as_of, first, bytes, batches_at })
     }

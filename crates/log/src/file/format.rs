@@ -258,12 +258,17 @@ impl FileHeader {
     pub(super) fn framing(&self) -> Framing {
         Framing { mark: self.mark, has_terms: self.format >= FORMAT_WITH_TERMS }
     }
+
+    /// What the name of the file does not say.
+    pub(super) fn heading(&self) -> Heading {
+        let Self { through, first, as_of, mark, .. } = *self;
+        Heading { through, first, as_of, mark }
+    }
 }
 
 /// What the header of a file says, if these bytes begin with one.
 pub(crate) fn heading(bytes: &[u8]) -> Option<Heading> {
-    let FileHeader { through, first, as_of, mark, .. } = FileHeader::decode(bytes).ok()?;
-    Some(Heading { through, first, as_of, mark })
+    FileHeader::decode(bytes).ok().map(|header| header.heading())
 }
 
 impl BatchHeader {

@@ -244,10 +244,8 @@ impl<D: Disk> FileLog<D> {
             _ => {}
         }
         let own = self.store.segments.all.iter().find(|it| {
-            let heading = (it.through, it.first, it.as_of, it.framing.mark);
-            let of_heading = of.heading;
-            let wanted = (of_heading.through, of_heading.first, of_heading.as_of, of_heading.mark);
-            it.file == name && heading == wanted && it.is_sealed && it.len == of.len && of.is_sealed
+            let is_sealed = it.is_sealed && of.is_sealed;
+            it.file == name && it.heading() == of.heading && is_sealed && it.len == of.len
         });
         let is_own = own.is_some();
         let came = there.iter().find(|(it, _)| *it == name).map(|(_, len)| *len);

@@ -259,9 +259,7 @@ impl<D: Disk> FileLog<D> {
 
 /// A file of the manifest that ends in this segment, at this byte.
 fn file_of(segment: &Segment, (last, end): (u64, u64)) -> ManifestFile {
-    let Segment { file, through, first, as_of, framing, len: all, .. } = *segment;
-    let heading = Heading { through, first, as_of, mark: framing.mark };
-    let is_last = file.segment == last;
-    let len = if is_last { end } else { all };
-    ManifestFile { file, heading, len, is_sealed: !is_last }
+    let is_last = segment.file.segment == last;
+    let len = if is_last { end } else { segment.len };
+    ManifestFile { file: segment.file, heading: segment.heading(), len, is_sealed: !is_last }
 }

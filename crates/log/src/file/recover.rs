@@ -38,13 +38,13 @@ use std::iter::once;
 
 use super::digest::Digest;
 use super::follow::{OtherBatch, Tail};
-use super::format::{FileHeader, LISTED_SINCE};
+use super::format::LISTED_SINCE;
 use super::salvage::{self, Damage, salvage};
 use super::table::Table;
 use super::{Options, Store};
 use crate::Holder;
 use crate::disk::{
-    Disk, DiskError, FileName, Floor, Heading, Listed, Point, Reached, Roster, RosterLines, Stage,
+    Disk, DiskError, FileName, Floor, Listed, Point, Reached, Roster, RosterLines, Stage,
 };
 use choose::{Choice, File, choose, is_finished};
 use known::{Known, there};
@@ -409,13 +409,12 @@ fn read_all<D: Disk>(
         }
         recovery.pass_to(end);
         let Some(last) = recovery.last else { continue };
-        let FileHeader { through, first, as_of, mark, .. } = file.header;
         enlisted.push(Listed {
             file: file.name,
             len: last.len,
             beginning: file.beginning,
             reached: recovery.reached,
-            heading: Some(Heading { through, first, as_of, mark }),
+            heading: Some(file.header.heading()),
             stage: if last.is_sealed { Stage::Sealed } else { Stage::Growing },
         });
     }
@@ -517,7 +516,7 @@ fn digest_of<D: Disk>(
         return Ok(None);
     }
     let bytes = disk.digest(file.name).unwrap_or_default();
-    Ok(Digest::read(bytes, &file.header, file.len))
+    Ok(Digest::read(bytes, file.name, file.header.heading(), file.len))
 }
 
 fn next(number: u64) -> u64 {

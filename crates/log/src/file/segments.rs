@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 
 use super::digest::Digest;
 use super::format::{BatchHeader, Framing, Kind};
-use crate::disk::FileName;
+use crate::disk::{FileName, Heading};
 
 /// Bytes of a file between two places of which it is remembered which offset is where.
 const STRETCH: u64 = 256 << 10;
@@ -131,6 +131,12 @@ pub(super) struct Segments {
 }
 
 impl Segment {
+    /// What the header of its file says and its name does not.
+    pub(super) fn heading(&self) -> Heading {
+        let Self { through, first, as_of, framing, .. } = *self;
+        Heading { through, first, as_of, mark: framing.mark }
+    }
+
     pub(super) fn new(
         file: FileName,
         framing: Framing,

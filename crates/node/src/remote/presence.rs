@@ -51,7 +51,8 @@ pub struct Counted {
     pub attaching: Vec<NodeId>,
     /// All that are here.
     processes: Vec<CommandStream>,
-    /// Connections whose exclusive queues were brought by a node that is gone: [`Disconnected`](leveret_broker::message::ToMeta::Disconnected) is to be posted of each.
+    /// Connections whose exclusive queues were brought by a node that is gone: they are to be told to be
+    /// [over](Outbox::disconnected).
     pub left: Vec<ConnectionId>,
 }
 
@@ -60,7 +61,7 @@ pub struct Counted {
 pub struct Came {
     /// The names are to be told it now, under this number. Else they are once all are [here](Presence::gathered).
     pub tells: Option<u64>,
-    /// Connections of an earlier process of it whose exclusive queues are there: [`Disconnected`](leveret_broker::message::ToMeta::Disconnected) is to be posted of each.
+    /// As [`Counted::left`], of an earlier process of it.
     pub left: Vec<ConnectionId>,
 }
 
@@ -220,11 +221,12 @@ impl Presence {
 
     /// All are here that are waited for. All names are to be told to those that are returned, under this number.
     pub fn gathered(&mut self) -> (u64, Vec<NodeId>) {
-        let gathers = self.stage == Stage::Gathers;
-        if gathers {
-            self.stage = Stage::Fills;
-        }
-        (self.turns.number(), self.here.keys().copied().filter(|_| gathers).collect())
+        let told = match self.stage {
+            Stage::Gathers => self.here.keys().copied().collect(),
+            _ => Vec::new(),
+        };
+        self.stage = self.stage.max(Stage::Fills);
+        (self.turns.number(), told)
     }
 
     /// A member was refused by somebody else: nobody waits for it.
@@ -240,9 +242,7 @@ impl Presence {
 
     /// The queues are filled, and the shards begin their terms with those who are here: nobody else attaches.
     pub fn begins(&mut self) -> Counted {
-        if matches!(self.stage, Stage::Gathers | Stage::Fills) {
-            self.stage = Stage::Begins;
-        }
+        self.stage = self.stage.max(Stage::Begins);
         let attaching = self.here.iter().filter(|(_, here)| here.attaches);
         Counted {
             attaching: attaching.map(|(node, _)| *node).collect(),

@@ -426,8 +426,7 @@ impl RemoteNode {
             out.shard(*home, ToShard::Settle { from: *by, settlements });
         }
         self.asked.into_values().for_each(|reply| out.reply(reply, Reply::Gone));
-        let ends = open.into_iter();
-        out.meta.extend(ends.map(|connection| ToMeta::Disconnected { connection, reply: None }));
+        out.disconnected(open);
     }
 }
 

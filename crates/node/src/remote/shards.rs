@@ -22,7 +22,7 @@ use leveret_broker::message::{
     Reply, ReplyTo, SessionsHello, ShardTerm, ToLeader, ToMeta, ToSession, ToShard,
 };
 use leveret_broker::stream::StreamClass;
-use leveret_topology::{Change, Destination, GroupId, Homes, Topology};
+use leveret_topology::{Destination, GroupId, Homes, Topology};
 
 use super::{ReplyRoom, node_of};
 use crate::{CommandSender, KeptMax, StreamSender};
@@ -64,23 +64,25 @@ pub struct Owners {
 impl Owners {
     /// Their exclusive queues, by this node's names as they are.
     pub fn exclusive_queues(&self, names: &Topology) -> Vec<Brought> {
-        let goes = self.unbinds.iter().filter_map(|(number, it)| {
+        let mut unbinds = BTreeMap::<*const _, Vec<u64>>::new();
+        for (number, it) in &self.unbinds {
             let Binding { vhost, source, destination, key, arguments, reply, .. } = it;
             // Others' are refused.
-            let queue = names.queue(*vhost, destination)?;
-            queue.exclusive_owner.filter(|owner| *owner == reply.connection)?;
+            let owner = names.queue(*vhost, destination).and_then(|it| it.exclusive_owner);
             let to = Destination::Queue(destination);
-            Some((*number, names.bound(*vhost, source, to, key, arguments.clone())?))
-        });
-        let goes: Vec<_> = goes.collect();
+            if owner == Some(reply.connection)
+                && let Some(bound) = names.bound(*vhost, source, to, key, arguments.clone())
+            {
+                unbinds.entry(bound).or_default().push(*number);
+            }
+        }
         let is_owner = |id| self.open.contains(&id);
-        let brought = |(change, binding): (Change, Option<&leveret_topology::Binding>)| {
-            let is_it = |it: &&(u64, &leveret_topology::Binding)| {
-                binding.is_some_and(|binding| std::ptr::eq(it.1, binding))
-            };
-            Brought { change, unbinds: goes.iter().filter(is_it).map(|it| it.0).collect() }
-        };
-        names.exclusive_queues(self.node, is_owner).into_iter().map(brought).collect()
+        let all = names.exclusive_queues(self.node, is_owner).into_iter();
+        let brought = all.map(|(change, binding)| {
+            let unbinds = binding.and_then(|it| unbinds.remove(&std::ptr::from_ref(it)));
+            Brought { change, unbinds: unbinds.unwrap_or_default() }
+        });
+        brought.collect()
     }
 }
 

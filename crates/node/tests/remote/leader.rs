@@ -204,15 +204,9 @@ impl<L: Log> Leader<L> {
             remote.tell_names(number, true, self.topology.snapshot());
         }
         self.nodes.insert(node, remote);
-        self.are_over(left, &mut out);
+        out.disconnected(left);
         self.post(out, None);
         Ok(node)
-    }
-
-    /// Connections are over that had exclusive queues.
-    fn are_over(&self, left: Vec<ConnectionId>, out: &mut Outbox) {
-        let ends = left.into_iter();
-        out.meta.extend(ends.map(|connection| ToMeta::Disconnected { connection, reply: None }));
     }
 
     /// All are here for whom it waits: they are told the names.
@@ -265,7 +259,7 @@ impl<L: Log> Leader<L> {
         meta.keep_commands(|stream| counted.commands(stream));
         let (mut out, left) = (Outbox::default(), std::mem::take(&mut counted.left));
         self.filled.take().expect("filled").end(meta);
-        self.are_over(left, &mut out);
+        out.disconnected(left);
         self.post(out, None);
         for gone in self.presence.leads() {
             self.shards.iter_mut().for_each(|shard| shard.node_is_gone(gone));
@@ -291,7 +285,7 @@ impl<L: Log> Leader<L> {
             }
         }
         remote.gone(&mut out);
-        self.are_over(left, &mut out);
+        out.disconnected(left);
         self.post(out, None);
     }
 

@@ -36,10 +36,10 @@ pub fn check(len: u64, read: &mut ReadAt<'_>) -> Result<Checked, DiskError> {
     let mut view = View { read, len, start: 0, bytes: Vec::new() };
     let beginning = view.show(0, FILE_HEADER)?;
     let Ok(header) = FileHeader::decode(beginning) else { return Ok(Checked::default()) };
-    let FileHeader { segment, through, generation, first, as_of, mark, .. } = header;
+    let FileHeader { segment, generation, first, as_of, .. } = header;
     let mut checked = Checked {
         file: FileName { segment, generation },
-        heading: Some(Heading { through, first, as_of, mark }),
+        heading: Some(header.heading()),
         beginning: crc32c::crc32c(beginning.get(..BEGINNING).unwrap_or_default()),
         len: FILE_HEADER as u64,
         batches: FILE_HEADER as u64,

@@ -10,7 +10,7 @@ use super::{OpenError, damaged, on};
 use crate::disk::Disk;
 use crate::file::cold::{Ascending, Held};
 use crate::file::digest::{Alike, Digest, Mixed, PausedRows, Rows};
-use crate::file::format::{BatchHeader, FILE_HEADER, FileHeader, Malformed};
+use crate::file::format::{BatchHeader, FILE_HEADER, Malformed};
 use crate::file::segments::{Digested, Segment};
 use crate::file::sets::{SetId, Sets};
 use crate::file::walk::{Batch, Step, Walk};
@@ -147,18 +147,7 @@ fn take_digest<D: Disk>(
         return None;
     }
     let bytes = disk.digest(segment.file).unwrap_or_default();
-    let of = FileHeader {
-        format: 0,
-        writer: String::new(),
-        segment: segment.file.segment,
-        through: segment.through,
-        generation: segment.file.generation,
-        first: segment.first,
-        as_of: segment.as_of,
-        mark: segment.framing.mark,
-        term: 0,
-    };
-    Digest::read(bytes, &of, segment.written).map(Box::new)
+    Digest::read(bytes, segment.file, segment.heading(), segment.written).map(Box::new)
 }
 
 impl Again {

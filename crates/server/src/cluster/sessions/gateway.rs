@@ -13,6 +13,7 @@
 //!
 //! See `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,7 +34,7 @@ use leveret_link::frame::Letter;
 use leveret_link::letters::{read_to_leader, write_from_leader};
 use leveret_log::{Log as _, Offset};
 use leveret_node::Run;
-use leveret_node::remote::{NodeHeard, Presence, Refused, RemoteNode, Went, node_of};
+use leveret_node::remote::{Came, NodeHeard, Presence, Refused, RemoteNode, Went, node_of};
 use leveret_topology::{Change, GroupId, Homes, UseWatch, UsedBy};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::Receiver;
@@ -261,7 +262,7 @@ impl Gateway {
             let names = if told.is_empty() { Vec::new() } else { node.topology().snapshot() };
             for id in told {
                 let end = self.nodes.read().get(&id).cloned();
-                end.into_iter().for_each(|end| end.tell_all_names(number, names.clone()));
+                end.into_iter().for_each(|end| end.tell_names(number, true, (&names).into()));
             }
         }
         self.are_here.send_replace(true);
@@ -324,7 +325,11 @@ impl Gateway {
             shard.succeed(term << 32, &counted.attaching);
         }
         node.meta().state().keep_commands(|stream| counted.commands(stream));
-        self.are_over(node, counted.left.iter().copied());
+        let mut out = Outbox::default();
+        out.disconnected(counted.left);
+        if !out.is_empty() {
+            with_runner(node, |runner| runner.run_outbox(out));
+        }
         let (gone, all) = {
             let mut state = self.state.lock();
             // One that came meanwhile, and took the names, was told nothing.
@@ -398,48 +403,41 @@ impl Gateway {
         end: &Arc<RemoteEnd>,
         hello: &SessionsHello,
     ) -> Result<(), Refused> {
-        // Before locks are taken that others want.
-        self.state.lock().presence.admit(hello)?;
         let mut out = Outbox::default();
-        loop {
-            let earlier = {
-                // No turn of Meta is between these names and the first batch behind them.
-                let mut meta = node.meta().state();
-                let back = self.bring_back(node, &mut meta, hello, &mut out)?;
-                let has_gathered = *self.are_here.borrow();
-                let names = has_gathered.then(|| node.topology().snapshot());
-                let mut state = self.state.lock();
-                let remote = state.presence.admit(hello)?;
-                let id = remote.node();
-                let earlier = self.nodes.read().get(&id).cloned();
-                if earlier.is_none() {
-                    let came = state.presence.comes(&remote);
-                    {
-                        let mut sessions = end.sessions.lock();
-                        sessions.has_said_hello = true;
-                        sessions.remote = Some(remote);
-                    }
-                    if let Some(number) = came.tells {
-                        let names = names.unwrap_or_else(|| node.topology().snapshot());
-                        end.tell_all_names(number, names);
-                    }
-                    self.nodes.write().insert(id, Arc::clone(end));
-                    drop((state, meta));
-                    if back > 0 {
-                        tracing::info!(queues = back, peer = %end.from, "exclusive queues are made again for the sessions of a node");
-                    }
-                    self.are_over(node, came.left.into_iter());
-                }
-                earlier
-            };
-            match earlier {
-                Some(earlier) => {
-                    earlier.cut("the node has called again".to_owned());
-                    self.gone(node, &earlier);
-                }
-                None => break,
+        let (back, left) = loop {
+            // No turn of Meta is between these names and the first batch behind them, and terms do not begin meanwhile.
+            let mut meta = node.meta().state();
+            let id = self.state.lock().presence.admit(hello)?.node();
+            let earlier = self.nodes.read().get(&id).cloned();
+            if let Some(earlier) = earlier {
+                drop(meta);
+                earlier.cut("the node has called again".to_owned());
+                self.gone(node, &earlier);
+                continue;
             }
+            let back = self.bring_back(node, &mut meta, hello, &mut out)?;
+            let has_gathered = *self.are_here.borrow();
+            let names = has_gathered.then(|| node.topology().snapshot());
+            let mut state = self.state.lock();
+            // It may lead no more.
+            let remote = state.presence.admit(hello)?;
+            let Came { tells, left } = state.presence.comes(&remote);
+            {
+                let mut sessions = end.sessions.lock();
+                sessions.has_said_hello = true;
+                sessions.remote = Some(remote);
+            }
+            if let Some(number) = tells {
+                let names = names.unwrap_or_else(|| node.topology().snapshot());
+                end.tell_names(number, true, names.into());
+            }
+            self.nodes.write().insert(id, Arc::clone(end));
+            break (back, left);
+        };
+        if back > 0 {
+            tracing::info!(queues = back, peer = %end.from, "exclusive queues are made again for the sessions of a node");
         }
+        out.disconnected(left);
         // Who follows hears of what came back in Meta's next turn.
         out.meta.push(ToMeta::Continue);
         with_runner(node, |runner| runner.run_outbox(out));
@@ -455,13 +453,8 @@ impl Gateway {
         hello: &SessionsHello,
         out: &mut Outbox,
     ) -> Result<usize, Refused> {
-        {
-            let mut state = self.state.lock();
-            let remote = state.presence.admit(hello)?;
-            // An earlier connection of it goes first.
-            if hello.queues.is_empty() || state.presence.is_here(remote.node()) {
-                return Ok(0);
-            }
+        if hello.queues.is_empty() {
+            return Ok(0);
         }
         let own: BTreeSet<_> = hello.connections.iter().collect();
         let mut names = node.topology_mut();
@@ -470,15 +463,6 @@ impl Gateway {
         let back = meta.bring_back(process, &hello.queues, is_own, &mut names, out);
         node.count_names(&names);
         back.map_err(|error| Refused::NotNow(error.to_string()))
-    }
-
-    /// Connections are over that had exclusive queues.
-    fn are_over(&self, node: &Arc<Node>, left: impl Iterator<Item = ConnectionId>) {
-        let mut out = Outbox::default();
-        out.meta.extend(left.map(|connection| ToMeta::Disconnected { connection, reply: None }));
-        if !out.is_empty() {
-            with_runner(node, |runner| runner.run_outbox(out));
-        }
     }
 
     /// A member was refused: nobody waits for it.
@@ -544,7 +528,7 @@ impl Gateway {
             for batch in changes {
                 uses::limits_of(&batch).iter().for_each(|by| self.watch.note(by));
                 let number = presence.changed();
-                nodes.values().for_each(|end| end.tell_names(number, &batch));
+                nodes.values().for_each(|end| end.tell_names(number, false, (&batch).into()));
             }
         }
         presence.hold(turn, out);
@@ -642,9 +626,7 @@ impl Gateway {
             let _ = meta.note_term(Some(remote.commands()), &mut names);
         }
         remote.gone(&mut out);
-        out.meta.extend(
-            left.into_iter().map(|connection| ToMeta::Disconnected { connection, reply: None }),
-        );
+        out.disconnected(left);
         for index in 0..node.shards.len() {
             out.shard(self.homes.group_at(index), ToShard::Continue);
         }
@@ -691,27 +673,18 @@ impl RemoteEnd {
         self.woken.notify_one();
     }
 
-    fn tell_all_names(&self, number: u64, names: Vec<Change>) {
+    /// Leaves a batch of names for it; `is_whole`: all that there are. Who was not told these needs no batch.
+    fn tell_names(&self, number: u64, is_whole: bool, changes: Cow<'_, [Change]>) {
         {
             let mut sessions = self.sessions.lock();
             let Some(remote) = &mut sessions.remote else { return };
-            remote.tell_names(number, true, names);
-            sessions.untaken.push_back(Untaken::new(number, ALL_NAMES));
-        }
-        self.names_told.notify_one();
-        self.woken.notify_one();
-    }
-
-    fn tell_names(&self, number: u64, changes: &[Change]) {
-        {
-            let mut sessions = self.sessions.lock();
-            let Some(remote) = &mut sessions.remote else { return };
-            if !remote.has_names() {
+            if !is_whole && !remote.has_names() {
                 return;
             }
-            remote.tell_names(number, false, changes.to_vec());
             // Very many at once are what a node has brought.
-            let time = if changes.len() > MANY_NAMES { ALL_NAMES } else { NAMES };
+            let is_long = is_whole || changes.len() > MANY_NAMES;
+            remote.tell_names(number, is_whole, changes.into_owned());
+            let time = if is_long { ALL_NAMES } else { NAMES };
             sessions.untaken.push_back(Untaken::new(number, time));
         }
         self.names_told.notify_one();
