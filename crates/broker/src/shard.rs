@@ -217,6 +217,9 @@ impl<L: Log> Shard<L> {
                 self.give_back_first(from, unsettled, now, out);
             }
             ToShard::Numbered(it) => self.numbered(*it, topology, now, out),
+            // Without a number that is known it asks for nothing.
+            ToShard::Ask { .. } => {}
+            ToShard::StoreWaiting { stream, up_to } => self.store_waiting(stream, up_to),
             ToShard::Commit { reply, messages, settlements } => {
                 self.commit(reply, &messages, settlements, topology, now, out);
             }
@@ -312,6 +315,9 @@ impl<L: Log> Shard<L> {
         self.work_on(topology, now, out);
         if self.attaching.is_on() {
             self.attach_on(topology, now, out);
+        }
+        if !self.streams.is_empty() {
+            self.note_waiting();
         }
         if self.streams.is_changed() {
             self.write_notes(now);
@@ -436,8 +442,13 @@ impl<L: Log> Shard<L> {
 
     /// Tells publishers that waited long enough, and has deferred messages made durable.
     fn fire_confirms(&mut self, now: Time) {
-        let Self { confirms, store, .. } = self;
-        confirms.fire(now, |at| store.persist_now(at));
+        let Self { confirms, store, streams, .. } = self;
+        confirms.fire(now, |at| {
+            let is_there = store.persist_now(at);
+            if !streams.is_empty() {
+                streams.goes(leveret_queue::Offset::new(at), is_there);
+            }
+        });
     }
 
     /// What is short now: to be said before a turn.
@@ -500,6 +511,7 @@ impl<L: Log> Shard<L> {
             + self.confirms.bytes()
             + self.transactions.bytes()
             + self.attaching.bytes()
+            + self.streams.bytes()
     }
 
     /// Totals since the start.

@@ -11,9 +11,10 @@
 //!                                  <-- low 3 is agreed upon: 1 to 3 are let go of
 //! ```
 
+use leveret_queue::Offset;
 use leveret_topology::NodeId;
 
-use crate::message::ToShard;
+use crate::message::{ChannelId, Publish, Targets, ToShard};
 
 /// What a stream carries. The letters of one connection in one stream are done in their order; between the two nothing is
 /// promised.
@@ -57,13 +58,37 @@ pub struct Numbered {
     pub number: u64,
     /// The term of the shard, as its sender knows it: what was sent to an earlier one is not taken. It comes again, if it is to.
     pub term: u64,
-    /// The sender has heard of each message of the letters below whether it was stored, or refused. Those of which it asks again
-    /// wait for a consumer.
+    /// The sender has heard of each message of the letters below whether it was stored, or refused, or waits for a consumer: in the
+    /// log, or for good outside of it.
     pub heard_below: u64,
     /// Of no transaction, and of no part of one, in a letter below the sender waits for an answer.
     pub undecided_from: u64,
-    /// `Publish`, `Settle`, `GiveBack`, `Commit` or `Prepare`.
+    /// `Publish`, `Settle`, `GiveBack`, `Commit` or `Prepare`; `Ask` if the shard is known to have the letter.
     pub letter: ToShard,
+}
+
+/// A message of a letter that is agreed upon, whose verdict is awaited: its node asks each new shard of the group for it.
+#[derive(Clone, Debug)]
+pub struct AskedMessage {
+    /// Its place in the letter, from 0.
+    pub place: u32,
+    /// Where its publisher is told.
+    pub channel: ChannelId,
+    /// Its number there.
+    pub confirm: u64,
+    /// What is known of it.
+    pub whereabouts: Whereabouts,
+}
+
+/// Where a message is that has no verdict, as its node knows it.
+#[derive(Clone, Debug)]
+pub enum Whereabouts {
+    /// In the memory of the shard of before, if it waits for a consumer. Then it is to be taken again.
+    Memory(Publish),
+    /// It waits for consumers of these queues, and is in the log.
+    Log(Targets, Offset),
+    /// It waits for a consumer, and is in no log: with the shard of before it is gone.
+    Nowhere,
 }
 
 /// What a shard tells the node of a stream.
@@ -84,12 +109,24 @@ pub enum StreamEvent {
     Agreed {
         /// All letters up to this number are done, and that is.
         low: u64,
-        /// Verdicts of all letters up to this number that came in this term, but for those of messages that wait for a consumer, were
-        /// told before this.
+        /// Of all messages of the letters up to this number that came in this term a verdict was told before this, or that
+        /// they [wait](StreamEvent::Waits).
         told: u64,
     },
     /// A letter came before this one, which is missing: all from here on are to come again, in order.
     Lacks(u64),
+    /// The messages `first..=last` of a letter wait for a consumer.
+    Waits {
+        /// Which letter.
+        number: u64,
+        /// From 0.
+        first: u32,
+        /// The last one.
+        last: u32,
+        /// Where they are in the log, one behind the other, and that is agreed upon. None if they are not to be there: nobody
+        /// needs to keep them for the shard.
+        at: Option<Offset>,
+    },
 }
 
 /// How far a shard has taken a stream.
@@ -120,6 +157,15 @@ pub(crate) enum NoteItem {
     Waits { number: u64, first: u32, last: u32 },
     /// That holds for all messages of the letters `first..=last`.
     AllWait { first: u64, last: u64 },
+    /// Of those that wait, messages `first..=last` of a letter are in the log, one behind the other from `at` on.
+    InLog { number: u64, first: u32, last: u32, at: u64 },
+}
+
+impl NoteItem {
+    /// How many items of the usual length it is as long as.
+    pub(crate) fn len(&self) -> usize {
+        if matches!(self, Self::InLog { .. }) { 2 } else { 1 }
+    }
 }
 
 /// What a record of a note is to those before it.
@@ -140,6 +186,7 @@ pub(crate) enum PieceRole {
 ///  0     1      2   3      4      8       12     20
 ///  | kind| class| 0 | role | node | start | low  | items of 16 bytes
 ///                                                    done:        first, last
+///                                                    in log:      1 << 61 | number, first, last; 0, at
 ///                                                    part:        2 << 61 | number, count
 ///                                                    undone:      3 << 61 | first, last
 ///                                                    refused:     4 << 61 | number, first, last
@@ -165,6 +212,22 @@ const ITEM: usize = 16;
 /// As many as the head of a record has room for.
 pub(crate) const NOTE_ITEMS: usize = (leveret_log::HEAD_MAX - NOTE_HEAD) / ITEM;
 
+/// Items in pieces that fit a record each.
+pub(crate) fn pieces_of(items: &[NoteItem]) -> Vec<&[NoteItem]> {
+    let (mut pieces, mut rest) = (Vec::new(), items);
+    while !rest.is_empty() {
+        let lens = rest.iter().scan(0, |sum, item| {
+            *sum += item.len();
+            Some(*sum)
+        });
+        let count = lens.take_while(|sum| *sum <= NOTE_ITEMS).count().max(1);
+        let (piece, others) = rest.split_at(count);
+        pieces.push(piece);
+        rest = others;
+    }
+    pieces
+}
+
 const KIND_SHIFT: u32 = 61;
 const NUMBER_MAX: u64 = (1 << KIND_SHIFT) - 1;
 
@@ -185,8 +248,13 @@ impl NotePiece {
         out.extend(self.low.to_le_bytes());
         for item in &self.items {
             let run = |first: u32, last: u32| u64::from(first) | u64::from(last) << 32;
+            let mut more = None;
             let (kind, number, rest) = match *item {
                 NoteItem::Done { first, last } => (0, first, last),
+                NoteItem::InLog { number, first, last, at } => {
+                    more = Some(at);
+                    (1, number, run(first, last))
+                }
                 NoteItem::Part { number, count } => (2, number, u64::from(count)),
                 NoteItem::Refused { number, first, last } => (4, number, run(first, last)),
                 NoteItem::Waits { number, first, last } => (5, number, run(first, last)),
@@ -196,6 +264,10 @@ impl NotePiece {
             };
             out.extend((number | kind << KIND_SHIFT).to_le_bytes());
             out.extend(rest.to_le_bytes());
+            if let Some(at) = more {
+                out.extend(0_u64.to_le_bytes());
+                out.extend(at.to_le_bytes());
+            }
         }
         out
     }
@@ -221,21 +293,39 @@ impl NotePiece {
         let node = NodeId::new(u32::from_le_bytes(fixed[4..8].try_into().ok()?))?;
         let start = u32::from_le_bytes(fixed[8..12].try_into().ok()?);
         let low = u64::from_le_bytes(fixed[12..20].try_into().ok()?);
-        let items: Option<Vec<NoteItem>> = items.iter().map(decode_item).collect();
+        let mut rest = items.iter();
+        let mut items = Vec::with_capacity(NOTE_ITEMS);
+        while let Some(item) = rest.next() {
+            items.push(decode_item(item, &mut rest)?);
+        }
         let stream = StreamId { node, start, class };
-        Some(Self { stream, role, low, items: items? })
+        Some(Self { stream, role, low, items })
     }
 }
 
-fn decode_item(item: &[u8; ITEM]) -> Option<NoteItem> {
-    let (head, rest) = item.split_first_chunk::<8>()?;
-    let (head, rest) = (u64::from_le_bytes(*head), u64::from_le_bytes(rest.try_into().ok()?));
+/// The two numbers of an item.
+fn numbers_of(item: &[u8; ITEM]) -> Option<(u64, u64)> {
+    let (first, second) = item.split_first_chunk::<8>()?;
+    Some((u64::from_le_bytes(*first), u64::from_le_bytes(second.try_into().ok()?)))
+}
+
+/// An item, which may go on in those that follow.
+fn decode_item<'a>(
+    item: &[u8; ITEM],
+    more: &mut impl Iterator<Item = &'a [u8; ITEM]>,
+) -> Option<NoteItem> {
+    let (head, rest) = numbers_of(item)?;
     let number = head & NUMBER_MAX;
     // Of letters, or of messages of one.
     let letters = || (number <= rest).then_some((number, rest));
     let run = || Some((rest as u32, (rest >> 32) as u32)).filter(|(first, last)| first <= last);
     Some(match head >> KIND_SHIFT {
         0 => letters().map(|(first, last)| NoteItem::Done { first, last })?,
+        1 => {
+            let ((first, last), at) = (run()?, numbers_of(more.next()?)?);
+            let (0, at) = at else { return None };
+            NoteItem::InLog { number, first, last, at }
+        }
         2 => NoteItem::Part { number, count: u32::try_from(rest).ok()? },
         3 => letters().map(|(first, last)| NoteItem::Undone { first, last })?,
         4 => run().map(|(first, last)| NoteItem::Refused { number, first, last })?,
@@ -262,9 +352,11 @@ mod tests {
                     NoteItem::Waits { number: NUMBER_MAX, first: 0, last: 0 },
                     NoteItem::AllWait { first: 10, last: 10 },
                     NoteItem::Undone { first: 11, last: 12 },
+                    NoteItem::Done { first: 13, last: 13 },
+                    NoteItem::InLog { number: 12, first: 0, last: 7, at: u64::MAX },
                 ];
                 let stream = StreamId { node: NodeId::ALONE, start: 9, class };
-                for items in items.chunks(NOTE_ITEMS) {
+                for items in pieces_of(&items) {
                     let items = items.to_vec();
                     let piece = NotePiece { stream, role, low: u64::MAX, items };
                     let bytes = piece.encode();

@@ -238,7 +238,9 @@ fn read_kind(envelope: &Envelope, from: &mut Reader<'_>) -> Result<Arrived, Lett
         table::CONSUME => values::get_consume(from).map(Arrived::ToShard),
         table::ATTACH => attach::get(from).map(Arrived::ToShard),
         table::NUMBERED => streams::get_numbered(number, from).map(Arrived::ToShard),
-        listed @ (1..=24 | table::ALLOW) => ToShard::get_fields(listed, from).map(Arrived::ToShard),
+        listed @ (1..=24 | table::ALLOW | table::ASK | table::STORE_WAITING) => {
+            ToShard::get_fields(listed, from).map(Arrived::ToShard)
+        }
         table::COMMAND => remote::get_command(number, from).map(Arrived::ToMeta),
         listed @ 25..=39 => ToMeta::get_fields(listed, from).map(Arrived::ToMeta),
         listed @ 40..=55 => {

@@ -846,6 +846,14 @@ impl<D: Disk> Log for FileLog<D> {
         Ok(())
     }
 
+    fn is_held(&self, at: Offset, holder: Holder) -> bool {
+        let set = match self.hot.place(at) {
+            Ok(place) => SetId::new(self.hot.facts(place).held),
+            Err(_) => self.store.cold.get(at.get()).map(|held| held.set),
+        };
+        set.is_some_and(|set| self.store.sets.has(set, holder))
+    }
+
     fn mark(&mut self, at: Offset, holder: Holder, mark: u8) -> Result<(), HoldError> {
         let is_noted = match self.hot.place(at) {
             Ok(place) => {

@@ -513,6 +513,9 @@ pub trait Log {
     /// told: a message settled just before a crash may come back.
     fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError>;
 
+    /// Whether `holder` holds a record. Of one with several holders a log in memory knows that there is one.
+    fn is_held(&self, at: Offset, holder: Holder) -> bool;
+
     /// Notes something about a record and one of its holders that is to be known after a restart,
     /// such as how often it came back. The last mark counts. Written with the next batch.
     fn mark(&mut self, at: Offset, holder: Holder, mark: u8) -> Result<(), HoldError> {

@@ -410,6 +410,10 @@ impl Log for MemoryLog {
         Ok(())
     }
 
+    fn is_held(&self, at: Offset, _: Holder) -> bool {
+        self.locate(at).is_ok()
+    }
+
     fn collect(&mut self) -> Result<(), SyncError> {
         Ok(())
     }

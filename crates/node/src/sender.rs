@@ -10,23 +10,31 @@
 //! fill the window. After a change of the
 //! link or of the group's shard the cursor goes back, and what is kept is sent again in its order. A verdict is passed on
 //! once for each message: it may come from the shard before a change and from the one after it, and `Confirms` of a session counts
-//! answers. The shard says up to which letter this side has *heard* what became of all messages, but for those that wait for a consumer's
-//! ack; it is told so with each letter, and has nothing more to say of those. Bodies are kept by reference, until they are agreed upon. See [`stream`](leveret_broker::stream) for the other side.
+//! answers. The shard says up to which letter this side has *heard* what became of all messages; it is told so with each letter, and has
+//! nothing more to say of those.
+//!
+//! Bodies are kept by reference, until they are agreed upon. A message that waits for a consumer's ack (rules `ack` and `ack-lean`) may
+//! be agreed upon and in the shard's memory alone: its body is kept until the shard says that the log has it, and the next shard is asked
+//! to take it again. Where these become many, the shard is told to write them. See [`stream`](leveret_broker::stream) for the other side.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use leveret_broker::message::{
-    Attached, ChannelId, ConnectionId, GivenBack, Message, NodeId, Outbox, Publish, Reply, ReplyTo,
-    Settlement, Span, Targets, ToSession, ToShard,
+    Attached, ChannelId, ConnectionId, GivenBack, NodeId, Outbox, Publish, Reply, ReplyTo,
+    Settlement, ToSession, ToShard,
 };
 use leveret_broker::stream::{
-    Numbered, StreamClass, StreamEvent, StreamId, StreamNews, StreamPlace,
+    AskedMessage, Numbered, StreamClass, StreamEvent, StreamId, StreamNews, StreamPlace,
+    Whereabouts,
 };
 use leveret_broker::transaction::TxId;
+use leveret_queue::Offset;
 
 const CLASSES: [StreamClass; 2] = StreamClass::BOTH;
+
+/// Publishers pause with so many times the bytes of a window that are in the shard's memory alone. It is told to write them before.
+const IN_MEMORY_WINDOWS: u64 = 4;
 
 /// How much is kept of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +51,9 @@ impl Default for KeptMax {
     }
 }
 
+/// Who is told of a message: its number on the channel.
+type Told = (ConnectionId, ChannelId, u64);
+
 /// The streams of a node to one group, and who waits for them.
 #[derive(Debug)]
 pub struct StreamSender {
@@ -53,9 +64,9 @@ pub struct StreamSender {
     term: u64,
     bodies: Window,
     acks: Window,
-    /// Messages that have no verdict of this group, by connection, channel and number of the confirm: in which letter they are. A
-    /// transaction has the number 0.
-    untold: BTreeMap<(ConnectionId, ChannelId, u64), u64>,
+    /// Messages that have no verdict of this group, by connection, channel and number of the confirm: in which letter they are, and
+    /// where in it. A transaction has the number 0.
+    untold: BTreeMap<Told, (u64, u32)>,
     /// The letters of those transactions.
     undecided: BTreeSet<u64>,
     /// Letters without a number that are to be sent, each behind these numbers: of messages, and of settlements.
@@ -82,6 +93,12 @@ struct Window {
     /// Those that are, of which a verdict is awaited. It may be a consumer's ack, who may never come, or be one of those who would pause.
     /// So nothing is kept of the letters in between.
     waiting: BTreeMap<u64, KeptLetter>,
+    /// What messages of these take that are in the shard's memory alone.
+    in_memory: u64,
+    /// What all of them took that ever were.
+    ever_in_memory: u64,
+    /// How much that was when the shard was told to write them.
+    to_be_written: u64,
     /// The number that is sent next.
     cursor: u64,
     /// The other side had those below when the link was new.
@@ -100,6 +117,16 @@ struct KeptLetter {
     bytes: u64,
     /// Messages without a verdict.
     untold: usize,
+    /// Messages that wait for a consumer, as was said before the letter was known to be agreed upon.
+    waits: Vec<WaitsAt>,
+}
+
+/// Messages of a letter that wait for a consumer, from here to there, and where the first one is in the log.
+#[derive(Clone, Copy, Debug)]
+struct WaitsAt {
+    first: u32,
+    last: u32,
+    at: Option<Offset>,
 }
 
 /// What is numbered.
@@ -108,6 +135,11 @@ enum StreamLetter {
     Publish {
         from: ConnectionId,
         messages: Vec<Publish>,
+    },
+    /// Of such a letter that is agreed upon the messages without a verdict, by their places.
+    Ask {
+        from: ConnectionId,
+        messages: Vec<AskedMessage>,
     },
     Settle {
         from: ConnectionId,
@@ -150,6 +182,7 @@ impl StreamLetter {
     fn from(&self) -> ConnectionId {
         match self {
             Self::Publish { from, .. }
+            | Self::Ask { from, .. }
             | Self::Settle { from, .. }
             | Self::GiveBack { from, .. } => *from,
             Self::Commit { reply, .. } => reply.connection,
@@ -163,7 +196,7 @@ impl StreamLetter {
 
     fn class(&self) -> StreamClass {
         match self {
-            Self::Publish { .. } | Self::Commit { .. } => StreamClass::Bodies,
+            Self::Publish { .. } | Self::Ask { .. } | Self::Commit { .. } => StreamClass::Bodies,
             Self::Settle { .. } | Self::GiveBack { .. } => StreamClass::Acks,
         }
     }
@@ -171,6 +204,7 @@ impl StreamLetter {
     fn bytes(&self) -> u64 {
         match self {
             Self::Publish { messages, .. } => bytes_of(messages),
+            Self::Ask { messages, .. } => messages.iter().map(bytes_in_memory).sum(),
             Self::Settle { settlements, .. } => size_of_val(&settlements[..]) as u64,
             Self::Commit { messages, settlements, .. } => {
                 bytes_of(messages) + size_of_val(&settlements[..]) as u64
@@ -179,14 +213,56 @@ impl StreamLetter {
         }
     }
 
-    /// Each shard to come has what it says, and is asked for verdicts alone. These may be acks of consumers who never come: bodies and
-    /// queues of what waits for them are not kept. (A transaction that is not decided is done anew.)
-    fn is_agreed(&mut self) {
-        if let Self::Publish { messages, .. } = self {
-            for message in messages {
-                (message.message, message.targets) = (nothing(), Targets::default());
-            }
+    /// Each shard to come has what it says, and is asked for verdicts alone: of those messages that have none. (A transaction that is
+    /// not decided is done anew.)
+    fn is_agreed(&mut self, waits: &[WaitsAt], is_untold: impl Fn(Told) -> bool) {
+        let Self::Publish { from, messages } = self else { return };
+        let from = *from;
+        let asked = |(place, message): (u32, Publish)| {
+            let Publish { channel, confirm, .. } = message;
+            let is_asked = confirm != 0 && is_untold((from, channel, confirm));
+            // One that is transient waits in no log, unless a queue makes it persistent.
+            let whereabouts = Whereabouts::Memory(message);
+            is_asked.then_some(AskedMessage { place, channel, confirm, whereabouts })
+        };
+        let messages = (0..).zip(std::mem::take(messages)).filter_map(asked).collect();
+        *self = Self::Ask { from, messages };
+        waits.iter().for_each(|waits| _ = self.waits(*waits));
+    }
+
+    /// Where some of the messages wait is known. Bytes that need not be kept any more.
+    fn waits(&mut self, WaitsAt { first, last, at }: WaitsAt) -> u64 {
+        let Self::Ask { messages, .. } = self else { return 0 };
+        let mut freed = 0;
+        let from = messages.partition_point(|message| message.place < first);
+        for message in messages[from..].iter_mut().take_while(|message| message.place <= last) {
+            freed += bytes_in_memory(message);
+            let place = message.place - first;
+            message.whereabouts = match (at, &message.whereabouts) {
+                (
+                    Some(at),
+                    Whereabouts::Memory(Publish { targets, .. }) | Whereabouts::Log(targets, _),
+                ) => {
+                    let at = Offset::new(at.get() + u64::from(place));
+                    Whereabouts::Log(targets.clone(), at)
+                }
+                _ => Whereabouts::Nowhere,
+            };
         }
+        freed
+    }
+
+    /// A message has its verdict, and is asked for no more. Bytes that need not be kept any more.
+    fn is_told(&mut self, place: u32) -> u64 {
+        let Self::Ask { messages, .. } = self else { return 0 };
+        let Ok(index) = messages.binary_search_by_key(&place, |message| message.place) else {
+            return 0;
+        };
+        let freed = bytes_in_memory(&messages[index]);
+        // It keeps its place: others of the letter are many, perhaps.
+        messages[index].whereabouts = Whereabouts::Nowhere;
+        messages[index].confirm = 0;
+        freed
     }
 
     /// The letter once more, with the same bodies.
@@ -194,6 +270,10 @@ impl StreamLetter {
         match self {
             Self::Publish { from, messages } => {
                 ToShard::Publish { from: *from, messages: messages.clone() }
+            }
+            Self::Ask { from, messages } => {
+                let untold = messages.iter().filter(|message| message.confirm != 0);
+                ToShard::Ask { from: *from, messages: untold.cloned().collect() }
             }
             Self::Settle { from, settlements } => {
                 ToShard::Settle { from: *from, settlements: settlements.clone() }
@@ -215,10 +295,12 @@ impl StreamLetter {
     }
 }
 
-/// A message that says nothing: two empty names, and the flags of no property.
-fn nothing() -> Message {
-    let (names, properties, body) = (Span::new(0, 2), Span::new(2, 4), Span::new(4, 4));
-    Message::new(Bytes::from_static(&[0; 4]), names, properties, body, Vec::new())
+/// What a message takes that is kept as the shard has it in memory alone.
+fn bytes_in_memory(message: &AskedMessage) -> u64 {
+    match &message.whereabouts {
+        Whereabouts::Memory(message) => bytes_of(std::slice::from_ref(message)),
+        Whereabouts::Log(..) | Whereabouts::Nowhere => 0,
+    }
 }
 
 fn bytes_of(messages: &[Publish]) -> u64 {
@@ -233,6 +315,9 @@ impl Window {
             letters: VecDeque::new(),
             bytes: 0,
             waiting: BTreeMap::new(),
+            in_memory: 0,
+            ever_in_memory: 0,
+            to_be_written: 0,
             cursor: 1,
             has_below: 0,
             heard: 0,
@@ -270,7 +355,7 @@ impl Window {
         }
     }
 
-    fn agreed(&mut self, low: u64) {
+    fn agreed(&mut self, low: u64, is_untold: impl Fn(Told) -> bool) {
         let low = low.min(self.end() - 1);
         self.agreed = self.agreed.max(low);
         while self.first <= low
@@ -278,7 +363,13 @@ impl Window {
         {
             self.bytes -= kept.bytes;
             if kept.untold > 0 {
-                kept.letter.is_agreed();
+                let waits = std::mem::take(&mut kept.waits);
+                kept.letter.is_agreed(&waits, &is_untold);
+                if matches!(kept.letter, StreamLetter::Ask { .. }) {
+                    let bytes = kept.letter.bytes();
+                    self.in_memory += bytes;
+                    self.ever_in_memory += bytes;
+                }
                 self.waiting.insert(self.first, kept);
             }
             self.first += 1;
@@ -286,14 +377,38 @@ impl Window {
         self.cursor = self.cursor.max(self.first_kept());
     }
 
-    /// One more message of a letter has its verdict.
-    fn is_told(&mut self, number: u64) {
+    /// Messages of a letter wait for a consumer.
+    fn waits(&mut self, number: u64, waits: WaitsAt) {
+        let is_agreed = number < self.first;
+        let Some(kept) = self.kept(number) else { return };
+        if is_agreed {
+            self.in_memory -= kept.letter.waits(waits);
+        } else {
+            kept.waits.push(waits);
+        }
+    }
+
+    /// One more message of a letter has its verdict: the one with this place.
+    fn is_told(&mut self, number: u64, place: u32) {
         let Some(kept) = self.kept(number) else { return };
         kept.untold -= 1;
-        if kept.untold == 0 {
+        let (is_over, freed) = (kept.untold == 0, kept.letter.is_told(place));
+        self.in_memory -= freed;
+        if is_over {
             self.waiting.remove(&number);
             self.cursor = self.cursor.max(self.first_kept());
         }
+    }
+
+    /// The shard is to write what it has in memory alone of the letters up to this one, if that is much, and more than when it was
+    /// told so.
+    fn is_to_write(&mut self, max: KeptMax) -> Option<u64> {
+        let since = self.ever_in_memory - self.to_be_written;
+        let wants = self.in_memory > max.bytes && since > max.bytes / 2;
+        wants.then(|| {
+            self.to_be_written = self.ever_in_memory;
+            self.first - 1
+        })
     }
 
     /// Verdicts of all up to this one came that came in this term. Those of letters of earlier terms are behind the question for
@@ -334,8 +449,10 @@ impl Window {
     }
 
     fn is_over(&self, max: KeptMax, shift: u32) -> bool {
+        let bytes = (max.bytes >> shift).max(1);
         self.letters.len() >= (max.letters >> shift).max(1)
-            || self.bytes >= (max.bytes >> shift).max(1)
+            || self.bytes >= bytes
+            || self.in_memory >= IN_MEMORY_WINDOWS * bytes
     }
 }
 
@@ -394,19 +511,20 @@ impl StreamSender {
         let number = self.window(class).end();
         let mut untold = 0;
         if let StreamLetter::Publish { messages, .. } = &letter {
-            for message in messages.iter().filter(|message| message.confirm != 0) {
-                self.untold.insert((from, message.channel, message.confirm), number);
+            let each = (0..).zip(messages).filter(|(_, message)| message.confirm != 0);
+            for (place, message) in each {
+                self.untold.insert((from, message.channel, message.confirm), (number, place));
                 untold += 1;
             }
         }
         if let StreamLetter::Commit { reply, .. } = &letter {
-            self.untold.insert((from, reply.channel, 0), number);
+            self.untold.insert((from, reply.channel, 0), (number, 0));
             self.undecided.insert(number);
             untold = 1;
         }
         let max = self.max;
         let window = self.window(class);
-        window.push(KeptLetter { letter, bytes, untold });
+        window.push(KeptLetter { letter, bytes, untold, waits: Vec::new() });
         if window.is_over(max, 0) && from != ConnectionId::NOBODY && !window.paused.contains(&from)
         {
             let pauses = self.pauses(from);
@@ -502,10 +620,13 @@ impl StreamSender {
             self.term = bodies.term;
             self.take_back();
         }
+        let untold = &self.untold;
         for (window, place) in [(&mut self.bodies, bodies), (&mut self.acks, acks)] {
-            window.agreed(place.agreed);
+            window.agreed(place.agreed, |told| untold.contains_key(&told));
             window.begins(place.next);
         }
+        // What the shard of before was told to write may be in its memory again.
+        self.bodies.to_be_written = 0;
         self.resume(out);
     }
 
@@ -524,7 +645,7 @@ impl StreamSender {
     /// A shard has refused what a connection's channel commits: a part of that which is for this group is not to be either. As long
     /// as the shard lives it hears that from the owner of the names.
     pub fn other_is_refused(&mut self, connection: ConnectionId, channel: ChannelId) {
-        if let Some(&number) = self.untold.get(&(connection, channel, 0)) {
+        if let Some(&(number, _)) = self.untold.get(&(connection, channel, 0)) {
             self.is_refused(number);
         }
     }
@@ -543,14 +664,24 @@ impl StreamSender {
         }
         match what {
             StreamEvent::Agreed { low, told } => {
-                let is_of_this_term = term == self.term;
-                let window = self.window(stream.class);
-                window.agreed(low);
-                if is_of_this_term {
+                let Self { bodies, acks, untold, .. } = self;
+                let window = match stream.class {
+                    StreamClass::Bodies => bodies,
+                    StreamClass::Acks => acks,
+                };
+                window.agreed(low, |told| untold.contains_key(&told));
+                if term == self.term {
                     window.hears(told);
                 }
+                self.have_written();
                 self.resume(out);
             }
+            StreamEvent::Waits { number, first, last, at } if term == self.term => {
+                self.window(stream.class).waits(number, WaitsAt { first, last, at });
+                self.resume(out);
+            }
+            // It may be in a log's end that was lost.
+            StreamEvent::Waits { .. } => {}
             // Of a later term, it comes before the news that the shard is another one.
             StreamEvent::Lacks(next) if term == self.term => {
                 self.window(stream.class).go_back_to(next);
@@ -569,7 +700,7 @@ impl StreamSender {
         };
         let range = (to, channel, first)..=(to, channel, last);
         let new = self.untold.extract_if(range, |_, _| true);
-        let new: Vec<(u64, u64)> = new.map(|((.., seq), number)| (seq, number)).collect();
+        let new: Vec<(u64, (u64, u32))> = new.map(|((.., seq), place)| (seq, place)).collect();
         for run in new.chunk_by(|(before, _), (seq, _)| before + 1 == *seq) {
             let (Some(&(first, _)), Some(&(last, _))) = (run.first(), run.last()) else { continue };
             let letter = match letter {
@@ -578,19 +709,27 @@ impl StreamSender {
             };
             out.session(to, letter);
         }
-        new.into_iter().for_each(|(_, number)| self.bodies.is_told(number));
+        new.into_iter().for_each(|(_, (number, place))| self.bodies.is_told(number, place));
         self.resume(out);
+    }
+
+    /// Has the shard write what it has in memory alone, if that is much.
+    fn have_written(&mut self) {
+        if let Some(up_to) = self.bodies.is_to_write(self.max) {
+            let stream = self.stream(StreamClass::Bodies);
+            self.push(ToShard::StoreWaiting { stream, up_to });
+        }
     }
 
     /// An answer of the shard. A transaction may be answered twice: by the shard before a change, and by the one after it.
     fn answer(&mut self, to: ConnectionId, channel: ChannelId, reply: Reply, out: &mut Outbox) {
         match self.untold.remove(&(to, channel, 0)) {
-            Some(number) => {
+            Some((number, place)) => {
                 self.undecided.remove(&number);
                 if matches!(reply, Reply::Refused { .. }) {
                     self.is_refused(number);
                 }
-                self.bodies.is_told(number);
+                self.bodies.is_told(number, place);
             }
             None if matches!(reply, Reply::Committed) => return,
             None => _ = self.questions.remove(&to),
@@ -708,13 +847,13 @@ impl StreamSender {
         let mut is_part =
             |number: u64| bodies.kept(number).is_some_and(|kept| kept.letter.is_part());
         let is_over =
-            |(.., confirm): &(_, _, u64), number: &mut u64| *confirm != 0 || !is_part(*number);
-        let untold: Vec<((_, _, u64), u64)> = untold.extract_if(all, is_over).collect();
-        for ((.., confirm), number) in untold {
+            |(.., confirm): &Told, (number, _): &mut (u64, u32)| *confirm != 0 || !is_part(*number);
+        let untold: Vec<(Told, (u64, u32))> = untold.extract_if(all, is_over).collect();
+        for ((.., confirm), (number, place)) in untold {
             if confirm == 0 {
                 self.undecided.remove(&number);
             }
-            self.bodies.is_told(number);
+            self.bodies.is_told(number, place);
         }
         self.resume(out);
     }

@@ -431,6 +431,10 @@ impl<D: Disk> Log for GroupLog<D> {
         self.log.release(at, holder)
     }
 
+    fn is_held(&self, at: Offset, holder: Holder) -> bool {
+        self.log.is_held(at, holder)
+    }
+
     fn mark(&mut self, at: Offset, holder: Holder, mark: u8) -> Result<(), HoldError> {
         self.log.mark(at, holder, mark)
     }

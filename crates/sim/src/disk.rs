@@ -597,6 +597,10 @@ impl Log for Store {
         both!(mut self, log => log.lent(at, bytes));
     }
 
+    fn is_held(&self, at: Offset, holder: Holder) -> bool {
+        both!(self, log => log.is_held(at, holder))
+    }
+
     fn is_asked(&self, at: Offset) -> bool {
         let is_withheld = self.agreement.as_ref().is_some_and(|it| it.withholds(at));
         is_withheld || both!(self, log => log.is_asked(at))

@@ -12,7 +12,7 @@ use super::{
     Allowance, Attached, Attachment, ChannelId, ConnectionId, ConsumerSlot, GivenBack, Publish,
     ReplyTo, Settlement,
 };
-use crate::stream::Numbered;
+use crate::stream::{AskedMessage, Numbered, StreamId};
 use crate::transaction::TxId;
 
 /// Letters to a shard.
@@ -38,6 +38,22 @@ pub enum ToShard {
         from: ConnectionId,
         /// What came from here, and from elsewhere.
         unsettled: Arc<GivenBack>,
+    },
+    /// With the number of a `Publish` that is agreed upon: its sender awaits the verdicts of these messages of it. Only in a
+    /// [`Numbered`].
+    Ask {
+        /// Who published.
+        from: ConnectionId,
+        /// In the order of publishing.
+        messages: Vec<AskedMessage>,
+    },
+    /// What waits for consumers in memory alone, of the letters of a stream up to this number, is to go to the log: its sender keeps
+    /// much because of that. No answer.
+    StoreWaiting {
+        /// Which stream.
+        stream: StreamId,
+        /// The last letter.
+        up_to: u64,
     },
     /// One of the letters above, or a transaction's below, with its number, to a group that has others: done once, though it come twice. See
     /// [`stream`](crate::stream).
@@ -348,6 +364,8 @@ impl ToShard {
             Self::Publish { .. } => "Publish",
             Self::Settle { .. } => "Settle",
             Self::GiveBack { .. } => "GiveBack",
+            Self::Ask { .. } => "Ask",
+            Self::StoreWaiting { .. } => "StoreWaiting",
             Self::Numbered(_) => "Numbered",
             Self::Commit { .. } => "Commit",
             Self::Prepare { .. } => "Prepare",

@@ -193,6 +193,8 @@ fn waits(letter: &ToShard) -> bool {
         | ToShard::List { .. }
         | ToShard::Sample { .. } => true,
         ToShard::Publish { .. }
+        | ToShard::Ask { .. }
+        | ToShard::StoreWaiting { .. }
         | ToShard::Numbered(_)
         | ToShard::Attach(_)
         | ToShard::Attached(_)

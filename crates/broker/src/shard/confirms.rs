@@ -40,7 +40,7 @@ use crate::message::Outbox;
 use deadlines::Deadlines;
 use nacks::Nacks;
 use runs::{Runs, Verdict};
-use slot::{CHANGED, DEFERS, FAILED, MIXED, TAKEN, TIMES_OUT};
+use slot::{CHANGED, DEFERS, FAILED, KEPT, MIXED, TAKEN, TIMES_OUT};
 
 pub use nacks::{NackReason, Nacked};
 pub(super) use slot::{Mixed, UnresolvedMessage, Until, Way};
@@ -67,6 +67,8 @@ pub(super) struct Confirms {
     runs: Runs,
     /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
     gone: VecDeque<QueueId>,
+    /// Messages that are waited for no more, of those that their nodes [keep](Self::is_kept).
+    kept_no_more: Vec<u64>,
 }
 
 /// Slots below which those that stay behind are not worth a look.
@@ -129,6 +131,45 @@ impl Confirms {
         self.taken += 1;
     }
 
+    /// A message's node keeps it for as long as it waits for a consumer in memory alone: until it is in the log, or
+    /// [waited for no more](Self::kept_no_more). False if nobody waits for it.
+    #[cold]
+    pub(super) fn is_kept(&mut self, at: u64) -> bool {
+        self.find(at).map(|slot| slot.bits |= KEPT).is_some()
+    }
+
+    /// Such a message goes to the log.
+    #[cold]
+    pub(super) fn goes_to_log(&mut self, at: u64) {
+        if let Some(slot) = self.find(at) {
+            slot.bits &= !(DEFERS | KEPT);
+        }
+    }
+
+    /// Those that are waited for no more since the last call.
+    pub(super) fn kept_no_more(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.kept_no_more)
+    }
+
+    /// A message of an earlier term is in the log, and waits for a consumer.
+    #[cold]
+    pub(super) fn add_earlier(
+        &mut self,
+        at: u64,
+        mut slot: UnresolvedMessage,
+        timeout_ms: Option<u32>,
+        now: Time,
+    ) {
+        slot.bits |= TAKEN;
+        if let Some(ms) = timeout_ms {
+            slot.bits |= TIMES_OUT;
+            slot.timeout_at = low(now.after_ms(ms.into()));
+            self.deadlines.add(ms, now, at);
+        }
+        debug_assert!(self.slots.is_empty() || at < self.base, "{at} is of this term");
+        self.old.insert(at, slot);
+    }
+
     /// Makes `at` the next place.
     #[inline]
     fn make_place(&mut self, at: u64) {
@@ -188,15 +229,17 @@ impl Confirms {
 
     /// The slot has nothing to wait for any more.
     fn remove(&mut self, at: u64) {
-        match at.checked_sub(self.base) {
+        let removed = match at.checked_sub(self.base) {
             Some(index) if !self.slots.is_empty() => {
-                if let Some(slot) = self.slots.get_mut(index as usize) {
-                    *slot = UnresolvedMessage::default();
-                    self.taken -= 1;
-                }
+                let slot = self.slots.get_mut(index as usize).map(std::mem::take);
+                self.taken -= usize::from(slot.is_some());
                 self.trim();
+                slot
             }
-            _ => drop(self.old.remove(&at)),
+            _ => self.old.remove(&at),
+        };
+        if removed.is_some_and(|slot| slot.has(KEPT)) {
+            self.kept_no_more.push(at);
         }
         if !self.mixed.is_empty() {
             self.mixed.remove(&at);
@@ -416,7 +459,7 @@ impl Confirms {
     fn fire_one(&mut self, at: u64, now: Time, persist: &mut impl FnMut(u64)) {
         let Some(slot) = self.find(at) else { return };
         if slot.has(DEFERS) && is_due(slot.defer_at, now) {
-            slot.bits &= !DEFERS;
+            slot.bits &= !(DEFERS | KEPT);
             persist(at);
         }
         let mut timed_out = None;
@@ -500,6 +543,7 @@ impl Confirms {
         self.mixed.clear();
         self.all.clear();
         self.earlier.clear();
+        self.kept_no_more.clear();
         (self.taken, self.base, self.durable) = (0, 0, 0);
         self.deadlines.forget();
     }

@@ -94,7 +94,7 @@ impl<L: Log> Shard<L> {
     /// at once if it is never to be there. What is forgotten when it is handed out waits for its ack.
     #[cold]
     fn free_waiting(&mut self, id: QueueId, replication: ReplicationConfirm) {
-        let Self { queues, confirms, store, .. } = self;
+        let Self { queues, confirms, store, streams, .. } = self;
         let Some(hosted) = queues.get(id).filter(|_| !confirms.is_empty()) else { return };
         let (mut kept, mut end) = (Vec::new(), 0);
         hosted.queue.each_kept(|at, persistent| {
@@ -109,6 +109,7 @@ impl<L: Log> Shard<L> {
             if let Ok(until) = store.persist(at) {
                 end = until.max(end);
                 kept.push(at.get());
+                streams.goes(at, true);
             }
         });
         if kept.is_empty() {

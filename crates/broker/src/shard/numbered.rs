@@ -2,9 +2,13 @@
 //!
 //! What is missing between a number and the one before is asked for; a number that is done is answered, and nothing else. In this
 //! term it is on its way to its publisher. From before nobody knows whether it came: then a message that was taken is
-//! confirmed again, and one that was refused is refused again. A message that was to wait for its consumer (rules `ack`
-//! and `ack-lean`) cannot be told from one that was acked: its publisher is told no, as after a time-out. By which rule it was taken the
-//! note says: its queues may have another one by now.
+//! confirmed again, and one that was refused is refused again. By which rule it was taken the note says: its queues may have another one
+//! by now.
+//!
+//! A message that was to wait for its consumer (rules `ack` and `ack-lean`) waits on if it is in the log. If it was in the memory of the
+//! shard of before, its node has it still, and it is taken once more; it may have been given out, so it is redelivered then. What is in
+//! the log no more was acked, or refused, and its verdict was lost: its publisher is told no, as after a time-out. So is that of one that
+//! was nowhere but in memory, such as a transient one.
 //!
 //! Such an answer stands on what is agreed upon. If one of the message's queues wants it on all members in contact now
 //! (`replication-confirm`), the answer waits until these have what the log had when the term began. A letter that its sender knows to be
@@ -12,17 +16,18 @@
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Moment};
-use leveret_queue::Time;
-use leveret_topology::Topology;
+use leveret_queue::{Offset, Time};
+use leveret_topology::{ConfirmOn, QueueId, Topology};
 
 use super::Shard;
-use super::confirms::UnresolvedMessage;
+use super::confirms::{UnresolvedMessage, Until};
 use super::jobs::{Job, JobOrigin, cost, price_of, price_of_rest};
+use super::publish::at_most;
 use super::store::{Noted, Waiter};
-use super::streams::{NumberFate, Outcome};
+use super::streams::{EarlierMessage, NumberFate, Outcome, WaitsWhere};
 use super::transactions::refuse;
-use crate::message::{Outbox, Publish, Reply, ReplyTo, ToShard};
-use crate::stream::{Numbered, StreamEvent, StreamId, StreamPlace, Tag};
+use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, Targets, ToShard};
+use crate::stream::{AskedMessage, Numbered, StreamEvent, StreamId, StreamPlace, Tag, Whereabouts};
 use crate::transaction::Vote;
 
 impl<L: Log> Shard<L> {
@@ -55,7 +60,7 @@ impl<L: Log> Shard<L> {
                 }
             }
             NumberFate::Earlier => {
-                return self.answer(tag, &letter, usize::MAX, out);
+                return self.answer(tag, &letter, usize::MAX, topology, now, out);
             }
             NumberFate::Lacks(next) => {
                 let news = self.streams.news(stream, StreamEvent::Lacks(next));
@@ -91,7 +96,7 @@ impl<L: Log> Shard<L> {
         };
         match heard {
             Some(letter) if done > 0 => {
-                self.answer(tag, &letter, done as usize, out);
+                self.answer(tag, &letter, done as usize, topology, now, out);
                 self.go_on_with(tag, letter, done as usize, out);
             }
             Some(letter) => {
@@ -105,12 +110,32 @@ impl<L: Log> Shard<L> {
 
     /// Tells the publishers of a letter's first messages again what became of them before this term.
     #[cold]
-    fn answer(&mut self, tag: Tag, letter: &ToShard, count: usize, out: &mut Outbox) {
-        let (from, messages) = match letter {
-            ToShard::Publish { from, messages } => (from, messages),
+    fn answer(
+        &mut self,
+        tag: Tag,
+        letter: &ToShard,
+        count: usize,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        match letter {
+            ToShard::Publish { from, messages } => {
+                for (place, message) in (0..).zip(messages).take(count) {
+                    if message.confirm != 0 {
+                        self.answer_message(tag, place, *from, message, topology, now);
+                    }
+                }
+                self.jobs.pay(cost::APPEND * messages.len().min(count) as u64);
+            }
+            ToShard::Ask { from, messages } => {
+                for asked in messages {
+                    self.answer_asked(tag, *from, asked, topology, now);
+                }
+                self.jobs.pay(cost::APPEND * messages.len() as u64);
+            }
             ToShard::Commit { reply, messages, .. } => {
                 self.answer_commit(*reply, tag, messages, out);
-                return;
             }
             ToShard::Prepare { reply, tx, parts, messages, .. } => {
                 // One that is held back is answered once it is decided.
@@ -120,34 +145,160 @@ impl<L: Log> Shard<L> {
                     // Other parts may wait for this one: an owner of the names that is new was told nothing.
                     self.say(reply.connection, *tx, *parts, Vote::No, out);
                 }
-                return;
             }
-            _ => return,
-        };
-        for (place, message) in messages.iter().enumerate().take(count) {
-            if message.confirm != 0 {
-                let mut slot = UnresolvedMessage::default();
-                let is_confirmed = self.streams.is_confirmed(tag, place);
-                if !is_confirmed {
-                    slot.fail();
+            _ => {}
+        }
+    }
+
+    fn answer_message(
+        &mut self,
+        tag: Tag,
+        place: u32,
+        from: ConnectionId,
+        message: &Publish,
+        topology: &Topology,
+        now: Time,
+    ) {
+        let mut slot = UnresolvedMessage::default();
+        slot.is_of(from, message.channel, message.confirm);
+        match self.streams.earlier_message(tag, place) {
+            EarlierMessage::Stored => self.tell_stored(slot, &message.targets),
+            EarlierMessage::Refused => self.tell_refused(slot),
+            EarlierMessage::WaitsInLog(at) => {
+                if self.wait_on(slot, &message.targets, at, now) {
+                    self.streams.waits_again(tag, place, WaitsWhere::Log(at));
                 }
-                slot.is_of(*from, message.channel, message.confirm);
-                let until = self.streams.began_at();
-                if is_confirmed && self.is_for_all(message) && self.store.on_all() < until {
-                    self.confirms.tell_on_all(slot, until);
-                } else {
-                    self.confirms.tell_at_once(slot, true);
-                }
+            }
+            EarlierMessage::Waits => self.take_again(tag, place, from, message, topology, now),
+        }
+    }
+
+    /// The same of a message whose letter is known to be agreed upon.
+    fn answer_asked(
+        &mut self,
+        tag: Tag,
+        from: ConnectionId,
+        asked: &AskedMessage,
+        topology: &Topology,
+        now: Time,
+    ) {
+        let AskedMessage { place, channel, confirm, ref whereabouts } = *asked;
+        let mut slot = UnresolvedMessage::default();
+        slot.is_of(from, channel, confirm);
+        match whereabouts {
+            Whereabouts::Memory(message) => {
+                let message = Publish { channel, confirm, ..message.clone() };
+                self.answer_message(tag, place, from, &message, topology, now);
+            }
+            Whereabouts::Log(targets, at) => _ = self.wait_on(slot, targets, *at, now),
+            Whereabouts::Nowhere => match self.streams.earlier_message(tag, place) {
+                EarlierMessage::Stored => self.tell_stored(slot, &Targets::default()),
+                _ => self.tell_refused(slot),
+            },
+        }
+    }
+
+    fn tell_stored(&mut self, slot: UnresolvedMessage, targets: &[QueueId]) {
+        let until = self.streams.began_at();
+        if self.is_for_all(targets) && self.store.on_all() < until {
+            self.confirms.tell_on_all(slot, until);
+        } else {
+            self.confirms.tell_at_once(slot, true);
+        }
+    }
+
+    fn tell_refused(&mut self, mut slot: UnresolvedMessage) {
+        slot.fail();
+        self.confirms.tell_at_once(slot, true);
+    }
+
+    /// A message waits for a consumer, and was in the log. If it is not there any more, its verdict was lost with the shard of before,
+    /// and nobody knows it. Whether it waits on.
+    fn wait_on(
+        &mut self,
+        mut slot: UnresolvedMessage,
+        targets: &[QueueId],
+        at: Offset,
+        now: Time,
+    ) -> bool {
+        let (mut is_there, mut timeout_ms) = (false, None);
+        for &id in targets.iter().filter(|&&id| self.store.is_held(at, id)) {
+            let Some(hosted) = self.queues.get(id) else { continue };
+            is_there = true;
+            let options = hosted.confirm;
+            // It waited by a rule that was the queue's, or its own.
+            if options.by_header || matches!(options.on, ConfirmOn::Ack | ConfirmOn::AckLean) {
+                slot.count(Until::Acked { dead_letter_acks: options.dead_letter_acks });
+                timeout_ms = at_most(timeout_ms, options.timeout_ms);
             }
         }
-        self.jobs.pay(cost::APPEND * messages.len().min(count) as u64);
+        let waits = !slot.is_resolved_by_disk();
+        if waits {
+            self.confirms.add_earlier(at.get(), slot, timeout_ms, now);
+        } else if is_there {
+            self.tell_stored(slot, targets);
+        } else {
+            self.tell_refused(slot);
+        }
+        waits
+    }
+
+    /// A message waited for a consumer in the memory of a shard that is gone, who may have been given it.
+    fn take_again(
+        &mut self,
+        tag: Tag,
+        place: u32,
+        from: ConnectionId,
+        message: &Publish,
+        topology: &Topology,
+        now: Time,
+    ) {
+        let put = self.enqueue_again(message, from, topology, now);
+        if put.fails {
+            self.streams.refused_again(tag, place);
+            return;
+        }
+        // A later term is not to take it once more, by whatever rule it was taken now.
+        let whereabouts = put.waits.unwrap_or(match put.until {
+            Some(end) => WaitsWhere::Log(Offset::new(end - 1)),
+            None => WaitsWhere::Nowhere,
+        });
+        if let WaitsWhere::Memory(at) = whereabouts {
+            self.confirms.is_kept(at.get());
+        }
+        self.streams.waits_again(tag, place, whereabouts);
+    }
+
+    /// Of what waits for a consumer in memory alone some has its verdict by now. Where too much is to be said of streams because of the
+    /// others, these go to the log.
+    pub(super) fn note_waiting(&mut self) {
+        for at in self.confirms.kept_no_more() {
+            self.streams.is_resolved(Offset::new(at));
+        }
+        let crowded = self.streams.crowded();
+        crowded.into_iter().for_each(|at| self.send_to_log(at));
+    }
+
+    /// What waits in memory alone of a stream's letters goes to the log, up to this letter: its node has much to keep.
+    #[cold]
+    pub(super) fn store_waiting(&mut self, stream: StreamId, up_to: u64) {
+        let all = self.streams.in_memory(stream, up_to);
+        self.jobs.pay(cost::APPEND * all.len() as u64);
+        all.into_iter().for_each(|at| self.send_to_log(at));
+    }
+
+    #[cold]
+    fn send_to_log(&mut self, at: Offset) {
+        self.confirms.goes_to_log(at.get());
+        let is_there = self.store.persist_now(at.get());
+        self.streams.goes(at, is_there);
     }
 
     /// Whether a queue of a message of an earlier term wants it on all members in contact.
-    fn is_for_all(&self, message: &Publish) -> bool {
+    fn is_for_all(&self, targets: &[QueueId]) -> bool {
         let has_others = self.store.has_others();
         has_others
-            && match &message.targets[..] {
+            && match targets {
                 [] => self.queues.are_for_all(),
                 ids => self.queues.is_one_for_all(ids),
             }
@@ -162,7 +313,7 @@ impl<L: Log> Shard<L> {
     ) -> Outcome {
         let outcome = self.streams.outcome(tag);
         match outcome {
-            Outcome::Done if messages.iter().any(|message| self.is_for_all(message)) => {
+            Outcome::Done if messages.iter().any(|message| self.is_for_all(&message.targets)) => {
                 // What was decided may have been applied in this term.
                 let end = self.store.end().get();
                 self.store.wait_for_all(end, Waiter::Decided(reply));

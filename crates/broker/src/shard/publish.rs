@@ -19,6 +19,7 @@ use super::confirms::{Mixed, NackReason, UnresolvedMessage, Until, Wait};
 use super::jobs::cost;
 use super::queues::Hosted;
 use super::settle::Pays;
+use super::streams::WaitsWhere;
 use crate::flow::QUEUE_BYTES_MAX;
 use crate::message::{
     ConnectionId, Outbox, Publish, PutResult, STEP_QUEUES_MAX, Step, Targets, ToSession, What,
@@ -35,8 +36,10 @@ pub(super) struct Put {
     pub(super) taken: PutResult,
     /// It is safe when the log is durable up to here; none if it is already, or never is to be.
     pub(super) until: Option<u64>,
-    /// Its publisher is told by a consumer's ack, or was told no: not by the log.
-    pub(super) waits: bool,
+    /// Its publisher is told no, now or later.
+    pub(super) fails: bool,
+    /// A consumer's ack is waited for, and the message is there meanwhile.
+    pub(super) waits: Option<WaitsWhere>,
 }
 
 /// What a message's queues want of it together.
@@ -49,6 +52,10 @@ pub(super) struct Wants {
     pub(super) can_keep: bool,
     /// Its delivery mode says so, or it is stored as if that did.
     is_persistent: bool,
+    /// A queue that would have it after a restart waits for its consumer.
+    waits_in_memory: bool,
+    /// A shard in an earlier term may have given it out.
+    is_redelivered: bool,
     defer_ms: Option<u32>,
     timeout_ms: Option<u32>,
     /// A queue that is gone was to tell of its ack.
@@ -85,10 +92,10 @@ impl<L: Log> Shard<L> {
             } else {
                 let put = self.enqueue(message, Some(from), false, topology, now);
                 // Nobody asks again what became of one that is not confirmed.
-                if put.taken != PutResult::Yes && message.confirm != 0 {
+                if put.fails && message.confirm != 0 {
                     self.streams.refused(count - 1);
-                } else if put.waits {
-                    self.streams.waits(count - 1);
+                } else if let Some(whereabouts) = put.waits {
+                    self.waits(count - 1, whereabouts);
                 }
                 if is_traced && message.confirm != 0 && put.taken == PutResult::Yes {
                     self.note_stored(message, from, topology, out);
@@ -191,7 +198,31 @@ impl<L: Log> Shard<L> {
         now: Time,
     ) -> Put {
         self.jobs.pay(cost::APPEND + cost::PLACE * publish.targets.len() as u64);
-        let mut wants = self.wants(publish, must_keep, topology, now);
+        let wants = self.wants(publish, must_keep, topology, now);
+        self.put(publish, from, wants, must_keep, now)
+    }
+
+    /// The same of a message that a shard in an earlier term had in memory alone.
+    #[cold]
+    pub(super) fn enqueue_again(
+        &mut self,
+        publish: &Publish,
+        from: ConnectionId,
+        topology: &Topology,
+        now: Time,
+    ) -> Put {
+        let wants = self.wants(publish, false, topology, now);
+        self.put(publish, Some(from), Wants { is_redelivered: true, ..wants }, false, now)
+    }
+
+    fn put(
+        &mut self,
+        publish: &Publish,
+        from: Option<ConnectionId>,
+        mut wants: Wants,
+        must_keep: bool,
+        now: Time,
+    ) -> Put {
         match self.append(publish, &mut wants, must_keep, now) {
             Ok(at) => self.place(at, publish, from, wants, now),
             Err(error) => {
@@ -203,9 +234,21 @@ impl<L: Log> Shard<L> {
                 let mut slot = wants.slot;
                 slot.fail();
                 self.tell_now(publish, from, slot, false);
-                Put { taken: PutResult::NotStored, until: None, waits: false }
+                Put { taken: PutResult::NotStored, until: None, fails: true, waits: None }
             }
         }
+    }
+
+    /// A message of the letter that is being done waits for a consumer.
+    #[cold]
+    fn waits(&mut self, place: usize, whereabouts: WaitsWhere) {
+        if self.streams.doing().is_none() {
+            return;
+        }
+        if let WaitsWhere::Memory(at) = whereabouts {
+            self.confirms.is_kept(at.get());
+        }
+        self.streams.waits(place, whereabouts);
     }
 
     /// Whether a durable queue of this kind keeps the message over a restart, and somebody is told that it is stored if it
@@ -252,8 +295,11 @@ impl<L: Log> Shard<L> {
             }
             let until = until(on, &options, keeps);
             let is_lent = on == ConfirmOn::AckLean && publish.confirm != 0;
-            if keeps && matches!(until, Until::Acked { .. }) && !is_lent {
-                wants.defer_ms = at_most(wants.defer_ms, Some(options.defer_ms));
+            if keeps && matches!(until, Until::Acked { .. }) {
+                wants.waits_in_memory = true;
+                if !is_lent {
+                    wants.defer_ms = at_most(wants.defer_ms, Some(options.defer_ms));
+                }
             }
             wants.timeout_ms = at_most(wants.timeout_ms, options.timeout_ms);
             wants.can_keep |= keeps;
@@ -312,13 +358,14 @@ impl<L: Log> Shard<L> {
             priority: publish.priority,
             persistent: wants.is_persistent,
             expiration_ms: publish.expiration_ms,
-            redelivered: false,
+            redelivered: wants.is_redelivered,
             delivery_count: 0,
         };
         let Wants {
             mut slot,
             mixed,
             can_keep,
+            waits_in_memory,
             defer_ms,
             timeout_ms,
             is_lost,
@@ -362,8 +409,12 @@ impl<L: Log> Shard<L> {
         }
         let until = (!is_safe && can_keep).then_some(at.get() + 1);
         let confirm = if from.is_some() { publish.confirm } else { 0 };
-        let waits = confirm != 0 && !slot.is_confirmed_by_log();
-        let put = Put { taken, until, waits };
+        let waits = (confirm != 0 && !slot.is_resolved_by_disk()).then_some(match wants_disk {
+            true => WaitsWhere::Log(at),
+            false if waits_in_memory => WaitsWhere::Memory(at),
+            false => WaitsWhere::Nowhere,
+        });
+        let put = Put { taken, until, fails: slot.has_failed(), waits };
         if slot.is_resolved() {
             self.tell_now(publish, from, slot, wants_disk);
             return put;
@@ -480,7 +531,7 @@ fn own_rule(publish: &Publish) -> Option<ConfirmOn> {
 }
 
 /// The smaller of two limits.
-fn at_most(a: Option<u32>, b: Option<u32>) -> Option<u32> {
+pub(super) fn at_most(a: Option<u32>, b: Option<u32>) -> Option<u32> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),

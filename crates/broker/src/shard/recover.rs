@@ -17,7 +17,7 @@ use leveret_log::{Holder, Log, RecoveredRun};
 use leveret_queue::{Incoming, Left, Offset, Time};
 use leveret_topology::{Homes, QueueId, Topology};
 
-use super::store::Parked;
+use super::store::{Parked, Store};
 use super::{Shard, queue_offset};
 use crate::message::{Outbox, ToShard};
 use crate::record::Head;
@@ -299,15 +299,18 @@ impl<L: Log> Shard<L> {
         self.is_closed = true;
         self.close_jobs();
         self.close_dead_letters();
-        let Self { store, queues, confirms, .. } = self;
+        let Self { store, queues, confirms, streams, .. } = self;
+        let mut keep = |store: &mut Store<L>, at| {
+            if store.persist(at).is_ok() {
+                streams.goes(at, true);
+            }
+        };
         for at in confirms.deferred() {
-            let _ = store.persist(Offset::new(at));
+            keep(store, Offset::new(at));
         }
         for (id, hosted) in queues.iter() {
             if hosted.is_durable {
-                hosted.queue.to_be_lent(|at| {
-                    let _ = store.persist(at);
-                });
+                hosted.queue.to_be_lent(|at| keep(store, at));
             }
             hosted.queue.seen(|at, count| {
                 if at < queue_offset(store.seen_below()) && count == 0 {
@@ -316,6 +319,8 @@ impl<L: Log> Shard<L> {
                 store.mark(at, id, mark(count));
             });
         }
+        // In the batch of what they are about. Nobody waits for it by the clock any more.
+        self.write_notes(Time::from_ms(self.outside.micros / 1000));
     }
 
     /// A turn of a shard that is closed: see [`close`](Self::close). Those are told who waited for the log, and others for

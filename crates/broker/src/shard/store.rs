@@ -235,10 +235,13 @@ impl<L: Log> Store<L> {
         self.log.persist(log_offset(at)).map(leveret_log::Offset::get)
     }
 
-    /// A record that was deferred is to be durable now.
-    pub(super) fn persist_now(&mut self, at: u64) {
+    /// A record that was deferred is to be durable now. Whether it is there.
+    pub(super) fn persist_now(&mut self, at: u64) -> bool {
         match self.log.persist(leveret_log::Offset::new(at)) {
-            Ok(until) => self.disk.persist(until.get()),
+            Ok(until) => {
+                self.disk.persist(until.get());
+                return true;
+            }
             // Lent: its publisher waits, its record is not needed any more.
             Err(HoldError::Released { .. }) => {}
             Err(error) => {
@@ -246,6 +249,12 @@ impl<L: Log> Store<L> {
                 tracing::error!(%error, "a message could not be made durable");
             }
         }
+        false
+    }
+
+    /// Whether a queue holds the record.
+    pub(super) fn is_held(&self, at: Offset, queue: QueueId) -> bool {
+        self.log.is_held(log_offset(at), holder(queue))
     }
 
     /// What was [persisted](Self::persist) is to be durable now: somebody waits.

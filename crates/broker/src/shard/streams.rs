@@ -11,12 +11,14 @@
 //! Old notes are let go of once a newer whole one is on the disk: a batch may end between the two, and a record that is released before its
 //! batch begins is never written.
 //!
-//! What was refused, and what waits for a consumer, is said until the sender has heard what the letter came to. That needs nobody but
-//! the log, and so does what is done above other letters: how much there is to say is bounded by what the sender keeps, as it keeps no
-//! more letters that are not agreed upon.
+//! What was refused, and what waits for a consumer, is said until the sender has heard what the letter came to: of each message that it
+//! was refused, or confirmed, or where it waits. One that waits in memory alone is [kept](waiting) by the sender until it is in the log
+//! or has its verdict, so that holds up what is said of the letters behind it. Where that becomes much, what is in memory goes to the log.
+//! What is done above other letters is bounded by what the sender keeps, as it keeps no more letters that are not agreed upon.
 
 mod facts;
 mod reopened;
+mod waiting;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -24,10 +26,15 @@ use leveret_log::Moment;
 use leveret_queue::Offset;
 
 use crate::stream::{
-    NOTE_ITEMS, NotePiece, PieceRole, StreamEvent, StreamId, StreamNews, StreamPlace, Tag,
+    NOTE_ITEMS, NoteItem, NotePiece, PieceRole, StreamEvent, StreamId, StreamNews, StreamPlace,
+    Tag, pieces_of,
 };
-use facts::{Done, Facts, Messages};
+use facts::{Done, Facts};
 use reopened::Reopened;
+use waiting::{Told, Waiting};
+
+/// With so much to say of a stream, its messages that wait in memory alone go to the log.
+const FACTS_MAX: usize = 1024;
 
 /// Notes since the last whole one have twice its items, and so many more, at most.
 const ITEMS_BEYOND: usize = 64;
@@ -84,6 +91,28 @@ struct Doing {
     runs: [Option<(u32, u32)>; 2],
 }
 
+/// What became of a message of a letter that an earlier term had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EarlierMessage {
+    /// It was stored, and is confirmed by that.
+    Stored,
+    Refused,
+    /// It waits for a consumer, and is in the log, or was until it had its verdict.
+    WaitsInLog(Offset),
+    /// It was taken in to wait for a consumer, in memory or nowhere.
+    Waits,
+}
+
+/// Where a message is that was taken in to wait for a consumer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitsWhere {
+    /// In memory, until it has waited for long enough.
+    Memory(Offset),
+    Log(Offset),
+    /// In memory for good.
+    Nowhere,
+}
+
 /// What may be said of a message.
 #[derive(Clone, Copy)]
 enum Said {
@@ -108,6 +137,7 @@ struct Stream {
     unknown: BTreeSet<u64>,
     /// Letters that are to come again, though notes say that they are done.
     reopened: Reopened,
+    waiting: Waiting,
     is_changed: bool,
     has_said_lacks: bool,
     /// Notes in the log, the oldest first.
@@ -154,6 +184,7 @@ impl Stream {
             earlier: Done::default(),
             unknown: BTreeSet::new(),
             reopened: Reopened::default(),
+            waiting: Waiting::default(),
             is_changed: false,
             has_said_lacks: false,
             notes: VecDeque::new(),
@@ -177,18 +208,24 @@ impl Stream {
             true => (self.facts.items(), PieceRole::Whole),
             false => (self.fresh.items(), PieceRole::Adds),
         };
-        let piece = |items: &[_]| NotePiece {
+        let piece = |items: &[NoteItem]| NotePiece {
             stream: self.id,
             role: PieceRole::GoesOn,
             low: self.facts.done.low,
             items: items.to_vec(),
         };
-        let mut pieces: Vec<NotePiece> = items.chunks(NOTE_ITEMS).map(piece).collect();
+        let mut pieces: Vec<NotePiece> = pieces_of(&items).into_iter().map(piece).collect();
         if pieces.is_empty() {
             pieces.push(piece(&[]));
         }
         pieces[0].role = role;
         pieces
+    }
+
+    /// Of all letters up to this one is told what there is to tell of their messages, once they are agreed upon up to it.
+    fn tellable(&self) -> u64 {
+        let first = self.waiting.first_letter();
+        first.map_or(self.agreed, |first| self.agreed.min(first.saturating_sub(1)))
     }
 
     /// Something is to be noted.
@@ -396,8 +433,77 @@ impl Streams {
     }
 
     /// A message was taken in, and that does not confirm it.
-    pub(super) fn waits(&mut self, place: usize) {
+    pub(super) fn waits(&mut self, place: usize, whereabouts: WaitsWhere) {
+        let Some(Doing { tag, base, .. }) = self.current else { return };
         self.note_message(place, Said::Waits);
+        let place = base.saturating_add(u32::try_from(place).unwrap_or(u32::MAX));
+        self.waits_at(tag, place, whereabouts);
+    }
+
+    /// The same of a message that an earlier term had, and that waits in this one, too.
+    #[cold]
+    pub(super) fn waits_again(&mut self, tag: Tag, place: u32, whereabouts: WaitsWhere) {
+        self.waits_at(tag, place, whereabouts);
+    }
+
+    /// A message that an earlier term had in memory is refused in this one.
+    #[cold]
+    pub(super) fn refused_again(&mut self, tag: Tag, place: u32) {
+        self.say(tag, Said::Refused, (place, place), None);
+    }
+
+    fn waits_at(&mut self, tag: Tag, place: u32, whereabouts: WaitsWhere) {
+        let Some(stream) = self.stream(tag.stream) else { return };
+        match whereabouts {
+            WaitsWhere::Memory(at) => stream.waiting.add(tag.number, place, at),
+            WaitsWhere::Nowhere => stream.waiting.is_nowhere(tag.number, place),
+            WaitsWhere::Log(at) => {
+                stream.waiting.is_in_log(tag.number, place, at);
+                stream.changed(|it| it.in_log.add(tag.number, place, place, at.get()));
+            }
+        }
+        // The note of this turn is behind what is to be told.
+        stream.is_changed = true;
+        self.is_changed = true;
+    }
+
+    /// A message that waits for a consumer goes to the log with this turn; or, if the log has it no more, stays with who has it. It
+    /// may be one of those that were in memory alone.
+    #[cold]
+    pub(super) fn goes(&mut self, at: Offset, is_in_log: bool) {
+        for stream in &mut self.all {
+            if !is_in_log {
+                stream.is_changed |= stream.waiting.goes_nowhere(at);
+                self.is_changed |= stream.is_changed;
+            } else if let Some((number, place)) = stream.waiting.goes_to_log(at) {
+                stream.changed(|it| it.in_log.add(number, place, place, at.get()));
+                self.is_changed = true;
+            }
+        }
+    }
+
+    /// A message that waited in memory alone has its verdict.
+    pub(super) fn is_resolved(&mut self, at: Offset) {
+        self.all.iter_mut().for_each(|stream| stream.waiting.is_resolved(at));
+    }
+
+    /// Messages that wait in memory alone and are to go to the log: of the letters of a stream up to this one.
+    #[cold]
+    pub(super) fn in_memory(&self, id: StreamId, up_to: u64) -> Vec<Offset> {
+        let stream = self.all.iter().find(|stream| stream.id == id);
+        stream.map_or_else(Vec::new, |it| it.waiting.up_to(up_to).collect())
+    }
+
+    /// The same of streams of which too much is to be said because of them.
+    #[cold]
+    pub(super) fn crowded(&self) -> Vec<Offset> {
+        let crowded = self.all.iter().filter(|it| it.facts.len() > FACTS_MAX);
+        crowded.flat_map(|it| it.waiting.up_to(u64::MAX)).collect()
+    }
+
+    /// Bytes that messages take that wait in memory alone.
+    pub(super) fn bytes(&self) -> u64 {
+        self.all.iter().map(|it| it.waiting.bytes()).sum()
     }
 
     fn note_message(&mut self, place: usize, said: Said) {
@@ -443,15 +549,19 @@ impl Streams {
         }
     }
 
-    /// Whether a message of an earlier term, which its sender asks for, was stored and is confirmed by that. It is not if it
-    /// was refused, or is to wait for a consumer by the rules that its queues had then.
-    pub(super) fn is_confirmed(&self, tag: Tag, place: usize) -> bool {
+    /// What became of a message of an earlier term, which its sender asks for. By the rules that its queues had then.
+    pub(super) fn earlier_message(&self, tag: Tag, place: u32) -> EarlierMessage {
         let stream = self.all.iter().find(|stream| stream.id == tag.stream);
-        let at = u32::try_from(place).unwrap_or(u32::MAX);
-        stream.is_some_and(|Stream { facts, heard_below, .. }| {
-            let is_one_of = |of: &Messages| of.has(tag.number, at);
-            tag.number >= *heard_below && !is_one_of(&facts.refused) && !is_one_of(&facts.waits)
-        })
+        let Some(Stream { facts, heard_below, .. }) = stream else { return EarlierMessage::Waits };
+        if facts.refused.has(tag.number, place) {
+            EarlierMessage::Refused
+        } else if let Some(at) = facts.in_log.find(tag.number, place) {
+            EarlierMessage::WaitsInLog(Offset::new(at))
+        } else if tag.number < *heard_below || facts.waits.has(tag.number, place) {
+            EarlierMessage::Waits
+        } else {
+            EarlierMessage::Stored
+        }
     }
 
     /// Whether there is something to note.
@@ -494,6 +604,7 @@ impl Streams {
         if stream.marks.back().map_or(stream.agreed, |&(_, last)| last) < low {
             stream.marks.push_back((moment, low));
         }
+        stream.waiting.noted(moment);
         let is_needed = |it: &InLog| it.is_whole && it.end() <= durable;
         let old = stream.notes.iter().rposition(is_needed).unwrap_or(0);
         let old: Vec<Offset> = stream.notes.drain(..old).flat_map(InLog::offsets).collect();
@@ -517,13 +628,19 @@ impl Streams {
             while let Some((_, low)) = stream.marks.pop_front_if(|(until, _)| is_agreed(until)) {
                 stream.agreed = low;
             }
+            while let Some(told) = stream.waiting.next_told(&is_agreed) {
+                let Told { number, first, last, at, .. } = told;
+                let what = StreamEvent::Waits { number, first, last, at };
+                each(StreamNews { stream: stream.id, term, what });
+            }
             if let Some((_, low)) = stream.is_to_be_told.take_if(|(until, _)| is_told(until)) {
                 stream.told = low;
             }
-            if stream.is_to_be_told.is_none() && stream.told < stream.agreed {
+            let tellable = stream.tellable();
+            if stream.is_to_be_told.is_none() && stream.told < tellable {
                 match end {
-                    Some(end) => stream.is_to_be_told = Some((end, stream.agreed)),
-                    None => stream.told = stream.agreed,
+                    Some(end) => stream.is_to_be_told = Some((end, tellable)),
+                    None => stream.told = tellable,
                 }
             }
             if before != (stream.agreed, stream.told) {
@@ -570,9 +687,10 @@ impl Streams {
                 stream.notes.push_back(InLog { first: at, records: 1, is_whole });
             }
         }
+        let len = items.iter().map(NoteItem::len).sum::<usize>();
         stream.items += match role {
-            PieceRole::Adds => items.len().max(1),
-            PieceRole::Whole | PieceRole::GoesOn => items.len(),
+            PieceRole::Adds => len.max(1),
+            PieceRole::Whole | PieceRole::GoesOn => len,
         };
         stream.facts.done.is_to(low);
         items.into_iter().for_each(|item| stream.facts.add(item));

@@ -295,6 +295,10 @@ impl Log for HandLog {
         Ok(Record { bytes: stored.bytes.clone().into() })
     }
 
+    fn is_held(&self, at: Offset, holder: Holder) -> bool {
+        self.0.borrow().held.get(&at.get()).is_some_and(|it| it.holders.contains(&holder))
+    }
+
     fn fetch(&mut self, soon: &[Offset]) {
         let state = &mut *self.hand();
         let (withheld, soon): (Vec<Offset>, Vec<Offset>) =

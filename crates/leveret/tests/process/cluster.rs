@@ -1,6 +1,7 @@
 //! Three nodes that are one broker.
 
 mod all_members;
+mod features;
 mod sessions;
 
 use std::net::{SocketAddr, TcpListener};

@@ -19,10 +19,14 @@ pub(super) const CONSUME: u8 = 6;
 pub(super) const ATTACH: u8 = 24;
 /// The kind of [`ToShard::Allow`].
 pub(super) const ALLOW: u8 = 57;
+/// The kind of [`ToShard::Ask`].
+pub(super) const ASK: u8 = 59;
+/// The kind of [`ToShard::StoreWaiting`].
+pub(super) const STORE_WAITING: u8 = 60;
 /// The kind of [`ToShard::Numbered`], whose number is in its envelope.
 pub(super) const NUMBERED: u8 = 22;
-/// The kinds of the letters that may be in one: [`ToShard::Publish`], [`ToShard::Settle`], as which [`ToShard::GiveBack`] comes, and
-/// transactions.
+/// The kinds of the letters that may be in one: [`ToShard::Publish`], [`ToShard::Settle`], as which [`ToShard::GiveBack`] comes,
+/// transactions, and [`ToShard::Ask`].
 pub(super) const PUBLISH: u8 = 1;
 pub(super) const SETTLE: u8 = 2;
 pub(super) const COMMIT: u8 = 3;
@@ -115,6 +119,8 @@ table! {
     20 List { reply, queues, consumers }
     21 Sample { reply, begins }
     57 Allow { connection, allowances }
+    59 Ask { from, messages }
+    60 StoreWaiting { stream, up_to }
     of one value: 23 Attached;
     // What was given back is settlements; a consumer's gate is not written; a numbered letter has another one in it.
     by hand: 2 GiveBack 6 Consume 22 Numbered 24 Attach;

@@ -19,7 +19,9 @@ use leveret_broker::numbers::{
 };
 use leveret_broker::record::{Head, join_names};
 use leveret_broker::shard::{Confirmed, Counters, Nacked};
-use leveret_broker::stream::{Numbered, StreamClass, StreamEvent, StreamId, StreamNews};
+use leveret_broker::stream::{
+    AskedMessage, Numbered, StreamClass, StreamEvent, StreamId, StreamNews, Whereabouts,
+};
 use leveret_broker::transaction::{TxId, Vote};
 use leveret_queue::{ByReason, Counts, Look, LookAt, Offset, Time, Totals, UnackedId};
 use leveret_topology::{
@@ -728,6 +730,34 @@ impl Seeded {
         let agreed = StreamEvent::Agreed { low, told: low / 3 };
         let all = [agreed, StreamEvent::Lacks(self.word())];
         all.map(|what| news(self, what)).to_vec()
+    }
+
+    /// What is asked and said of messages that wait for a consumer.
+    pub(crate) fn waiting(&mut self) -> (Vec<ToShard>, Vec<StreamNews>) {
+        let asked = self.some(6, |any| AskedMessage {
+            place: any.half(),
+            channel: any.half() as u16,
+            confirm: any.word(),
+            whereabouts: match any.below(3) {
+                0 => Whereabouts::Memory(any.publish()),
+                1 => {
+                    let targets = any.some(3, Self::queue).into_iter().collect();
+                    Whereabouts::Log(targets, any.offset())
+                }
+                _ => Whereabouts::Nowhere,
+            },
+        });
+        let ask = ToShard::Ask { from: self.connection(), messages: asked };
+        let store =
+            ToShard::StoreWaiting { stream: self.stream(StreamClass::Bodies), up_to: self.word() };
+        let letters = vec![self.numbered(ask.clone()), ask, store];
+        let news = [true, false].map(|is_in_log| {
+            let (number, first) = (self.word(), self.half() / 2);
+            let (last, at) = (first + self.half() / 2, is_in_log.then(|| self.offset()));
+            let what = StreamEvent::Waits { number, first, last, at };
+            StreamNews { stream: self.stream(StreamClass::Bodies), term: self.word(), what }
+        });
+        (letters, news.to_vec())
     }
 
     /// A letter to a shard that gives back what channels had.

@@ -69,6 +69,9 @@ fn any_letters(mut any: Seeded) -> Vec<Arrived> {
     let others = any.for_other_nodes().into_iter();
     all.extend(others.map(|letter| Arrived::ToSession(session, letter)));
     all.extend(any.commands().into_iter().map(Arrived::ToMeta));
+    let (letters, news) = any.waiting();
+    all.extend(letters.into_iter().map(Arrived::ToShard));
+    all.extend(news.into_iter().map(Arrived::News));
     all
 }
 
@@ -312,7 +315,9 @@ fn wrong_letters() {
     check(22, vec![0, 0, 0, 1],                          "a stream whose node cannot be");
     check(22, vec![1, 0, 0, 0, 0, 9],                    "unknown numbered letter 9");
     check(56, vec![1, 0, 2, 0, 0],                       "unknown class of stream 2");
-    check(56, vec![1, 0, 1, 2, 0],                       "unknown news 2");
+    check(56, vec![1, 0, 0, 3, 1, 2, 1],                 "a stream whose messages cannot be");
+    check(59, of(&[1, 0, 1, 1, 3]),                      "unknown whereabouts 3");
+    check(56, vec![1, 0, 1, 4, 0],                       "unknown news 4");
     check(0, vec![],                                     "unknown kind of letter 64");
 }
 

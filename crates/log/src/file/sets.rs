@@ -188,6 +188,13 @@ impl Sets {
         SetId(self.slots.len() as u32)
     }
 
+    /// Whether a name is in a set.
+    pub(super) fn has(&self, id: SetId, name: Holder) -> bool {
+        let mut has = false;
+        self.each(id, |it| has |= it == name);
+        has
+    }
+
     /// The set without one of its names: `Ok(None)` if it was the last. `Err` if it is not in it.
     pub(super) fn without(&mut self, id: SetId, name: Holder) -> Result<Option<SetId>, ()> {
         if let Some(lone) = id.as_lone() {

@@ -217,6 +217,9 @@ impl RemoteNode {
             ToShard::Attached(it) if (it.node, it.start) == (self.node, self.start) => {
                 return Ok(());
             }
+            ToShard::StoreWaiting { stream, .. } if *stream == self.stream(stream.class) => {
+                return Ok(());
+            }
             ToShard::Cancel { connection, reply, .. } => {
                 reply.map_or(Ok(()), |reply| self.is_own(reply.connection))?;
                 *connection
@@ -244,7 +247,9 @@ impl RemoteNode {
             return Err(format!("{number} of {stream:?} is no letter of this node"));
         }
         let (class, from) = match letter {
-            ToShard::Publish { from, .. } => (StreamClass::Bodies, from),
+            ToShard::Publish { from, .. } | ToShard::Ask { from, .. } => {
+                (StreamClass::Bodies, from)
+            }
             ToShard::Commit { reply, settlements, .. }
             | ToShard::Prepare { reply, settlements, .. } => {
                 self.settled(settlements);

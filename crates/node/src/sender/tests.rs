@@ -89,26 +89,88 @@ fn a_letter_is_kept_until_it_is_agreed_upon_and_told() {
     assert_eq!(sender.kept(), 0);
 }
 
-/// What waits for an ack is asked for again by its number alone: it may wait for ever.
-#[test]
-fn what_is_agreed_upon_is_kept_without_its_bodies() {
-    let mut sender = sender(3);
-    keep(&mut sender, publish(ME, [1, 2]));
-    keep(&mut sender, publish(ME, [3]));
-    sent(&mut sender, BODIES);
-    hear(&mut sender, BODIES, StreamEvent::Agreed { low: 1, told: 0 });
-    begins(&mut sender, 1, 2, 1);
-    let lens = |numbered: Numbered| match numbered.letter {
-        ToShard::Publish { messages, .. } => {
-            let len = |it: &Publish| (it.confirm, it.message.body_len(), it.message.len());
-            messages.iter().map(len).collect::<Vec<_>>()
+fn waits(first: u32, last: u32, at: Option<u64>) -> StreamEvent {
+    StreamEvent::Waits { number: 1, first, last, at: at.map(Offset::new) }
+}
+
+/// Of the letters that are sent again, what is asked for: by the numbers of the confirms.
+fn asked(sender: &mut StreamSender) -> Vec<String> {
+    let words = |it: &AskedMessage| {
+        let AskedMessage { place, confirm, .. } = it;
+        match &it.whereabouts {
+            Whereabouts::Memory(message) => {
+                format!("{place} {confirm} of {} bytes", message.message.body_len())
+            }
+            Whereabouts::Log(_, at) => format!("{place} {confirm} at {}", at.get()),
+            Whereabouts::Nowhere => format!("{place} {confirm}"),
         }
-        other => panic!("{other:?}"),
     };
-    let again: Vec<_> = std::iter::from_fn(|| sender.next(BODIES)).map(lens).collect();
-    assert_eq!(again[0], [(1, 0, 4), (2, 0, 4)], "names and properties as the letter has them");
-    assert_eq!(again[1], [(3, 10, 10)]);
-    assert_eq!(confirm(&mut sender, 1, 2, true).len(), 1);
+    let letters = std::iter::from_fn(|| sender.next(BODIES));
+    let all = letters.flat_map(|numbered| match numbered.letter {
+        ToShard::Ask { messages, .. } => messages.iter().map(words).collect(),
+        ToShard::Publish { messages, .. } => vec![format!("{} messages", messages.len())],
+        other => panic!("{other:?}"),
+    });
+    all.collect()
+}
+
+/// A message that waits for an ack is kept for the next shard until the log has it, or its verdict came: and then for its name alone, as
+/// it may wait for ever.
+#[test]
+fn what_waits_in_memory_alone_is_kept_until_the_log_has_it() {
+    let mut sender = sender(3);
+    keep(&mut sender, publish(ME, [1, 2, 3, 4, 5]));
+    keep(&mut sender, publish(ME, [6]));
+    sent(&mut sender, BODIES);
+    // Before it is known that the letter is agreed upon, too.
+    hear(&mut sender, BODIES, waits(1, 1, None));
+    assert_eq!(confirm(&mut sender, 1, 1, true).len(), 1);
+    assert_eq!(sender.bodies.in_memory, 0);
+    hear(&mut sender, BODIES, StreamEvent::Agreed { low: 1, told: 0 });
+    let one = sender.bodies.in_memory / 3;
+    assert!(one > 10, "{one}");
+    begins(&mut sender, 1, 2, 1);
+    let kept = ["1 2", "2 3 of 10 bytes", "3 4 of 10 bytes", "4 5 of 10 bytes", "1 messages"];
+    assert_eq!(asked(&mut sender), kept);
+    hear(&mut sender, BODIES, waits(2, 3, Some(70)));
+    assert_eq!(sender.bodies.in_memory, one);
+    assert_eq!(confirm(&mut sender, 3, 3, true).len(), 1);
+    begins(&mut sender, 2, 2, 1);
+    assert_eq!(asked(&mut sender), ["1 2", "3 4 at 71", "4 5 of 10 bytes", "1 messages"]);
+    // The log of an earlier term may have lost it.
+    let news = StreamNews { stream: sender.stream(BODIES), term: 1, what: waits(4, 4, Some(72)) };
+    told(|out| sender.hear(&news, out));
+    assert_eq!(sender.bodies.in_memory, one);
+    told(|out| sender.ended(ME, out));
+    assert_eq!((sender.bodies.in_memory, sender.kept()), (0, 1), "one is not agreed upon");
+}
+
+/// Consumers ack nothing: the shard is told to write what it has in memory, once, and publishers pause only where that does not help.
+#[test]
+fn the_shard_is_told_to_write_what_is_kept_for_it() {
+    let mut sender = StreamSender::new(NodeId::ALONE, 1, KeptMax { letters: 100, bytes: 4_000 });
+    let (mut told, mut paused) = (Vec::new(), None);
+    for number in 1..=200 {
+        if !keep(&mut sender, publish(ME, [number])).is_empty() {
+            paused.get_or_insert(number);
+        }
+        sent(&mut sender, BODIES);
+        hear(&mut sender, BODIES, StreamEvent::Agreed { low: number, told: 0 });
+        if let Some(letter) = sender.next_command([number, 0]) {
+            let ToShard::StoreWaiting { stream, up_to } = letter else { panic!("{letter:?}") };
+            assert_eq!((stream.class, up_to), (BODIES, number));
+            told.push(number);
+        }
+    }
+    let (first, paused) = (told[0], paused.unwrap());
+    assert!(first > 10 && paused > 3 * first, "{told:?}, {paused}");
+    assert!(told.windows(2).all(|it| it[1] - it[0] > first / 3), "{told:?}");
+    let in_log =
+        |number| StreamEvent::Waits { number, first: 0, last: 0, at: Some(Offset::new(number)) };
+    let mut went_on: Vec<u64> = (1..=200).collect();
+    went_on.retain(|&number| !hear(&mut sender, BODIES, in_log(number)).is_empty());
+    assert!(went_on.len() == 1 && went_on[0] < 200, "{went_on:?}");
+    assert_eq!((sender.bodies.in_memory, sender.kept()), (0, 200));
 }
 
 /// One that waits for an ack, perhaps for ever, keeps nothing of all that come behind it.
@@ -331,10 +393,19 @@ fn all_is_done_once() {
             }
             for _ in 0..below(4) {
                 let Some(it) = sender.next(BODIES) else { break };
-                let (number, ToShard::Publish { messages, .. }) = (it.number, it.letter) else {
-                    unreachable!("it was kept")
+                let number = it.number;
+                let confirms: Vec<u64> = match it.letter {
+                    ToShard::Publish { messages, .. } => {
+                        messages.iter().map(|it| it.confirm).collect()
+                    }
+                    ToShard::Ask { messages, .. } => {
+                        let asked = messages.iter().map(|it| it.confirm);
+                        assert!(number <= agreed, "it is agreed upon");
+                        answers.extend(asked);
+                        continue;
+                    }
+                    other => panic!("{other:?}"),
                 };
-                let confirms: Vec<u64> = messages.iter().map(|it| it.confirm).collect();
                 if below(5) == 0 {
                     continue;
                 }

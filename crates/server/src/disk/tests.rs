@@ -283,6 +283,9 @@ mod contract {
         fn release(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
             self.log.release(at, holder)
         }
+        fn is_held(&self, at: Offset, holder: Holder) -> bool {
+            self.log.is_held(at, holder)
+        }
         fn collect(&mut self) -> Result<(), SyncError> {
             self.log.collect()
         }

@@ -50,7 +50,8 @@ impl Deadlines {
             // The clock may step back: then the range is due later than it would be.
             Some(range) if due.ms() <= range.opened.ms() + u64::from(ms / 64) => {
                 range.due = range.due.max(due);
-                range.last = at;
+                // One of an earlier term is waited for anew.
+                (range.first, range.last) = (range.first.min(at), range.last.max(at));
             }
             _ => line.ranges.push_back(Range { opened: due, due, first: at, last: at }),
         }

@@ -66,6 +66,8 @@ pub(super) const TIMES_OUT: u16 = 64;
 pub(super) const CHANGED: u16 = 128;
 /// The disk is that of all members in contact.
 const ALL: u16 = 256;
+/// Its node keeps it, as it is in memory alone.
+pub(super) const KEPT: u16 = 512;
 
 impl UnresolvedMessage {
     /// What a message takes.
@@ -148,9 +150,9 @@ impl UnresolvedMessage {
         self.acks == 0
     }
 
-    /// Whether its publisher is told yes once it is durable, whatever else comes.
-    pub(in super::super) fn is_confirmed_by_log(self) -> bool {
-        self.is_resolved_by_disk() && !self.has(FAILED)
+    /// Whether its publisher is told no, whatever else comes.
+    pub(in super::super) fn has_failed(self) -> bool {
+        self.has(FAILED)
     }
 
     pub(in super::super) fn is_resolved(self) -> bool {

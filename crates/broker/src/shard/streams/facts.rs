@@ -188,6 +188,49 @@ impl Messages {
     }
 }
 
+/// Messages that wait for a consumer and are in the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct InLog {
+    /// By letter and first message: the last one, and where the first one is. The others are behind it.
+    runs: BTreeMap<(u64, u32), (u32, u64)>,
+}
+
+impl InLog {
+    /// A message is, which comes behind those of its letter that were added before.
+    pub(super) fn add(&mut self, number: u64, first: u32, last: u32, at: u64) {
+        let before = self.runs.range_mut(..=(number, first)).next_back();
+        match before.filter(|((of, _), _)| *of == number) {
+            Some((&(_, from), (end, base)))
+                if end.checked_add(1) == Some(first) && *base + u64::from(first - from) == at =>
+            {
+                *end = last;
+            }
+            _ => _ = self.runs.insert((number, first), (last, at)),
+        }
+    }
+
+    /// Where a message is.
+    pub(super) fn find(&self, number: u64, place: u32) -> Option<u64> {
+        let (&(of, first), &(last, at)) = self.runs.range(..=(number, place)).next_back()?;
+        (of == number && place <= last).then(|| at + u64::from(place - first))
+    }
+
+    fn forget_below(&mut self, from: u64) {
+        while self.runs.first_entry().filter(|it| it.key().0 < from).map(|it| it.remove()).is_some()
+        {
+        }
+    }
+
+    fn items(&self) -> impl Iterator<Item = NoteItem> {
+        self.runs.iter().map(|(&(number, first), &(last, at))| NoteItem::InLog {
+            number,
+            first,
+            last,
+            at,
+        })
+    }
+}
+
 /// What is to be said of the letters of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Facts {
@@ -195,14 +238,17 @@ pub(super) struct Facts {
     pub(super) refused: Messages,
     /// What was taken in and is not confirmed by that.
     pub(super) waits: Messages,
+    /// What of that is in the log.
+    pub(super) in_log: InLog,
     /// Letters with parts of transactions that were undone.
     pub(super) undone: Ranges,
 }
 
 impl Facts {
-    /// How many [items](Self::items) there are.
+    /// How long the [items](Self::items) are together.
     pub(super) fn len(&self) -> usize {
-        self.done.len() + self.refused.len() + self.waits.len() + self.undone.len()
+        let in_log = 2 * self.in_log.runs.len();
+        self.done.len() + self.refused.len() + self.waits.len() + in_log + self.undone.len()
     }
 
     /// The messages of which that is said.
@@ -215,7 +261,7 @@ impl Facts {
 
     /// What a note says beside the low number.
     pub(super) fn items(&self) -> Vec<NoteItem> {
-        let Self { done, refused, waits, undone } = self;
+        let Self { done, refused, waits, in_log, undone } = self;
         let above = done.above.iter().map(|(first, last)| NoteItem::Done { first, last });
         let parts = done.parts.iter().map(|(&number, &count)| NoteItem::Part { number, count });
         let refused = refused.items(
@@ -227,7 +273,8 @@ impl Facts {
             |number, first, last| NoteItem::Waits { number, first, last },
         );
         let undone = undone.iter().map(|(first, last)| NoteItem::Undone { first, last });
-        above.chain(parts).chain(refused).chain(waits).chain(undone).collect()
+        let messages = refused.chain(waits).chain(in_log.items());
+        above.chain(parts).chain(messages).chain(undone).collect()
     }
 
     /// Adds what a note says.
@@ -239,6 +286,7 @@ impl Facts {
             NoteItem::Refused { number, first, last } => self.refused.add(number, first, last),
             NoteItem::AllWait { first, last } => self.waits.add_whole(first, last),
             NoteItem::Waits { number, first, last } => self.waits.add(number, first, last),
+            NoteItem::InLog { number, first, last, at } => self.in_log.add(number, first, last, at),
             NoteItem::Undone { first, last } => self.undone.add(first, last),
         }
     }
@@ -247,6 +295,7 @@ impl Facts {
     pub(super) fn forget_below(&mut self, heard: u64, undecided: u64) {
         self.refused.forget_below(heard);
         self.waits.forget_below(heard);
+        self.in_log.forget_below(heard);
         self.undone.cut_below(undecided);
     }
 }

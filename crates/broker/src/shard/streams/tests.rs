@@ -96,7 +96,8 @@ fn the_notes_together_count() {
                 match below(6 * often) {
                     0..6 => streams.refused(place),
                     // Few enough to be told apart.
-                    6 => streams.waits(place),
+                    6 => streams.waits(place, WaitsWhere::Nowhere),
+                    7 => streams.waits(place, WaitsWhere::Log(Offset::new(below(1 << 40)))),
                     _ => {}
                 }
             }
@@ -251,19 +252,22 @@ fn what_is_asked_for_though_it_was_heard_of_waits() {
     streams.begin_term();
     let items = vec![
         NoteItem::Refused { number: 3, first: 1, last: 1 },
-        NoteItem::Waits { number: 3, first: 2, last: 2 },
+        NoteItem::Waits { number: 3, first: 2, last: 3 },
+        NoteItem::InLog { number: 3, first: 3, last: 3, at: 70 },
     ];
     streams.found(Offset::new(0), NotePiece { stream: ID, role: PieceRole::Whole, low: 3, items });
     streams.all_found(Moment::default());
-    let confirmed = |streams: &Streams, number| {
-        [0, 1, 2].map(|place| streams.is_confirmed(Tag { stream: ID, number }, place))
+    let what = |streams: &Streams, number| {
+        [0, 1, 2, 3].map(|place| streams.earlier_message(Tag { stream: ID, number }, place))
     };
+    let in_log = EarlierMessage::WaitsInLog(Offset::new(70));
     assert_eq!(streams.take(ID, 2, 2, 9), NumberFate::Earlier);
-    assert_eq!(confirmed(&streams, 1), [false; 3]);
-    assert_eq!(confirmed(&streams, 2), [true; 3]);
-    assert_eq!(confirmed(&streams, 3), [true, false, false]);
+    assert_eq!(what(&streams, 1), [EarlierMessage::Waits; 4]);
+    assert_eq!(what(&streams, 2), [EarlierMessage::Stored; 4]);
+    let want = [EarlierMessage::Stored, EarlierMessage::Refused, EarlierMessage::Waits, in_log];
+    assert_eq!(what(&streams, 3), want);
     assert_eq!(streams.take(ID, 4, 4, 9), NumberFate::Next { done: 0 });
-    assert_eq!(confirmed(&streams, 3), [false; 3]);
+    assert_eq!(what(&streams, 3), [EarlierMessage::Waits; 4]);
 }
 
 /// While more and more is refused of letters above one that waits, nothing new is agreed upon, and nobody is told anything.

@@ -19,7 +19,10 @@ fn durable() -> QueueDeclare {
 
 /// The next event, as soon as it comes.
 #[track_caller]
-fn next<T>(client: &mut Connection, mut pick: impl FnMut(&Event<'_>) -> T) -> Result<T, Error> {
+pub(super) fn next<T>(
+    client: &mut Connection,
+    mut pick: impl FnMut(&Event<'_>) -> T,
+) -> Result<T, Error> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(event) = client.next_event()? {
