@@ -13,7 +13,9 @@ use leveret_broker::Shard;
 use leveret_broker::message::*;
 use leveret_broker::record::join_names;
 use leveret_broker::shard::Users;
-use leveret_broker::stream::{Numbered, StreamClass, StreamEvent, StreamId};
+use leveret_broker::stream::{
+    AskedMessage, Numbered, StreamClass, StreamEvent, StreamId, Whereabouts,
+};
 use leveret_broker::transaction::{Decided, TxId, Vote};
 use leveret_broker::work::Limits;
 use leveret_log::{Holder, Log as _, Moment, Offset};
@@ -388,6 +390,158 @@ fn what_was_taken_in_is_judged_by_the_rule_of_then() {
             world.lose();
         }
     }
+}
+
+/// Two messages of a letter to the queue that waits for acks.
+fn two_wait(world: &mut World) -> [Publish; 2] {
+    let two = [1, 2].map(|it| message(it, &world.queues[2..]));
+    world.publish(1, two.clone());
+    world.shard.sync().expect("handed over");
+    world.write();
+    two
+}
+
+fn ask(world: &mut World, messages: Vec<AskedMessage>) {
+    let from = NodeId::ALONE.connection(1);
+    world.turn([numbered(BODIES, 1, ToShard::Ask { from, messages })]);
+}
+
+fn asked(place: u32, whereabouts: Whereabouts) -> AskedMessage {
+    AskedMessage { place, channel: 1, confirm: u64::from(place) + 1, whereabouts }
+}
+
+/// Takes all that is ready, and acks the first ones: the bodies, and whether they are redelivered.
+fn take(world: &mut World, acks: usize) -> Vec<(u64, bool)> {
+    let queue = world.queues[2];
+    let me = ReplyTo { connection: NodeId::ALONE.connection(1), channel: 1 };
+    let mut taken = Vec::new();
+    world.log.hand().cold.clear();
+    loop {
+        world.replies.clear();
+        world.turn([ToShard::Get { reply: me, queue, no_ack: false }]);
+        let Some(Reply::Got { delivery, .. }) = world.replies.pop() else { return taken };
+        taken.push((world.number_at(delivery.offset.get()), delivery.redelivered));
+        if taken.len() <= acks {
+            let unacked = delivery.unacked.expect("it is to be acked");
+            let (offset, how) = (delivery.offset, Settle::Ack);
+            let settlements = vec![Settlement { queue, unacked, offset, how }];
+            world.turn([ToShard::Settle { from: me.connection, settlements }]);
+            world.shard.sync().expect("handed over");
+            world.write();
+        }
+    }
+}
+
+/// What waited for its consumer in the memory of the shard of before is taken once more, redelivered, and confirmed by its ack; once, though the
+/// shard had written it and its node has not heard of that.
+#[test]
+fn what_waits_for_an_ack_in_memory_is_taken_again() {
+    for is_written in [false, true] {
+        let mut world = World::new();
+        let [one, two] = two_wait(&mut world);
+        assert!(
+            world.told.is_empty() && world.news.contains(&StreamEvent::Agreed { low: 1, told: 0 })
+        );
+        if is_written {
+            world.turn([ToShard::StoreWaiting { stream: BODIES, up_to: 1 }]);
+            world.shard.sync().expect("handed over");
+            world.write();
+            let waits = StreamEvent::Waits {
+                number: 1,
+                first: 0,
+                last: 1,
+                at: Some(leveret_queue::Offset::new(0)),
+            };
+            let at = world.news.iter().position(|it| *it == waits).expect("it is told");
+            assert_eq!(world.news[at + 1..], [StreamEvent::Agreed { low: 1, told: 1 }]);
+        }
+        world.lose();
+        let messages = vec![asked(0, Whereabouts::Memory(one)), asked(1, Whereabouts::Memory(two))];
+        ask(&mut world, messages);
+        assert_eq!(take(&mut world, 1), [(1, true), (2, true)], "written: {is_written}");
+        assert_eq!(world.told, BTreeMap::from([(1, vec![true])]));
+    }
+}
+
+/// Its node knows where it is in the log: it is waited for there. What is there no more was acked, or refused: nobody knows.
+#[test]
+fn what_waits_for_an_ack_in_the_log_is_waited_for() {
+    let mut world = World::new();
+    let _ = two_wait(&mut world);
+    // It has waited long enough.
+    world.now = world.now.after_ms(2_000);
+    world.turn([]);
+    world.shard.sync().expect("handed over");
+    world.write();
+    let waits = StreamEvent::Waits {
+        number: 1,
+        first: 0,
+        last: 1,
+        at: Some(leveret_queue::Offset::new(0)),
+    };
+    assert!(world.news.contains(&waits), "{:?}", world.news);
+    assert_eq!(take(&mut world, 1), [(1, false), (2, false)]);
+    world.told.clear();
+    world.lose();
+    let acked: Targets = [world.queues[2]].into_iter().collect();
+    let in_log = |at| Whereabouts::Log(acked.clone(), leveret_queue::Offset::new(at));
+    let messages = vec![asked(0, in_log(0)), asked(1, in_log(1))];
+    ask(&mut world, messages);
+    assert_eq!(world.told, BTreeMap::from([(1, vec![false])]));
+    assert_eq!(take(&mut world, 1), [(2, true)]);
+    assert_eq!(world.told[&2], [true]);
+    // Nor does anybody know of what was in no log.
+    ask(&mut world, vec![asked(1, Whereabouts::Nowhere)]);
+    assert_eq!(world.told[&2], [true, false]);
+}
+
+/// A shard that stops in good order writes what waits, and says so.
+#[test]
+fn what_waits_for_an_ack_is_written_by_a_stop() {
+    let mut world = World::new();
+    let [one, two] = two_wait(&mut world);
+    world.shard.close();
+    world.shard.sync().expect("handed over");
+    world.write();
+    world.start_again(false);
+    let messages = vec![asked(0, Whereabouts::Memory(one)), asked(1, Whereabouts::Memory(two))];
+    ask(&mut world, messages);
+    assert_eq!(take(&mut world, 2), [(1, true), (2, true)]);
+    assert_eq!(world.told, BTreeMap::from([(1, vec![true]), (2, vec![true])]));
+}
+
+/// One message waits for ever, and others are refused: when there is too much to say of these, that one is written.
+#[test]
+fn what_waits_for_ever_is_written_when_there_is_much_to_say() {
+    let mut world = World::new();
+    let [_, few, acked] = world.queues;
+    let definition = serde_json::json!({"confirm-defer": 864_000_000}).as_object().cloned();
+    let spec = PolicySpec {
+        name: "ever",
+        pattern: "^acked$",
+        apply_to: ApplyTo::Queues,
+        priority: 0,
+        definition: definition.expect("an object"),
+    };
+    world.topology.set_policy("/", spec).expect("a policy");
+    world.turn([ToShard::OptionsChanged { queue: acked }]);
+    world.publish(1, [message(1, &[acked])]);
+    world.publish(2, (2..=5).map(|it| message(it, &[few])));
+    for number in 3..2_000 {
+        // One of two is refused, so that there is something to say of each letter.
+        let confirm = 2 * number;
+        let mut nobodys = message(confirm + 1, &[few]);
+        nobodys.confirm = 0;
+        world.publish(number, [nobodys, message(confirm, &[few])]);
+        world.shard.sync().expect("handed over");
+        world.write();
+    }
+    let waits = |it: &StreamEvent| matches!(it, StreamEvent::Waits { number: 1, at: Some(_), .. });
+    let at = world.news.iter().position(waits).expect("it is written");
+    let before = world.news[..at].iter().filter(|it| matches!(it, StreamEvent::Agreed { .. }));
+    assert!((500..1_500).contains(&before.count()), "{at}");
+    let Some(StreamEvent::Agreed { told, .. }) = world.news.last() else { panic!("news") };
+    assert_eq!(*told, 1_999, "the sender hears of all");
 }
 
 /// The first letter of a stream, which brings a part of a transaction.

@@ -95,7 +95,7 @@ impl World {
         self.leader = leads(&self.meta_log, &self.logs, self.term, self.now);
         // The lease of the one before may last.
         self.leader.gives_out(false);
-        self.traffic.totals.leaders += 1;
+        self.traffic.another_leads();
     }
 
     /// The process of a node of sessions ends, and begins anew.
@@ -280,6 +280,7 @@ fn sessions_go_on_from_leader_to_leader() {
     assert!(back > 40, "{back}");
     assert!(all.leaders > 40 && all.confirmed > 1_000 && all.acked > 1_000, "{all:?}");
     assert!(all.redelivered > 100 && all.direct > 20 && all.answers.len() == 14, "{all:?}");
+    assert!(all.nacked * 100 < all.confirmed, "verdicts that were under way: {all:?}");
 }
 
 #[test]

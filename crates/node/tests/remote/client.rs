@@ -46,6 +46,7 @@ pub(crate) enum Waits {
 pub(crate) enum Seen {
     In,
     Confirmed(u64),
+    Refused(u64),
     Given {
         tag: u64,
         redelivered: bool,
@@ -345,6 +346,19 @@ impl Client {
                         seen.push(Seen::Confirmed(message));
                     } else {
                         assert!(ack.multiple, "{number} is confirmed twice");
+                    }
+                }
+            }
+            Method::BasicNack(nack) => {
+                let first = match nack.multiple {
+                    true => self.unconfirmed.first_key_value().map_or(0, |(first, _)| *first),
+                    false => nack.delivery_tag,
+                };
+                for number in first..=nack.delivery_tag {
+                    if let Some(message) = self.unconfirmed.remove(&number) {
+                        seen.push(Seen::Refused(message));
+                    } else {
+                        assert!(nack.multiple, "{number} is refused twice");
                     }
                 }
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::vec::Drain;
 
+use leveret_amqp::table::Value;
 use leveret_broker::command::Answered;
 use leveret_broker::flow::Alarm;
 use leveret_broker::login::{Asked, Login};
@@ -16,7 +17,7 @@ use leveret_node::{Inboxes, Run, post};
 use leveret_queue::Time;
 use leveret_topology::{Bootstrap, GroupId, Homes, NodeId, PasswordHash, QueueSpec, Topology};
 
-use crate::traffic::{QUEUES, queue_name};
+use crate::traffic::{ACKED, QUEUES, queue_name};
 
 pub(crate) const SHARDS: usize = 2;
 pub(crate) const HOMES: Homes = Homes::among(SHARDS as u32);
@@ -63,6 +64,9 @@ fn first_names() -> Topology {
         // Of all members in contact, and of a majority.
         let copies = if index % 2 == 0 { "all" } else { "majority" };
         let copies = ("x-replication-confirm".to_owned(), copies.into());
+        let on = if index == ACKED { "ack" } else { "first" };
+        let on = ("x-confirm-on".to_owned(), on.into());
+        let defer = ("x-confirm-defer".to_owned(), Value::I32(200));
         let spec = QueueSpec {
             vhost,
             name: &queue_name(index),
@@ -70,7 +74,7 @@ fn first_names() -> Topology {
             durable: true,
             auto_delete: false,
             exclusive_owner: None,
-            arguments: [copies].into_iter().collect(),
+            arguments: [copies, on, defer].into_iter().collect(),
         };
         topology.declare_queue(spec).expect("declared");
     }

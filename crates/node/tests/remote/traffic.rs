@@ -13,7 +13,9 @@ use crate::client::{Client, Seen, Waits};
 use crate::site::Site;
 
 const CLIENTS: usize = 3;
-pub(crate) const QUEUES: usize = 3;
+pub(crate) const QUEUES: usize = 4;
+/// The queue whose messages are confirmed by their acks.
+pub(crate) const ACKED: usize = 3;
 /// Where a client waits for direct replies.
 pub(crate) const DIRECT: usize = QUEUES;
 
@@ -44,6 +46,10 @@ pub(crate) struct Fate {
     pub(crate) was_seen: bool,
     /// It is transient, and nobody waits for a confirm: it is lost with the leader, or comes again, and takes no other one's place.
     pub(crate) is_transient: bool,
+    /// An ack confirms it; who has it is asked nothing by a new leader if it was in the memory of the one before.
+    pub(crate) waits_for_ack: bool,
+    /// Somebody acked it once.
+    was_acked: bool,
 }
 
 impl Fate {
@@ -67,6 +73,8 @@ pub(crate) struct Totals {
     pub(crate) redelivered: u64,
     pub(crate) direct: u64,
     pub(crate) given_up: u64,
+    /// Nacked: of these nobody knows whether they were acked.
+    pub(crate) nacked: u64,
 }
 
 /// Bodies from here on are requests, which are not counted.
@@ -74,13 +82,15 @@ const REQUEST: u64 = 1 << 40;
 
 impl Totals {
     pub(crate) fn add(&mut self, other: Self) {
-        let Self { leaders, confirmed, acked, answers, redelivered, direct, given_up } = other;
+        let Self { leaders, confirmed, acked, answers, redelivered, direct, given_up, nacked } =
+            other;
         self.leaders += leaders;
         self.confirmed += confirmed;
         self.acked += acked;
         self.redelivered += redelivered;
         self.direct += direct;
         self.given_up += given_up;
+        self.nacked += nacked;
         for (name, count) in answers {
             *self.answers.entry(name).or_default() += count;
         }
@@ -131,6 +141,15 @@ impl Traffic {
     pub(crate) fn all_give_up(&mut self, clients: &[Client]) {
         clients.iter().for_each(|client| self.gives_up(client));
         self.messages.iter_mut().for_each(|fate| fate.may_come_back |= fate.is_acked);
+    }
+
+    /// Another node leads. What waits for an ack in the memory of the one before is given out again, whoever has it or has acked it.
+    pub(crate) fn another_leads(&mut self) {
+        let waits = |it: &&mut Fate| it.waits_for_ack && !it.confirmed;
+        for fate in self.messages.iter_mut().filter(waits) {
+            (fate.is_with_two, fate.may_come_back) = (true, true);
+        }
+        self.totals.leaders += 1;
     }
 
     /// Clients are told nothing of it, but what they have is others' now: they are not listened to any more.
@@ -223,7 +242,8 @@ impl Traffic {
                     self.messages.push(Fate::transient());
                     client.publish_transient(("", &name), number);
                 } else {
-                    self.messages.push(Fate::default());
+                    let waits_for_ack = queue == ACKED;
+                    self.messages.push(Fate { waits_for_ack, ..Fate::default() });
                     client.publish(&name, number, None, true);
                 }
             }
@@ -363,7 +383,7 @@ impl Traffic {
         if random(4) == 0 {
             client.say(1, &basic::Nack { delivery_tag, multiple: false, requeue: true });
         } else {
-            fate.is_acked = true;
+            (fate.is_acked, fate.was_acked) = (true, true);
             self.totals.acked += 1;
             client.say(1, &basic::Ack { delivery_tag, multiple: false });
         }
@@ -390,11 +410,18 @@ impl Traffic {
                     self.leave(site, index, now);
                     return answers;
                 }
-                Seen::Confirmed(u64::MAX) => {}
+                Seen::Confirmed(u64::MAX) | Seen::Refused(u64::MAX) => {}
                 Seen::Confirmed(number) => {
                     let fate = &mut self.messages[number as usize];
                     assert!(!std::mem::replace(&mut fate.confirmed, true), "{number} twice");
+                    assert!(!fate.waits_for_ack || fate.was_acked, "{number}: {fate:?}");
                     self.totals.confirmed += 1;
+                }
+                Seen::Refused(number) => {
+                    let fate = &mut self.messages[number as usize];
+                    assert!(fate.waits_for_ack && !fate.confirmed, "{number}: {fate:?}");
+                    assert!(!std::mem::replace(&mut fate.is_given_up, true), "{number} twice");
+                    self.totals.nacked += 1;
                 }
                 Seen::Given { body, is_direct: true, .. } => {
                     let number = u64::from_le_bytes(body.try_into().expect("eight bytes"));

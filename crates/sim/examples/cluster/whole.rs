@@ -265,7 +265,7 @@ impl Whole {
                 self.doom(of);
             }
         }
-        self.world.shared.traffic.borrow_mut().totals.leaders += 1;
+        self.world.shared.traffic.borrow_mut().another_leads();
     }
 
     /// Nodes whose sessions do not attach in time are cut off.

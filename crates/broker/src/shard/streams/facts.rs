@@ -196,8 +196,12 @@ pub(super) struct InLog {
 }
 
 impl InLog {
-    /// A message is, which comes behind those of its letter that were added before.
+    /// Messages are, the first of them here. What was said before may be said again.
     pub(super) fn add(&mut self, number: u64, first: u32, last: u32, at: u64) {
+        let end_at = at + u64::from(last - first);
+        if self.find(number, first) == Some(at) && self.find(number, last) == Some(end_at) {
+            return;
+        }
         let before = self.runs.range_mut(..=(number, first)).next_back();
         match before.filter(|((of, _), _)| *of == number) {
             Some((&(_, from), (end, base)))
