@@ -52,7 +52,7 @@ impl Default for KeptMax {
 }
 
 /// Who is told of a message: its number on the channel.
-type Told = (ConnectionId, ChannelId, u64);
+type ConfirmKey = (ConnectionId, ChannelId, u64);
 
 /// The streams of a node to one group, and who waits for them.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub struct StreamSender {
     acks: Window,
     /// Messages that have no verdict of this group, by connection, channel and number of the confirm: in which letter they are, and
     /// where in it. A transaction has the number 0.
-    untold: BTreeMap<Told, (u64, u32)>,
+    untold: BTreeMap<ConfirmKey, (u64, u32)>,
     /// The letters of those transactions.
     undecided: BTreeSet<u64>,
     /// Letters without a number that are to be sent, each behind these numbers: of messages, and of settlements.
@@ -215,7 +215,7 @@ impl StreamLetter {
 
     /// Each shard to come has what it says, and is asked for verdicts alone: of those messages that have none. (A transaction that is
     /// not decided is done anew.)
-    fn is_agreed(&mut self, waits: &[WaitsAt], is_untold: impl Fn(Told) -> bool) {
+    fn is_agreed(&mut self, waits: &[WaitsAt], is_untold: impl Fn(ConfirmKey) -> bool) {
         let Self::Publish { from, messages } = self else { return };
         let from = *from;
         let asked = |(place, message): (u32, Publish)| {
@@ -355,7 +355,7 @@ impl Window {
         }
     }
 
-    fn agreed(&mut self, low: u64, is_untold: impl Fn(Told) -> bool) {
+    fn agreed(&mut self, low: u64, is_untold: impl Fn(ConfirmKey) -> bool) {
         let low = low.min(self.end() - 1);
         self.agreed = self.agreed.max(low);
         while self.first <= low
@@ -846,9 +846,10 @@ impl StreamSender {
         let Self { untold, bodies, .. } = self;
         let mut is_part =
             |number: u64| bodies.kept(number).is_some_and(|kept| kept.letter.is_part());
-        let is_over =
-            |(.., confirm): &Told, (number, _): &mut (u64, u32)| *confirm != 0 || !is_part(*number);
-        let untold: Vec<(Told, (u64, u32))> = untold.extract_if(all, is_over).collect();
+        let is_over = |(.., confirm): &ConfirmKey, (number, _): &mut (u64, u32)| {
+            *confirm != 0 || !is_part(*number)
+        };
+        let untold: Vec<(ConfirmKey, (u64, u32))> = untold.extract_if(all, is_over).collect();
         for ((.., confirm), (number, place)) in untold {
             if confirm == 0 {
                 self.undecided.remove(&number);

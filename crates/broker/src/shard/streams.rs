@@ -31,7 +31,7 @@ use crate::stream::{
 };
 use facts::{Done, Facts};
 use reopened::Reopened;
-use waiting::{Told, Waiting};
+use waiting::{WaitingMessages, WaitingRun};
 
 /// With so much to say of a stream, its messages that wait in memory alone go to the log.
 const FACTS_MAX: usize = 1024;
@@ -137,7 +137,7 @@ struct Stream {
     unknown: BTreeSet<u64>,
     /// Letters that are to come again, though notes say that they are done.
     reopened: Reopened,
-    waiting: Waiting,
+    waiting: WaitingMessages,
     is_changed: bool,
     has_said_lacks: bool,
     /// Notes in the log, the oldest first.
@@ -184,7 +184,7 @@ impl Stream {
             earlier: Done::default(),
             unknown: BTreeSet::new(),
             reopened: Reopened::default(),
-            waiting: Waiting::default(),
+            waiting: WaitingMessages::default(),
             is_changed: false,
             has_said_lacks: false,
             notes: VecDeque::new(),
@@ -629,7 +629,7 @@ impl Streams {
                 stream.agreed = low;
             }
             while let Some(told) = stream.waiting.next_told(&is_agreed) {
-                let Told { number, first, last, at, .. } = told;
+                let WaitingRun { number, first, last, at, .. } = told;
                 let what = StreamEvent::Waits { number, first, last, at };
                 each(StreamNews { stream: stream.id, term, what });
             }

@@ -13,7 +13,7 @@ const OVER_MAX: usize = 64;
 
 /// Messages of a letter whose whereabouts their node is to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct WaitingRun {
     pub(super) number: u64,
     pub(super) first: u32,
     pub(super) last: u32,
@@ -23,7 +23,7 @@ pub(super) struct Told {
     is_awaited: bool,
 }
 
-impl Told {
+impl WaitingRun {
     /// Puts one more at the end, if it is the next one there.
     fn takes(&mut self, other: Self) -> bool {
         let count = other.first.wrapping_sub(self.first);
@@ -52,19 +52,19 @@ struct InMemory {
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingMessages {
     /// By their offsets, ascending.
     messages: VecDeque<InMemory>,
     /// How many of these are over.
     over: usize,
     /// Letters with messages whose whereabouts are not told, and how many.
     letters: BTreeMap<u64, u32>,
-    /// Told once a note says so that is agreed upon: those of which none does yet, and the others.
-    fresh: Vec<Told>,
-    noted: VecDeque<(Moment, Told)>,
+    /// WaitingRun once a note says so that is agreed upon: those of which none does yet, and the others.
+    fresh: Vec<WaitingRun>,
+    noted: VecDeque<(Moment, WaitingRun)>,
 }
 
-impl Waiting {
+impl WaitingMessages {
     /// A message is in memory. Its offset is above those before it.
     pub(super) fn add(&mut self, number: u64, place: u32, at: Offset) {
         self.messages.push_back(InMemory { at, number, place, is_over: false });
@@ -73,26 +73,26 @@ impl Waiting {
 
     /// It is not to be in the log, and was never to be.
     pub(super) fn is_nowhere(&mut self, number: u64, place: u32) {
-        self.tell(Told { number, first: place, last: place, at: None, is_awaited: false });
+        self.tell(WaitingRun { number, first: place, last: place, at: None, is_awaited: false });
     }
 
     /// It is in the log, or goes there with this turn. Which one it is.
     pub(super) fn is_in_log(&mut self, number: u64, place: u32, at: Offset) {
-        self.tell(Told { number, first: place, last: place, at: Some(at), is_awaited: true });
+        self.tell(WaitingRun { number, first: place, last: place, at: Some(at), is_awaited: true });
         *self.letters.entry(number).or_default() += 1;
     }
 
     /// One that is in memory goes to the log with this turn. Which one it is.
     pub(super) fn goes_to_log(&mut self, at: Offset) -> Option<(u64, u32)> {
         let (number, place) = self.take(at)?;
-        self.tell(Told { number, first: place, last: place, at: Some(at), is_awaited: true });
+        self.tell(WaitingRun { number, first: place, last: place, at: Some(at), is_awaited: true });
         Some((number, place))
     }
 
     /// One that is in memory is not to be in the log any more. Whether it was one.
     pub(super) fn goes_nowhere(&mut self, at: Offset) -> bool {
         let Some((number, place)) = self.take(at) else { return false };
-        self.tell(Told { number, first: place, last: place, at: None, is_awaited: true });
+        self.tell(WaitingRun { number, first: place, last: place, at: None, is_awaited: true });
         true
     }
 
@@ -115,7 +115,7 @@ impl Waiting {
     }
 
     /// What is to be told next, if that is agreed upon.
-    pub(super) fn next_told(&mut self, is_agreed: impl Fn(&Moment) -> bool) -> Option<Told> {
+    pub(super) fn next_told(&mut self, is_agreed: impl Fn(&Moment) -> bool) -> Option<WaitingRun> {
         let (_, told) = self.noted.pop_front_if(|(until, _)| is_agreed(until))?;
         if told.is_awaited {
             self.leaves(told.number, told.count());
@@ -133,7 +133,7 @@ impl Waiting {
         (self.messages.capacity() * size_of::<InMemory>()) as u64
     }
 
-    fn tell(&mut self, told: Told) {
+    fn tell(&mut self, told: WaitingRun) {
         if !self.fresh.last_mut().is_some_and(|it| it.takes(told)) {
             self.fresh.push(told);
         }
@@ -181,7 +181,7 @@ mod tests {
         Some((number, first, last, at))
     }
 
-    fn next(waiting: &mut Waiting, agreed: u64) -> Option<(u64, u32, u32, Option<u64>)> {
+    fn next(waiting: &mut WaitingMessages, agreed: u64) -> Option<(u64, u32, u32, Option<u64>)> {
         let told = waiting.next_told(|until| until.end.get() <= agreed)?;
         Some((told.number, told.first, told.last, told.at.map(Offset::get)))
     }
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn what_is_in_memory_is_told_of_once_it_is_in_the_log() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitingMessages::default();
         for (number, place, at) in [(1, 0, 10), (1, 1, 11), (2, 0, 12), (3, 0, 14), (3, 1, 16)] {
             waiting.add(number, place, Offset::new(at));
         }
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_long_holds_up_no_memory() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitingMessages::default();
         waiting.add(1, 0, Offset::new(0));
         for at in 1..10_000 {
             waiting.add(1 + at, 0, Offset::new(at));
