@@ -746,6 +746,7 @@ pub(crate) fn options_of_member(
         DiskOwner::Shard(index) => LogOptions {
             number: LogNumber::at(index),
             segment_bytes: segment_bytes_max / SEGMENT_GROWTH,
+            digests: true,
             ..options
         },
         DiskOwner::Names | DiskOwner::Words => {

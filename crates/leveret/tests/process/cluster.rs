@@ -231,6 +231,29 @@ fn clients_take_all_files_of_a_node_that_follows() {
     drop(crowd);
 }
 
+/// Nodes that lead and follow make digests of their files, from which who leads next brings a long backlog bit by bit.
+#[test]
+fn all_nodes_make_digests() {
+    let members = three_of(|_| {
+        let mut command = leveret(&[]);
+        command.env("LEVERET_SHARDS", "1").env("LEVERET_STORAGE_SEGMENT_SIZE", "1MiB");
+        command
+    });
+    let (_, address) = leader(&members, &[0, 1, 2]);
+    let (mut client, channel) = with_orders(address);
+    // Each is a batch, and a file is full after three.
+    for _ in 0..20 {
+        client.publish(channel, "", "orders", &PERSISTENT, &[7; 100 << 10]);
+        client.tx_commit(channel).unwrap();
+    }
+    let digests = |member: &Member| {
+        let files = std::fs::read_dir(member.dir.path().join("shards").join("0")).unwrap();
+        let names = files.map(|file| file.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().ends_with(".seg.digest")).count()
+    };
+    wait_until(PATIENCE, "each has some", || members.iter().all(|member| digests(member) > 0));
+}
+
 /// Its heartbeats need no disk, so nobody else would see it.
 #[test]
 fn a_node_whose_disk_hangs_leads_no_more() {
