@@ -137,11 +137,11 @@ impl<L: Log> Shard<L> {
             ToShard::Commit { reply, messages, .. } => {
                 self.answer_commit(*reply, tag, messages, out);
             }
+            // One that is held back is answered once it is decided.
+            ToShard::Prepare { tx, .. } if self.transactions.is_held_back(*tx) => {}
             ToShard::Prepare { reply, tx, parts, messages, .. } => {
-                // One that is held back is answered once it is decided.
-                if !self.transactions.is_held_back(*tx)
-                    && self.answer_commit(*reply, tag, messages, out) != Outcome::Done
-                {
+                let outcome = self.answer_commit(*reply, tag, messages, out);
+                if outcome != Outcome::Done {
                     // Other parts may wait for this one: an owner of the names that is new was told nothing.
                     self.say(reply.connection, *tx, *parts, Vote::No, out);
                 }
@@ -259,10 +259,8 @@ impl<L: Log> Shard<L> {
             return;
         }
         // A later term is not to take it once more, by whatever rule it was taken now.
-        let whereabouts = put.waits.unwrap_or(match put.until {
-            Some(end) => WaitsWhere::Log(Offset::new(end - 1)),
-            None => WaitsWhere::Nowhere,
-        });
+        let stored = || put.until.map(|end| WaitsWhere::Log(Offset::new(end - 1)));
+        let whereabouts = put.waits.or_else(stored).unwrap_or(WaitsWhere::Nowhere);
         if let WaitsWhere::Memory(at) = whereabouts {
             self.confirms.is_kept(at.get());
         }
