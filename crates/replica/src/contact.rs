@@ -2,8 +2,10 @@
 //!
 //! A member is *in contact* while it answers beats, or batches, of the present term. One that has not answered for an election time-out is
 //! left out. So is one that answers, and for ten times as long does not get what the leader had then: its disk hangs, or is slower than
-//! what is written. Who was left out is in contact again once it answers and has all that the mark has: nothing waits until who comes back
-//! has what it missed.
+//! what is written. Who was left out is in contact again once it answers and has all that the mark has, or gets within an election time-out
+//! what the leader had: nothing waits until who comes back has what it missed. The latter *joins*: the mark stays where it is until that one
+//! has as much, for a time-out at most. Else who is always a little later than the others, and so never has what they have, would stay left
+//! out for as long as something is written.
 //!
 //! The *mark* is the last batch that all in contact have stored, the leader among them, and that is agreed upon. It never goes back in a
 //! term. A new leader has heard nobody. It takes all voters for being in contact, so its mark begins with what all of them tell that they have, or
@@ -69,6 +71,8 @@ struct Contact {
     /// It is to have this batch, which was the last one then.
     wanted: (u64, u64),
     left_out: Option<LeftOut>,
+    /// It counts again, and lacks some of what the mark has.
+    joins: bool,
 }
 
 impl Contacts {
@@ -106,21 +110,31 @@ impl Contacts {
                 answered_ms: clock_ms,
                 wanted: (last, clock_ms),
                 left_out: (!is_new).then_some(LeftOut::Behind),
+                joins: false,
             });
             let is_silent = clock_ms - contact.answered_ms >= patience_ms;
+            let (wanted, since_ms) = contact.wanted;
+            let (gets_on, waited_ms) = (has >= wanted, clock_ms - since_ms);
+            let has_all = has >= self.mark;
             let was_left_out = contact.left_out.is_some();
-            if was_left_out || has >= contact.wanted.0 {
+            let counts = match was_left_out {
+                true => has_all || gets_on && waited_ms < patience_ms,
+                false if contact.joins => has_all || waited_ms < patience_ms,
+                false => has_all && (gets_on || waited_ms < BEHIND * patience_ms),
+            };
+            let counts = counts && !is_silent;
+            if gets_on || counts && was_left_out {
                 contact.wanted = (last, clock_ms);
             }
-            let is_late = clock_ms - contact.wanted.1 >= BEHIND * patience_ms;
-            contact.left_out = if is_silent {
-                Some(LeftOut::Silent)
-            } else if has < self.mark || is_late {
-                Some(LeftOut::Behind)
-            } else {
-                mark = mark.min(has);
-                None
+            contact.joins = counts && !has_all;
+            contact.left_out = match counts {
+                true => None,
+                false if is_silent => Some(LeftOut::Silent),
+                false => Some(LeftOut::Behind),
             };
+            if counts {
+                mark = mark.min(has);
+            }
         }
         self.mark = self.mark.max(mark);
         self.mark
@@ -222,6 +236,68 @@ mod tests {
         row.last = 41;
         row.has(2, 41);
         assert_eq!(row.pass(500, &[2, 3]), (40, String::new()));
+    }
+
+    /// One that is always a little later than the other: it lacks something at any time, and counts.
+    #[test]
+    fn who_was_away_and_keeps_up_counts_again() {
+        let mut row = Row::new();
+        let write = |row: &mut Row, late: u64, answer: &[u64]| {
+            row.last += 10;
+            row.has(2, row.last);
+            if answer.contains(&3) {
+                row.has(3, row.last - late);
+            }
+            row.pass(100, answer)
+        };
+        for _ in 0..20 {
+            write(&mut row, 0, &[2]);
+        }
+        assert_eq!(row.look(0), (row.last, "3 Silent".to_owned()));
+        for _ in 0..20 {
+            write(&mut row, 30, &[2, 3]);
+        }
+        assert_eq!(row.look(0), (row.last - 30, String::new()), "all wait for it");
+        // One that needs longer than others are waited for, or does not have what it was waited for, does not count.
+        for late in [90, 1_000] {
+            let mut row = Row::new();
+            for _ in 0..200 {
+                write(&mut row, 0, &[2]);
+            }
+            for _ in 0..100 {
+                let (mark, left_out) = write(&mut row, late, &[2, 3]);
+                assert_eq!((mark, &left_out[..]), (row.last, "3 Behind"), "{late}");
+            }
+        }
+    }
+
+    /// Who joins, and is not there any more, is waited for for an election time-out.
+    #[test]
+    fn who_joins_and_gets_nothing_more_is_left_out_soon() {
+        let mut row = Row::new();
+        row.last = 20;
+        row.has(2, 20);
+        assert_eq!(row.pass(1_000, &[2]), (20, "3 Silent".to_owned()));
+        row.last = 30;
+        row.has(2, 30);
+        row.has(3, 20);
+        row.pass(100, &[2]);
+        row.last = 40;
+        row.has(2, 40);
+        assert_eq!(row.pass(100, &[2]), (40, "3 Silent".to_owned()));
+        // What the leader had just now it has, and gets no more.
+        row.has(3, 30);
+        assert_eq!(row.pass(100, &[2, 3]), (40, String::new()));
+        for _ in 0..7 {
+            row.last += 10;
+            row.has(2, row.last);
+            assert_eq!(row.pass(100, &[2, 3]), (40, String::new()));
+        }
+        for _ in 0..20 {
+            row.last += 10;
+            row.has(2, row.last);
+            assert_eq!(row.pass(100, &[2, 3]), (row.last, "3 Behind".to_owned()));
+        }
     }
 
     #[test]
