@@ -332,3 +332,29 @@ fn a_new_leader_waits_as_the_one_before_did() {
     assert_eq!(world.reach_all(), [1, 3]);
     assert_eq!(world.news.split_off(0).last(), Some(&StreamEvent::Agreed { low: 2, told: 2 }));
 }
+
+/// The disk fails of a leader whose messages others have: nobody is told that they are not stored, and whose letters have numbers asks the next
+/// leader.
+#[test]
+fn who_waits_is_not_told_no_when_the_disk_fails() {
+    let mut world = World::new();
+    let [all, majority] = world.queues;
+    world.turn([numbered(1, vec![message(1, &[all]), message(2, &[majority])])]);
+    let commit = ToShard::Commit {
+        reply: ReplyTo { channel: 2, ..ME },
+        messages: vec![message(0, &[all])],
+        settlements: Vec::new(),
+    };
+    world.turn([commit]);
+    world.write();
+    assert_eq!(world.take(), [2]);
+    world.turn([numbered(2, vec![message(3, &[majority])])]);
+    world.log.hand().fails = true;
+    let mut out = Outbox::default();
+    let mut letters = vec![ToShard::LogWoke, numbered(3, vec![message(4, &[majority])])];
+    world.shard.turn(&mut letters, &world.topology, world.now, &mut out);
+    assert!(out.failed.is_some());
+    world.hear(out);
+    world.turn([numbered(4, vec![message(5, &[majority])])]);
+    assert_eq!((world.take(), world.replies), (vec![], 0));
+}

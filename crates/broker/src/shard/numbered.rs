@@ -13,6 +13,8 @@
 //! Such an answer stands on what is agreed upon. If one of the message's queues wants it on all members in contact now
 //! (`replication-confirm`), the answer waits until these have what the log had when the term began. A letter that its sender knows to be
 //! agreed upon comes without the queues of its messages: then one such queue in the shard is enough.
+//!
+//! A log that has failed takes nothing more: letters that come, or wait in lines, are the next leader's.
 
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Moment};
@@ -40,7 +42,7 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) {
         let Numbered { stream, number, term, heard_below, undecided_from, letter } = numbered;
-        if term < self.streams.term() {
+        if term < self.streams.term() || self.store.has_failed() {
             return self.jobs.count();
         }
         let tag = Tag { stream, number };

@@ -246,6 +246,11 @@ impl<L: Log> Shard<L> {
                 let (rest, units) = self.list(*list, allowed, now, out)?;
                 Some((Job::List(Box::new(rest)), units))
             }
+            // See [`numbered`](super::numbered).
+            Job::Numbered(..) if self.store.has_failed() => {
+                self.jobs.pay(cost::LETTER);
+                None
+            }
             Job::Numbered(tag, job) => {
                 let done = u32::try_from(job.progress()).unwrap_or(u32::MAX);
                 self.streams.begin(tag, done, job.messages());

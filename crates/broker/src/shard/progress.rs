@@ -50,6 +50,9 @@ impl<L: Log> Shard<L> {
     /// Nothing that this process writes can be trusted to be on the disk any more: the system may have
     /// dropped the pages that it could not write, and a second attempt would succeed without them. So
     /// whoever waits is told no, the log takes nothing more, and the server is told to stop.
+    ///
+    /// Where others have the log what they have a copy of may be agreed upon all the same, or is, and waits for all members in contact. So
+    /// nobody is told no: whose letters have numbers asks the next leader, and others end with this process.
     #[cold]
     fn disk_failed(&mut self, error: &SyncError, out: &mut Outbox) {
         tracing::error!(
@@ -58,20 +61,26 @@ impl<L: Log> Shard<L> {
              has to be started again. Look at the disk (is it full, are there errors in the system's \
              log?) first. What was confirmed is safe; publishers send the rest again"
         );
-        self.confirms.fail_all();
+        let has_others = self.store.has_others();
+        match has_others {
+            true => self.confirms.forget_all(),
+            false => self.confirms.fail_all(),
+        }
         self.confirms.flush(out);
         for waiter in self.store.fail() {
-            // The part may be on the disk all the same, or with others: the next shard that gets the letter says what came of it.
-            if let Waiter::Prepared(_, tx) = waiter
-                && self.transactions.has_number(tx)
-            {
-                continue;
-            }
-            // A dead letter stays where it was: the process is about to stop.
-            if let Waiter::Commit(reply) | Waiter::Prepared(reply, _) = waiter {
-                let text = "the transaction could not be written to the disk".to_owned();
-                out.reply(reply, Reply::Refused { code: ReplyCode::InternalError, text });
-            }
+            let (reply, has_number) = match waiter {
+                Waiter::Prepared(reply, tx) => (reply, self.transactions.has_number(tx)),
+                Waiter::Commit(reply) => (reply, self.streams.are_of(reply.connection.node())),
+                // A dead letter stays where it was: the process is about to stop.
+                _ => continue,
+            };
+            let text = match has_others {
+                _ if has_number => continue,
+                false => "the transaction could not be written to the disk",
+                true => "the disk failed, and it is not known whether others have the transaction",
+            };
+            let (code, text) = (ReplyCode::InternalError, text.to_owned());
+            out.reply(reply, Reply::Refused { code, text });
         }
         self.store.resume_publishers(out);
         self.jobs.end_pauses(out);

@@ -24,6 +24,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use leveret_log::Moment;
 use leveret_queue::Offset;
+use leveret_topology::NodeId;
 
 use crate::stream::{
     NOTE_ITEMS, NoteItem, NotePiece, PieceRole, StreamEvent, StreamId, StreamNews, StreamPlace,
@@ -648,6 +649,11 @@ impl Streams {
                 each(StreamNews { stream: stream.id, term, what });
             }
         }
+    }
+
+    /// Whether letters of this node have numbers.
+    pub(super) fn are_of(&self, node: NodeId) -> bool {
+        self.all.iter().any(|stream| stream.id.node == node)
     }
 
     /// Whether there are streams at all.
