@@ -328,6 +328,42 @@ fn nobody_can_tell_that_messages_come_late() {
     assert!(came_late > 10_000, "{came_late}");
 }
 
+/// All has expired of a long queue that nobody served. Who asks it for a message keeps others waiting for no more of that than fits a turn.
+#[test]
+fn who_gets_from_what_has_expired_waits_for_later_turns() {
+    let (topology, queues) = names();
+    let mut now = Time::from_ms(10_000);
+    let log = HandLog::default();
+    let mut first = Node::new(log, &topology, LateLimits::default(), now, LogOffset::MAX);
+    let mut random = Random(1);
+    let publish = |node: &mut Node, random: &mut Random, queue: QueueId, count, now| {
+        let messages = (0..count).map(|_| message(random, &[queue])).collect();
+        node.turn(vec![ToShard::Publish { from: ME, messages }], &topology, now);
+        while node.turn(Vec::new(), &topology, now) {}
+    };
+    for _ in 0..10 {
+        publish(&mut first, &mut random, queues[1], 1_000, now);
+    }
+    let _ = first.shard.sync();
+    while first.log.hand().finish_any() {
+        let _ = first.shard.sync();
+    }
+    now = now.after_ms(1_000);
+    let limits = LateLimits { first: 0, turn: 1_000 };
+    let mut node = Node::new(first.log.crash(), &topology, limits, now, LogOffset::MAX);
+    assert_eq!(node.shard.late_messages(), 10_000);
+    node.turn(
+        vec![ToShard::Get { reply: reply(), queue: queues[1], no_ack: true }],
+        &topology,
+        now,
+    );
+    assert!(node.shard.late_messages() > 2_000, "{} are left", node.shard.late_messages());
+    assert_eq!(node.answers, [""; 0]);
+    while node.turn(Vec::new(), &topology, now) {}
+    assert_eq!(node.answers, ["GotNothing"]);
+    assert!(node.log.hand().held.is_empty());
+}
+
 /// A queue that gets all of its consumers' messages late is not in the way of others, and of a purge all is gone.
 #[test]
 fn a_queue_is_purged_and_deleted_with_what_is_to_come() {

@@ -28,10 +28,9 @@ enum Found {
     ToCome(Offset),
     /// It was set aside: the next one may do.
     Damaged,
+    /// The log has it, and the queue has no entry of it yet.
+    Late,
 }
-
-/// How often messages that come late are brought for what has to see a queue's head.
-const BRINGS_MAX: u32 = 64;
 
 impl<L: Log> Shard<L> {
     /// `basic.consume`. Takes the whole letter, which has more fields than a call should.
@@ -269,9 +268,16 @@ impl<L: Log> Shard<L> {
                     return;
                 }
                 Found::Damaged => {}
+                Found::Late => {
+                    self.bring_late();
+                    let expired = self.queues.call(id, |it, left| it.queue.expire(now, left));
+                    if expired == Some(true) || self.is_at_rest(id) {
+                        break;
+                    }
+                }
             }
         }
-        // So many were set aside that the rest is for the next turn.
+        // So many were set aside, have expired or are to come before it that the rest is for the next turn.
         self.queues.touch(id);
         self.get_later(reply, id, no_ack, out);
     }
@@ -286,17 +292,13 @@ impl<L: Log> Shard<L> {
 
     /// Whether the message that `basic.get` takes next can be read. One that is damaged is set aside.
     fn next_at_hand(&mut self, id: QueueId, now: Time) -> Found {
-        let (first, next) = loop {
-            let next = self.queues.call(id, |hosted, left| {
-                let next = hosted.queue.next_to_get(now, left)?;
-                // What consumers were given and cannot be read yet goes out before it, too.
-                Some((hosted.queue.next_early(), next))
-            });
-            match next.flatten() {
-                Some(next) => break next,
-                None if self.is_at_rest(id) => self.bring_head(id),
-                None => return Found::Nothing,
-            }
+        let next = self.queues.call(id, |hosted, left| {
+            let next = hosted.queue.next_to_get(now, left)?;
+            // What consumers were given and cannot be read yet goes out before it, too.
+            Some((hosted.queue.next_early(), next))
+        });
+        let Some((first, next)) = next.flatten() else {
+            return if self.is_at_rest(id) { Found::Late } else { Found::Nothing };
         };
         if let Some(first) = first.filter(|&first| self.store.is_to_come(first)) {
             return Found::ToCome(first);
@@ -353,11 +355,11 @@ impl<L: Log> Shard<L> {
     /// Ready messages of a queue whose next one is to come, without those before one that can be had still.
     #[cold]
     fn remaining(&mut self, id: QueueId, now: Time) -> u64 {
-        for _ in 0..BRINGS_MAX {
+        for _ in 0..self.late.brings_for_head() {
             if !self.is_at_rest(id) {
                 break;
             }
-            self.bring_head(id);
+            self.bring_late();
             self.queues.change(id, |hosted, left| hosted.queue.expire(now, left));
         }
         self.queues.get(id).map_or(0, |hosted| hosted.queue.counts().ready)
@@ -367,11 +369,11 @@ impl<L: Log> Shard<L> {
     /// ready then. If there is more for them than a queue gives in one go, it is touched.
     pub(super) fn dispatch(&mut self, id: QueueId, now: Time) {
         let mut more = self.dispatch_some(id, DISPATCH_BUDGET.into(), now);
-        for _ in 0..BRINGS_MAX {
+        for _ in 0..self.late.brings_for_head() {
             if more || !self.is_at_rest(id) {
                 break;
             }
-            self.bring_head(id);
+            self.bring_late();
             more = self.dispatch_some(id, DISPATCH_BUDGET.into(), now);
         }
         if more {

@@ -68,6 +68,8 @@ pub(super) mod cost {
     pub(in super::super) const LISTED: u64 = 8;
     /// A consumer that a list names.
     pub(in super::super) const NAMED: u64 = 4;
+    /// So many records are looked at for one unit whose messages come late.
+    pub(in super::super) const LATE_A_UNIT: u64 = 2;
     /// Any other letter.
     pub(in super::super) const LETTER: u64 = 1;
 }

@@ -8,12 +8,13 @@
 //!
 //! Invariants: a record that a queue counts and has no entry of is held by it, and by it alone is let go of, which needs an entry:
 //! so it is there when its turn comes. What needs more than a queue's counts and its head waits for the messages that it
-//! needs, in the same turn.
+//! needs, in the same turn. What needs the head alone has it in the same turn if it is near; `basic.get` waits for later turns else.
 
 use leveret_log::{Log, Recovered};
 use leveret_queue::{Offset, Queue, Time};
 use leveret_topology::QueueId;
 
+use super::jobs::cost;
 use super::queues::Queues;
 use super::recover::{Excluded, incoming};
 use super::store::log_offset;
@@ -35,6 +36,9 @@ impl Default for LateLimits {
         Self { first: 1_024, turn: 4_096 }
     }
 }
+
+/// Records that are looked at for what needs a queue's head, in one go: some 20 ms.
+const HEAD_RECORDS: u32 = 1 << 18;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -77,6 +81,11 @@ impl Late {
     #[inline]
     pub(super) fn is_coming(&self) -> bool {
         self.coming.is_some()
+    }
+
+    /// How often some are brought for what needs a queue's head.
+    pub(super) fn brings_for_head(&self) -> u32 {
+        HEAD_RECORDS / self.limits.turn.max(1)
     }
 }
 
@@ -123,8 +132,9 @@ impl<L: Log> Shard<L> {
     /// Goes on with the messages that come late: with as many as a turn does.
     #[cold]
     pub(super) fn bring_late(&mut self) {
-        let Self { late, queues, store, .. } = self;
+        let Self { late, queues, store, jobs, .. } = self;
         let (most, Some(coming)) = (late.limits.turn, &mut late.coming) else { return };
+        jobs.pay(u64::from(most) / cost::LATE_A_UNIT);
         let from = coming.from;
         let next = store.recover_more(from, most, &mut |record| coming.record(record, queues));
         if let Some(next) = next.filter(|_| coming.messages > 0) {
@@ -192,11 +202,5 @@ impl<L: Log> Shard<L> {
     #[inline]
     pub(super) fn is_at_rest(&self, id: QueueId) -> bool {
         self.late.is_coming() && self.queues.get(id).is_some_and(|it| it.queue.is_at_rest())
-    }
-
-    /// Brings the message that a queue gives out next, if that is to come.
-    #[cold]
-    pub(super) fn bring_head(&mut self, id: QueueId) {
-        self.bring_while(id, Queue::is_at_rest);
     }
 }
