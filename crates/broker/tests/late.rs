@@ -14,7 +14,7 @@ use leveret_broker::shard::LateLimits;
 use leveret_broker::transaction::Decided;
 use leveret_log::Offset as LogOffset;
 use leveret_queue::{Counts, Gate, LookAt, Offset, Time, UnackedId};
-use leveret_topology::{GroupId, NodeId, QueueId, QueueSpec, Topology};
+use leveret_topology::{ApplyTo, GroupId, NodeId, PolicySpec, QueueId, QueueSpec, Topology};
 use log::HandLog;
 
 const ME: ConnectionId = NodeId::ALONE.connection(1);
@@ -191,21 +191,35 @@ fn consume(queue: QueueId, slot: u32, no_ack: bool, prefetch: u16) -> ToShard {
     }
 }
 
-/// What is in a queue, wherever.
-fn somewhere(node: &Node, random: &mut Random, queue: QueueId) -> Vec<Offset> {
+/// What is in some queue, wherever.
+fn somewhere(node: &Node, random: &mut Random) -> Vec<Offset> {
     let end = node.log.hand().held.keys().next_back().map_or(1, |last| last + 1);
     let mut offsets: Vec<Offset> =
         (0..1 + random.below(4)).map(|_| Offset::new(random.below(end))).collect();
     offsets.sort_unstable();
     offsets.dedup();
-    let _ = queue;
     offsets
+}
+
+/// Another policy, or none, for those that are there without entries: which queues have other options now.
+fn change_policy(random: &mut Random, topology: &mut Topology) -> Vec<QueueId> {
+    let (key, value) = match random.below(4) {
+        0 => return topology.clear_policy("/", "p").unwrap_or_default(),
+        1 => ("max-length", random.below(20)),
+        2 => ("max-length-bytes", random.below(900)),
+        _ => ("message-ttl", random.below(60)),
+    };
+    let definition = [(key.to_owned(), value.into())].into_iter().collect();
+    let (name, pattern, apply_to, priority) = ("p", "^q[0-2]$", ApplyTo::Queues, 0);
+    topology
+        .set_policy("/", PolicySpec { name, pattern, apply_to, priority, definition })
+        .expect("set")
 }
 
 /// Commands by chance, to both.
 fn run(seed: u64) -> u64 {
     let mut random = Random(seed);
-    let (topology, queues) = names();
+    let (mut topology, queues) = names();
     let mut now = Time::from_ms(10_000);
     let first =
         Node::new(HandLog::default(), &topology, LateLimits::default(), now, LogOffset::MAX);
@@ -258,11 +272,11 @@ fn run(seed: u64) -> u64 {
                 ToShard::Purge { reply: reply(), queue, max }
             }
             11 => {
-                let offsets = somewhere(&late, &mut random, queue);
+                let offsets = somewhere(&late, &mut random);
                 ToShard::Discard { reply: reply(), queue, offsets }
             }
             12 => {
-                let offsets = somewhere(&late, &mut random, queue);
+                let offsets = somewhere(&late, &mut random);
                 ToShard::Move { reply: reply(), queue, offsets, to: MoveTo::Front }
             }
             13 => {
@@ -270,7 +284,14 @@ fn run(seed: u64) -> u64 {
                 let (place, max) = (LookAt::Ready, 1 + random.below(6) as usize);
                 ToShard::Look { reply: reply(), queue, place, from, max }
             }
-            14 => ToShard::OptionsChanged { queue },
+            14 => {
+                for queue in change_policy(&mut random, &mut topology) {
+                    late.turns(ToShard::OptionsChanged { queue }, &topology, now);
+                    whole.turns(ToShard::OptionsChanged { queue }, &topology, now);
+                }
+                assert_eq!(late.counts(), whole.counts(), "step {step}");
+                continue;
+            }
             _ => {
                 let all: Vec<_> = late.unacked.keys().copied().collect();
                 if all.is_empty() {

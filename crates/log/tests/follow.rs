@@ -836,7 +836,7 @@ fn copies_wait_for_room() {
 /// Leader and follower give back space, each on its own, and records are written late: after a start each has the same.
 #[test]
 fn each_gives_back_space_on_its_own() {
-    let (mut merged, mut again) = (0, 0);
+    let (mut merged, mut again, mut released) = (0, 0, 0);
     for seed in 0..20 {
         let mut below = numbers(seed);
         let mut leader = Leader::new(seed);
@@ -895,10 +895,58 @@ fn each_gives_back_space_on_its_own() {
         follower.begin_term(leader.term + 1);
         settle(&mut follower);
         assert!(found(&mut follower) == want, "seed {seed}");
-        // Who leads now has the digests that it made as a follower.
-        follower.recover_runs(&mut |it| again += u64::from(it.comes_again) * it.count);
+        let (records, gone) = tell_again(&mut follower, &mut below, want.1);
+        (again, released) = (again + records, released + gone);
     }
-    assert!(merged > 20 && again > 100, "{merged} {again}");
+    assert!(merged > 20 && again > 100 && released > 100, "{merged} {again} {released}");
+}
+
+/// Who leads now has the digests that it made as a follower: it tells of their records once more, of those that are held then, while others
+/// come, these are released and files go. How many come again, and how many were released.
+fn tell_again(
+    log: &mut FileLog<SimDisk>,
+    below: &mut impl FnMut(u64) -> u64,
+    all: Found,
+) -> (usize, usize) {
+    let mut again = BTreeSet::new();
+    log.recover_runs(&mut |it| {
+        let offsets = it.at.get()..it.at.get() + it.count;
+        again.extend(offsets.filter(|_| it.comes_again));
+    });
+    log.reclaim();
+    let names = |holders: &[(Holder, u8)]| holders.iter().map(|it| it.0).collect::<BTreeSet<_>>();
+    let mut held: BTreeMap<u64, BTreeSet<Holder>> =
+        all.iter().map(|(at, _, holders)| (*at, names(holders))).collect();
+    let (mut from, mut released) = (again.first().copied(), 0);
+    while let Some(here) = from {
+        for _ in 0..below(20) {
+            let Some(nth) = (held.len() as u64).checked_sub(1) else { break };
+            let at = *held.keys().nth(below(nth + 1) as usize).unwrap();
+            let holders = held.get_mut(&at).unwrap();
+            let holder = holders.pop_last().unwrap();
+            log.release(Offset::new(at), holder).unwrap();
+            if holders.is_empty() {
+                held.remove(&at);
+            }
+            released += 1;
+        }
+        if below(3) == 0 {
+            log.append(b"later", &[&[5; 90]], &batches::ONE, Keep::Durable).unwrap();
+            settle(log);
+            log.set_agreed(u64::MAX);
+        }
+        let mut told = Vec::new();
+        let most = 1 + below(30) as u32;
+        let next = log.recover_more(Offset::new(here), most, &mut |it| {
+            told.push((it.at.get(), names(it.holders)));
+        });
+        let next = next.map(Offset::get);
+        let those = held.range(here..next.unwrap_or(u64::MAX));
+        let those = those.filter(|(at, _)| again.contains(at)).map(|(at, it)| (*at, it.clone()));
+        assert!(told == those.collect::<Vec<_>>(), "from {here} to {next:?}");
+        from = next;
+    }
+    (again.len(), released)
 }
 
 /// Whoever adds and takes away what each batch has comes to what a follower holds, batch by batch, and has its bytes.
