@@ -12,6 +12,7 @@ use leveret_broker::message::*;
 use leveret_broker::record::join_names;
 use leveret_broker::shard::LateLimits;
 use leveret_broker::transaction::Decided;
+use leveret_broker::work::Limits;
 use leveret_log::Offset as LogOffset;
 use leveret_queue::{Counts, Gate, LookAt, Offset, Time, UnackedId};
 use leveret_topology::{ApplyTo, GroupId, NodeId, PolicySpec, QueueId, QueueSpec, Topology};
@@ -385,7 +386,7 @@ fn who_gets_from_what_has_expired_waits_for_later_turns() {
     assert!(node.log.hand().held.is_empty());
 }
 
-/// A queue that gets all of its consumers' messages late is not in the way of others, and of a purge all is gone.
+/// Of a purge all is gone, and so of a deletion; others have their turns before what is to come has come for it.
 #[test]
 fn a_queue_is_purged_and_deleted_with_what_is_to_come() {
     let (topology, queues) = names();
@@ -415,10 +416,15 @@ fn a_queue_is_purged_and_deleted_with_what_is_to_come() {
         } else {
             ToShard::Purge { reply, queue, max: u64::MAX }
         };
-        node.turn(vec![letter], &topology, now);
+        node.shard.set_limits(Limits { turn: 4, share: 4 });
+        let other = ReplyTo { connection: NodeId::ALONE.connection(9), channel: 1 };
+        let count = ToShard::Count { reply: other, queue: queues[1] };
+        node.turn(vec![letter, count], &topology, now);
+        assert!(node.shard.late_messages() > 20, "{}", node.shard.late_messages());
+        assert_eq!(node.answers.len(), 1, "{:?}", node.answers);
         while node.turn(Vec::new(), &topology, now) {}
         if !deletes {
-            assert_eq!(node.answers, [format!("Purged({all})")]);
+            assert_eq!(node.answers[1..], [format!("Purged({all})")]);
         }
         node.turns(consume(queues[1], 0, true, 0), &topology, now);
         while node.turn(Vec::new(), &topology, now) {}

@@ -8,7 +8,9 @@
 //!
 //! Invariants: a record that a queue counts and has no entry of is held by it, and by it alone is let go of, which needs an entry:
 //! so it is there when its turn comes. What needs more than a queue's counts and its head waits for the messages that it
-//! needs, in the same turn. What needs the head alone has it in the same turn if it is near; `basic.get` waits for later turns else.
+//! needs: letters of clients in their lines, while others have their turns; other options, and a queue that nobody uses or
+//! consumes from any more, in the same turn. What needs the head alone has it in the same turn if it is near; `basic.get` waits for
+//! later turns else.
 
 use leveret_log::{Log, Recovered};
 use leveret_queue::{Offset, Queue, Time};
@@ -19,7 +21,7 @@ use super::queues::Queues;
 use super::recover::{Excluded, incoming};
 use super::store::log_offset;
 use super::{Shard, queue_offset};
-use crate::message::Settlement;
+use crate::message::{Settlement, ToShard};
 use crate::record::Head;
 
 /// How much of its queues a shard has at first, and brings later.
@@ -118,6 +120,18 @@ impl Coming {
     }
 }
 
+/// The queue all of whose messages a client's letter needs, or an operator's.
+fn needed_queue(letter: &ToShard) -> Option<QueueId> {
+    match letter {
+        ToShard::Purge { queue, .. }
+        | ToShard::Look { queue, .. }
+        | ToShard::Discard { queue, .. }
+        | ToShard::Move { queue, .. }
+        | ToShard::Delete { queue, .. } => Some(*queue),
+        _ => None,
+    }
+}
+
 impl<L: Log> Shard<L> {
     /// Changes how much is restored before the shard begins, and later. To be called before [`fill`](Self::fill).
     pub fn set_late_limits(&mut self, limits: LateLimits) {
@@ -176,6 +190,31 @@ impl<L: Log> Shard<L> {
     pub(super) fn bring_all(&mut self, id: QueueId) {
         if self.late.is_coming() {
             self.bring_while(id, |queue| queue.rest() > 0);
+        }
+    }
+
+    /// What it costs about to bring all of the queue whose messages a letter needs.
+    #[inline]
+    pub(super) fn price_of_late(&self, letter: &ToShard) -> u64 {
+        match &self.late.coming {
+            None => 0,
+            Some(coming) => {
+                let lacks = |id| self.queues.get(id).is_some_and(|it| it.queue.rest() > 0);
+                let needs = needed_queue(letter).is_some_and(lacks);
+                if needs { 1 + coming.messages / cost::LATE_A_UNIT } else { 0 }
+            }
+        }
+    }
+
+    /// Brings messages for a letter that waits in its line, for as long as a piece of a turn lasts. What it costs to bring the others.
+    #[cold]
+    pub(super) fn bring_for(&mut self, letter: &ToShard, allowed: u64) -> u64 {
+        loop {
+            let price = self.price_of_late(letter);
+            if price == 0 || self.jobs.used() >= allowed {
+                return price;
+            }
+            self.bring_late();
         }
     }
 

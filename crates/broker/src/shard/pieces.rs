@@ -95,7 +95,7 @@ impl<L: Log> Shard<L> {
             }
             _ => return None,
         };
-        Some((JobOrigin::Connection(who), units))
+        Some((JobOrigin::Connection(who), units + self.price_of_late(letter)))
     }
 
     /// A letter that has to wait.
@@ -260,6 +260,10 @@ impl<L: Log> Shard<L> {
                 rest
             }
             Job::Letter(letter) => {
+                let units = self.bring_for(&letter, allowed);
+                if units > 0 {
+                    return Some((Job::Letter(letter), units + cost::LETTER));
+                }
                 self.do_now(*letter, topology, now, out);
                 None
             }
