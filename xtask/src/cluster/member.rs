@@ -190,6 +190,11 @@ impl Member {
         self.child.is_some()
     }
 
+    /// Whether what it says of the cluster tells what others lack.
+    pub(super) fn says_who_lacks(&self) -> bool {
+        !self.broker.is_rabbitmq()
+    }
+
     /// What it says of the cluster.
     pub(super) fn status(&self) -> Option<Value> {
         self.broker.status(self.number, &self.dir, &self.data_dir())

@@ -15,6 +15,8 @@ mod stored;
 
 /// How long clients may take to work again once everything is in order.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a node that was hit may take to have what the others have.
+const CAUGHT_UP: Duration = Duration::from_secs(90);
 /// How long somebody may take to lead.
 const ELECTION: Duration = Duration::from_secs(30);
 /// How long a node stays away: others have to lead meanwhile.
@@ -176,8 +178,14 @@ impl Bed<'_> {
         self.net.as_deref_mut().context("links cannot be cut here")
     }
 
-    /// A fault begins.
+    /// A fault begins: none is under way any more, as two at once may be too many.
     fn fault(&mut self, name: &str, nodes: &[usize]) -> anyhow::Result<()> {
+        if self.members.len() > 1 && self.members[0].says_who_lacks() {
+            let leader = self.leader()?;
+            let others = (0..self.members.len()).filter(|&number| number != leader);
+            let up: Vec<_> = others.filter(|&number| self.members[number].is_up()).collect();
+            up.into_iter().try_for_each(|number| self.await_complete(number, CAUGHT_UP))?;
+        }
         self.errors = 0;
         self.traffic.fault(name, nodes)
     }

@@ -7,10 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use rustix::process::Signal;
 
-use super::{AWAY, Bed, ELECTION};
+use super::{AWAY, Bed, CAUGHT_UP, ELECTION};
 
-/// How long a node may take to get all that it lacks.
-const REFILL: Duration = Duration::from_secs(90);
 /// How long a node is away until the others keep no more what it lacks. Publishers send a megabyte a second, and much of it is soon acked.
 const LONG_AWAY: Duration = Duration::from_secs(20);
 /// How long a disk is full.
@@ -29,7 +27,7 @@ pub(super) fn follower_away(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()>
 fn come_back(bed: &mut Bed<'_>, number: usize) -> anyhow::Result<()> {
     bed.start(number)?;
     bed.settle()?;
-    bed.await_complete(number, REFILL)
+    bed.await_complete(number, CAUGHT_UP)
 }
 
 pub(super) fn follower_lost_files(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
@@ -97,7 +95,7 @@ fn fill_and_empty(bed: &mut Bed<'_>, number: usize) -> anyhow::Result<()> {
         bed.start(number)?;
     }
     bed.settle()?;
-    bed.await_complete(number, REFILL)
+    bed.await_complete(number, CAUGHT_UP)
 }
 
 pub(super) fn follower_wiped(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {

@@ -17,6 +17,11 @@ use super::{Inner, LinkSocket, wall_ms};
 /// A machine that does not answer is gone after so long.
 const GONE: Duration = Duration::from_secs(10);
 
+/// The urgent connection is given up if nothing of it is acknowledged for so long, and with it the link. The longer that lasts the later
+/// the system tries again: a node that was cut off for some seconds would be heard again after as many more. A new connection is there
+/// sooner. The system of a process that stands still takes as much all the same; of the other connection it does not.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(2);
+
 /// How long one address of a node is tried.
 const CONNECT: Duration = Duration::from_secs(2);
 
@@ -253,7 +258,7 @@ fn prepare(socket: &TcpStream, urgency: Urgency) -> io::Result<()> {
     let probes = TcpKeepalive::new().with_time(GONE / 2).with_interval(GONE / 10).with_retries(5);
     socket.set_tcp_keepalive(&probes)?;
     match urgency {
-        Urgency::Urgent => socket.set_tcp_user_timeout(Some(GONE)),
+        Urgency::Urgent => socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED)),
         Urgency::Bulk => {
             socket.set_tcp_notsent_lowat(UNSENT)?;
             socket.set_tcp_user_timeout(Some(GONE))
