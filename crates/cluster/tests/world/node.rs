@@ -299,11 +299,14 @@ impl Node {
             }
         }
         let clock_ms = self.clock(now_ms);
-        let owners: Vec<DiskOwner> = self.disks.lock().unwrap().keys().copied().collect();
+        let of = |(owner, disk): (&DiskOwner, &SimDisk)| (*owner, disk.clone());
+        let disks: Vec<_> = self.disks.lock().unwrap().iter().map(of).collect();
         let Some(process) = &mut self.process else { return ClusterActions::default() };
         process.cluster.tick(clock_ms);
-        for owner in owners {
-            process.cluster.disk_woke(owner);
+        for (owner, disk) in disks {
+            if !disk.is_idle() {
+                process.cluster.disk_woke(owner);
+            }
         }
         let woken = process.broker.work(process.stops_ms.is_some(), &mut self.dice);
         woken.into_iter().for_each(|group| process.cluster.log_woke(group));
@@ -397,6 +400,13 @@ impl Node {
 
     pub(crate) fn has_broker(&self) -> bool {
         self.process.as_ref().is_some_and(|it| it.broker.leads())
+    }
+
+    /// Whether the disk of a group's log has something under way.
+    #[allow(dead_code, reason = "one world asks for it")]
+    pub(crate) fn disk_works(&self, group: u64) -> bool {
+        let disks = self.disks.lock().unwrap();
+        disks.get(&DiskOwner::Group(group)).is_some_and(|disk| !disk.is_idle())
     }
 
     pub(crate) fn disks(&self) -> Vec<SimDisk> {

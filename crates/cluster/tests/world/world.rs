@@ -31,11 +31,15 @@ pub(crate) struct World {
     pub(crate) cut: BTreeSet<(usize, usize)>,
     /// Letters are lost and late.
     pub(crate) is_rough: bool,
+    /// A node hears all that came before it does what is to be done, as a program does.
+    pub(crate) hears_first: bool,
     /// No batch comes to anybody.
     pub(crate) loses_batches: bool,
     pub(crate) shared: Shared,
     /// Every cluster that a disk ever named.
     pub(crate) clusters: BTreeSet<String>,
+    /// The identity of each node that was looked at last.
+    looked_at: Vec<Vec<u8>>,
     /// A node that is lost for good, with the Raft id that it had.
     pub(crate) lost: Option<Lost>,
     /// The node that was lost last, and came back with an empty disk.
@@ -83,9 +87,11 @@ impl World {
             epoch: 0,
             cut: BTreeSet::new(),
             is_rough: false,
+            hears_first: false,
             loses_batches: false,
             shared,
             clusters: BTreeSet::new(),
+            looked_at: vec![Vec::new(); count],
             lost: None,
             new: None,
             replaced: 0,
@@ -226,8 +232,10 @@ impl World {
             let node = &mut self.nodes[to];
             if node.process.is_some() && node.paused_ms <= now_ms {
                 node.hear(id, letter, now_ms);
-                let actions = self.nodes[to].act(now_ms);
-                self.act(to, actions);
+                if !self.hears_first {
+                    let actions = self.nodes[to].act(now_ms);
+                    self.act(to, actions);
+                }
             }
         }
     }
@@ -324,10 +332,13 @@ impl World {
 
     /// What has to be so at any time.
     fn look(&mut self) {
-        for node in &self.nodes {
-            let Some(bytes) = &node.identity else { continue };
+        for (node, looked_at) in self.nodes.iter().zip(&mut self.looked_at) {
+            let Some(bytes) = node.identity.as_ref().filter(|it| **it != *looked_at) else {
+                continue;
+            };
             let identity = Identity::read(bytes).expect("it is whole");
             self.clusters.extend(identity.membership.map(|it| it.cluster.to_string()));
+            looked_at.clone_from(bytes);
         }
         assert!(self.clusters.len() < 2, "two clusters: {:?}", self.clusters);
         let gives = |it: &&Node| it.gives(self.now_ms);

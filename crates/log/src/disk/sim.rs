@@ -729,6 +729,9 @@ impl Disk for SimDisk {
 
     fn poll(&mut self) -> Option<(Token, Done)> {
         let mut world = self.world();
+        if world.writes.is_empty() && world.reads.is_empty() {
+            return None;
+        }
         let can_write = !world.writes.is_empty() && !world.faults.stall;
         let slow = world.faults.slow;
         let is_slow = |op: &Op| matches!(op, Op::Read { file, .. } if slow == Some(*file));

@@ -188,6 +188,17 @@ impl Client {
         self.unconfirmed.insert(number, if counts { body } else { u64::MAX });
     }
 
+    /// Whether a turn of the session without letters would do nothing.
+    pub(crate) fn is_idle(&self, now: Time) -> bool {
+        let has_input = !self.sent.is_empty() || !self.input.is_empty();
+        !has_input && self.session.next_timeout().is_none_or(|at| at > now)
+    }
+
+    /// Whether there is something to [read](Self::read).
+    pub(crate) fn has_output(&self) -> bool {
+        !self.got.is_empty()
+    }
+
     /// A turn of the session: letters, a read and a write. `letters` of them are there.
     pub(crate) fn turn(
         &mut self,

@@ -46,6 +46,9 @@ pub(crate) struct Leader<L> {
     held: Vec<(GroupId, ToShard)>,
     /// No lease of another leader may last.
     gives_out: bool,
+    /// The names' owner and the shards that are to have a turn though they may have no letters: something was done to them, or their
+    /// last turn had more to do.
+    pub(crate) awake: [bool; 1 + SHARDS],
 }
 
 fn first_names() -> Topology {
@@ -121,6 +124,7 @@ impl<L: Log> Leader<L> {
             from: None,
             held: Vec::new(),
             gives_out: true,
+            awake: [true; 1 + SHARDS],
         }
     }
 
@@ -153,6 +157,7 @@ impl<L: Log> Leader<L> {
     }
 
     pub(crate) fn meta_turn(&mut self, count: usize) {
+        self.awake[0] = false;
         let mut letters: Vec<_> = self.to_meta.drain(..count).collect();
         letters.push(ToMeta::LogWoke);
         let mut turn = Outbox::default();
@@ -171,8 +176,7 @@ impl<L: Log> Leader<L> {
         letters.push(ToShard::LogWoke);
         let mut out = Outbox::default();
         let shard = &mut self.shards[index];
-        // What is left has a next turn all the same.
-        shard.turn(&mut letters, &self.topology, now, &mut out);
+        self.awake[1 + index] = shard.turn(&mut letters, &self.topology, now, &mut out);
         self.post(out, Some(HOMES.group_at(index)));
     }
 
@@ -192,6 +196,7 @@ impl<L: Log> Leader<L> {
     }
 
     pub(crate) fn hello(&mut self, hello: &SessionsHello) -> Result<NodeId, Refused> {
+        self.awake[0] = true;
         let mut remote = self.presence.admit(hello)?;
         let node = remote.node();
         if self.presence.is_here(node) {
@@ -244,6 +249,7 @@ impl<L: Log> Leader<L> {
     /// [All are here](Self::gather): its term is noted and, once that is agreed upon, the shards begin, one after the other. Whether
     /// it has got a step further.
     pub(crate) fn begin(&mut self) -> bool {
+        self.awake = [true; 1 + SHARDS];
         let until = self.noted_until.unwrap_or_else(|| {
             let noted = self.meta.note_term(None, &mut self.topology);
             noted.expect("its log").unwrap_or_default()
@@ -279,6 +285,7 @@ impl<L: Log> Leader<L> {
 
     pub(crate) fn gone(&mut self, node: NodeId) {
         let Some(remote) = self.nodes.remove(&node) else { return };
+        self.awake = [true; 1 + SHARDS];
         let mut out = Outbox::default();
         let Went { leads, left } = self.presence.goes(&remote, &mut out);
         if leads {

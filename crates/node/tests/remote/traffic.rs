@@ -399,10 +399,10 @@ impl Traffic {
     ) -> Vec<(&'static str, String)> {
         let mut answers = Vec::new();
         let client = &mut site.clients[index];
-        if client.is_gone {
+        if client.is_gone || !client.has_output() {
             return answers;
         }
-        let (id, own) = (client.id, format!("own{}", client.id.bits()));
+        let id = client.id;
         for seen in client.read() {
             match seen {
                 Seen::In => {}
@@ -442,7 +442,7 @@ impl Traffic {
                 }
                 Seen::Answer(name) => {
                     *self.totals.answers.entry(name).or_default() += 1;
-                    answers.push((name, own.clone()));
+                    answers.push((name, format!("own{}", id.bits())));
                 }
             }
         }

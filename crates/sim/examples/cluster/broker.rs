@@ -81,8 +81,12 @@ impl Broker {
     /// News of the names that another node leads: sessions have them from that node itself.
     pub(crate) fn names(&mut self, _: Content) {}
 
-    /// A log of a group that it leads wants to be looked at: each step does.
-    pub(crate) fn wake(&mut self, _: u64) {}
+    /// A log of a group that it leads wants to be looked at.
+    pub(crate) fn wake(&mut self, group: u64) {
+        if let Stage::Leads(leader) = &mut self.stage {
+            leader.awake[group as usize] = true;
+        }
+    }
 
     /// It leads all groups, in these terms, and has their logs. `wakes` are set by the logs.
     pub(crate) fn lead(

@@ -61,8 +61,10 @@ fn begins(leader: &LeadsAll) -> bool {
 
 impl Whole {
     pub(crate) fn new(count: usize, seed: u64) -> Self {
+        let mut world = World::new(count, seed);
+        world.hears_first = true;
         Self {
-            world: World::new(count, seed),
+            world,
             dice: Dice::new(seed ^ 0x5EED),
             connections: BTreeMap::new(),
             ended: Vec::new(),
@@ -212,13 +214,21 @@ impl Whole {
         self.begin(at);
         self.cut_off_late(at);
         let Self { world, dice, .. } = self;
+        // A disk that does something wakes whoever has its log.
+        let works: [bool; 1 + SHARDS] =
+            std::array::from_fn(|group| world.nodes[at].disk_works(group as u64));
         let Some(leader) = leader(&mut world.nodes[at]) else { return };
         leader.gives_out(gives_out);
-        let letters = leader.to_meta.len() as u64;
-        leader.meta_turn(dice.below(letters + 1) as usize);
+        let letters = dice.below(leader.to_meta.len() as u64 + 1) as usize;
+        if letters > 0 || works[0] || leader.awake[0] {
+            leader.meta_turn(letters);
+        }
         for index in 0..SHARDS {
-            let letters = leader.inboxes[index].len() as u64;
-            leader.shard_turn(index, dice.below(letters + 1) as usize, now);
+            let letters = dice.below(leader.inboxes[index].len() as u64 + 1) as usize;
+            let is_due = leader.shards[index].next_timeout().is_some_and(|due| due <= now);
+            if letters > 0 || works[1 + index] || is_due || leader.awake[1 + index] {
+                leader.shard_turn(index, letters, now);
+            }
         }
     }
 
@@ -347,8 +357,10 @@ impl Whole {
             let clients = site.clients.len() as u64;
             if clients > 0 {
                 let index = random(clients) as usize;
-                let letters = site.clients[index].inbox.len() as u64;
-                site.turn(index, random(letters + 1) as usize, now);
+                let letters = random(site.clients[index].inbox.len() as u64 + 1) as usize;
+                if letters > 0 || !site.clients[index].is_idle(now) {
+                    site.turn(index, letters, now);
+                }
                 answers.extend(traffic.read(site, index, now, random));
                 site.bury();
             }
