@@ -24,7 +24,7 @@ use leveret_node::remote::Refused;
 use leveret_queue::Time;
 use leveret_topology::VhostId;
 
-use leader::{Leader, SHARDS};
+use leader::{Leader, SHARDS, late_limits};
 use log::HandLog;
 use site::{Site, exchange};
 use traffic::{Random, Totals, Traffic};
@@ -59,7 +59,14 @@ fn leads(meta_log: &HandLog, logs: &[HandLog], term: u64, now: Time) -> Leader<H
     let disk = meta_log.clone();
     let wait = &mut || assert!(disk.hand().finish_any());
     logs.iter().for_each(agrees);
-    Leader::new(meta_log.clone(), logs.to_vec(), vec![term; 1 + SHARDS], now, wait)
+    Leader::new(
+        meta_log.clone(),
+        logs.to_vec(),
+        vec![term; 1 + SHARDS],
+        late_limits(term),
+        now,
+        wait,
+    )
 }
 
 impl World {

@@ -8,6 +8,7 @@ use leveret_broker::command::Answered;
 use leveret_broker::flow::Alarm;
 use leveret_broker::login::{Asked, Login};
 use leveret_broker::message::*;
+use leveret_broker::shard::LateLimits;
 use leveret_broker::stream::{StreamClass, StreamNews};
 use leveret_broker::{Meta, Shard};
 use leveret_log::{Log, Offset};
@@ -51,6 +52,14 @@ pub(crate) struct Leader<L> {
     pub(crate) awake: [bool; 1 + SHARDS],
 }
 
+/// How much of its queues a leader has at first: in half of the cases so little that nearly all comes late, in many turns.
+pub(crate) fn late_limits(number: u64) -> LateLimits {
+    match number % 2 {
+        0 => LateLimits { first: number / 2 % 4, turn: 1 + (number / 8 % 6) as u32 },
+        _ => LateLimits::default(),
+    }
+}
+
 fn first_names() -> Topology {
     let mut topology = Topology::new();
     topology.set_homes(HOMES);
@@ -85,11 +94,12 @@ fn first_names() -> Topology {
 }
 
 impl<L: Log> Leader<L> {
-    /// Begins with what the logs have, in these terms. `wait` is called while the log of the names has to become durable.
+    /// Begins with what the logs have, in these terms. What is in queues comes `late` in part. `wait` is called while the log of the names has to become durable.
     pub(crate) fn new(
         meta_log: L,
         logs: Vec<L>,
         terms: Vec<u64>,
+        late: LateLimits,
         now: Time,
         wait: &mut dyn FnMut(),
     ) -> Self {
@@ -106,6 +116,7 @@ impl<L: Log> Leader<L> {
         let mut shards = host(logs.into_iter(), &topology, false, now);
         let (past, mut filled) = (Past::new(&meta, Vec::new()), Filled::default());
         for (index, shard) in shards.iter_mut().enumerate() {
+            shard.set_late_limits(late);
             filled.add(past.fill(index, shard, &mut |_| {}));
         }
         Self {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use leveret_broker::shard::LateLimits;
 use leveret_link::hello::NodeFacts;
 use leveret_log::disk::SimDisk;
 use leveret_node::KeptMax;
@@ -16,7 +17,7 @@ use leveret_queue::Time;
 use leveret_replica::{Content, GroupLog};
 
 use crate::dice::Dice;
-use crate::leader::Leader;
+use crate::leader::{Leader, late_limits};
 use crate::site::Site;
 use crate::traffic::Traffic;
 
@@ -94,7 +95,11 @@ impl Broker {
         logs: Vec<(u64, GroupLog<SimDisk>)>,
         wakes: Vec<Arc<AtomicBool>>,
     ) {
-        self.stage = Stage::Begins(Beginning::new(logs, self.shared.now()));
+        self.stage = Stage::Begins(Beginning::new(
+            logs,
+            late_limits(self.life >> 20 ^ self.life >> 40),
+            self.shared.now(),
+        ));
         self.wakes = wakes;
         self.since_ms = self.shared.now_ms.get();
     }
@@ -134,7 +139,7 @@ pub(crate) struct Beginning {
 }
 
 impl Beginning {
-    fn new(logs: Vec<(u64, GroupLog<SimDisk>)>, now: Time) -> Self {
+    fn new(logs: Vec<(u64, GroupLog<SimDisk>)>, late: LateLimits, now: Time) -> Self {
         let ((goes_on, wakes), (tell, has)) = (channel(), channel());
         let begin = move || {
             let wait_step = || {
@@ -150,7 +155,7 @@ impl Beginning {
                 drop(tell.send(None));
                 wait_step();
             };
-            let leader = Leader::new(names, shards, terms, now, &mut wait);
+            let leader = Leader::new(names, shards, terms, late, now, &mut wait);
             drop(tell.send(Some(Box::new(leader))));
         };
         let thread = std::thread::spawn(begin);
