@@ -213,7 +213,7 @@ fn what_queues_promise_outlives_the_one_that_leads() {
     let [exchange, key] = dead_letters_to("dead of rejected");
     let strategy = ("x-dead-letter-strategy", text("at-least-once"));
     let overflow = ("x-overflow", text("reject-publish"));
-    feeds.declare("dead of rejected", &[quorum.clone()]);
+    feeds.declare("dead of rejected", std::slice::from_ref(&quorum));
     feeds.declare("rejected", &[quorum, strategy, overflow, exchange, key]);
     let numbers: Vec<_> = (0..200).map(|it| it.to_string()).collect();
     let mut rejects = Client::new(two);
