@@ -410,9 +410,14 @@ fn asked(place: u32, whereabouts: Whereabouts) -> AskedMessage {
     AskedMessage { place, channel: 1, confirm: u64::from(place) + 1, whereabouts }
 }
 
-/// Takes all that is ready, and acks the first ones: the bodies, and whether they are redelivered.
+/// Takes all that is ready where messages wait for acks, and acks the first ones: the bodies, and whether they are redelivered.
 fn take(world: &mut World, acks: usize) -> Vec<(u64, bool)> {
     let queue = world.queues[2];
+    take_from(world, queue, acks)
+}
+
+/// The same of any queue.
+fn take_from(world: &mut World, queue: QueueId, acks: usize) -> Vec<(u64, bool)> {
     let me = ReplyTo { connection: NodeId::ALONE.connection(1), channel: 1 };
     let mut taken = Vec::new();
     world.log.hand().cold.clear();
@@ -430,6 +435,33 @@ fn take(world: &mut World, acks: usize) -> Vec<(u64, bool)> {
             world.write();
         }
     }
+}
+
+/// Another queue.
+fn declare(world: &mut World, name: &str, arguments: &[(&str, Value)]) -> QueueId {
+    let vhost = world.topology.vhost("/").expect("there").id;
+    let arguments = arguments.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
+    let spec = QueueSpec {
+        vhost,
+        name,
+        server_named: false,
+        durable: true,
+        auto_delete: false,
+        exclusive_owner: None,
+        arguments: arguments.collect::<Table>(),
+    };
+    world.topology.declare_queue(spec).expect("declared").id
+}
+
+/// What waits is written, and the disk has it.
+fn store_waiting(world: &mut World) {
+    world.turn([ToShard::StoreWaiting { stream: BODIES, up_to: u64::MAX }]);
+    world.shard.sync().expect("handed over");
+    world.write();
+}
+
+fn in_log(targets: &[QueueId], at: u64) -> Whereabouts {
+    Whereabouts::Log(targets.iter().copied().collect(), leveret_queue::Offset::new(at))
 }
 
 /// What waited for its consumer in the memory of the shard of before is taken once more, redelivered, and confirmed by its ack; once, though the
@@ -483,9 +515,8 @@ fn what_waits_for_an_ack_in_the_log_is_waited_for() {
     assert_eq!(take(&mut world, 1), [(1, false), (2, false)]);
     world.told.clear();
     world.lose();
-    let acked: Targets = [world.queues[2]].into_iter().collect();
-    let in_log = |at| Whereabouts::Log(acked.clone(), leveret_queue::Offset::new(at));
-    let messages = vec![asked(0, in_log(0)), asked(1, in_log(1))];
+    let acked = [world.queues[2]];
+    let messages = vec![asked(0, in_log(&acked, 0)), asked(1, in_log(&acked, 1))];
     ask(&mut world, messages);
     assert_eq!(world.told, BTreeMap::from([(1, vec![false])]));
     assert_eq!(take(&mut world, 1), [(2, true)]);
@@ -493,6 +524,44 @@ fn what_waits_for_an_ack_in_the_log_is_waited_for() {
     // Nor does anybody know of what was in no log.
     ask(&mut world, vec![asked(1, Whereabouts::Nowhere)]);
     assert_eq!(world.told[&2], [true, false]);
+}
+
+/// A message waits for the consumer of one of its queues: that of the other one does not confirm it.
+#[test]
+fn what_waits_in_one_queue_is_not_confirmed_by_another_one() {
+    let mut world = World::new();
+    let [all, _, acked] = world.queues;
+    let both = [all, acked];
+    world.publish(1, [message(1, &both)]);
+    world.shard.sync().expect("handed over");
+    world.write();
+    assert!(world.told.is_empty());
+    world.lose();
+    ask(&mut world, vec![asked(0, in_log(&both, 0))]);
+    assert_eq!(take_from(&mut world, all, 1), [(1, true)]);
+    assert_eq!(world.told, BTreeMap::new(), "nobody has acked it where that counts");
+    assert_eq!(take(&mut world, 1), [(1, true)]);
+    assert_eq!(world.told, BTreeMap::from([(1, vec![true])]));
+}
+
+/// A message was to be acked in two queues, and one of them has it no more: nobody knows whether it was acked there.
+#[test]
+fn what_one_queue_has_let_go_of_is_not_confirmed_by_the_other_one() {
+    let mut world = World::new();
+    let acked = world.queues[2];
+    let also = declare(&mut world, "also", &[("x-confirm-on", "ack".into())]);
+    let both = [also, acked];
+    world.publish(1, [message(1, &both)]);
+    store_waiting(&mut world);
+    let me = ReplyTo { connection: NodeId::ALONE.connection(1), channel: 1 };
+    world.turn([ToShard::Purge { reply: me, queue: also, max: u64::MAX }]);
+    world.shard.sync().expect("handed over");
+    world.write();
+    assert!(world.told.is_empty(), "it waits in the other one");
+    world.lose();
+    ask(&mut world, vec![asked(0, in_log(&both, 0))]);
+    assert_eq!(take(&mut world, 1), [(1, true)]);
+    assert_eq!(world.told, BTreeMap::from([(1, vec![false])]));
 }
 
 /// A shard that stops in good order writes what waits, and says so.

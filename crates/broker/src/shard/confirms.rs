@@ -157,6 +157,7 @@ impl Confirms {
         &mut self,
         at: u64,
         mut slot: UnresolvedMessage,
+        mixed: Option<Mixed>,
         timeout_ms: Option<u32>,
         now: Time,
     ) {
@@ -165,6 +166,10 @@ impl Confirms {
             slot.bits |= TIMES_OUT;
             slot.timeout_at = low(now.after_ms(ms.into()));
             self.deadlines.add(ms, now, at);
+        }
+        if let Some(mixed) = mixed {
+            slot.bits |= MIXED;
+            self.mixed.insert(at, mixed);
         }
         debug_assert!(self.slots.is_empty() || at < self.base, "{at} is of this term");
         self.old.insert(at, slot);

@@ -7,8 +7,9 @@
 //!
 //! A message that was to wait for its consumer (rules `ack` and `ack-lean`) waits on if it is in the log. If it was in the memory of the
 //! shard of before, its node has it still, and it is taken once more; it may have been given out, so it is redelivered then. What is in
-//! the log no more was acked, or refused, and its verdict was lost: its publisher is told no, as after a time-out. So is that of one that
-//! was nowhere but in memory, such as a transient one.
+//! the log no more was acked, or refused, and its verdict was lost: its publisher is told no, as after a time-out. If it was to be acked in
+//! several queues, one of them that has it no more is enough for that. So is it told of one that was nowhere but in memory, such as a
+//! transient one.
 //!
 //! Such an answer stands on what is agreed upon. If one of the message's queues wants it on all members in contact now
 //! (`replication-confirm`), the answer waits until these have what the log had when the term began. A letter that its sender knows to be
@@ -19,12 +20,12 @@
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Moment};
 use leveret_queue::{Offset, Time};
-use leveret_topology::{ConfirmOn, QueueId, Topology};
+use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
 
 use super::Shard;
-use super::confirms::{UnresolvedMessage, Until};
+use super::confirms::{Mixed, UnresolvedMessage, Until};
 use super::jobs::{Job, JobOrigin, cost, price_of, price_of_rest};
-use super::publish::at_most;
+use super::publish::{at_most, until};
 use super::store::{Noted, Waiter};
 use super::streams::{EarlierMessage, NumberFate, Outcome, WaitsWhere};
 use super::transactions::refuse;
@@ -214,8 +215,8 @@ impl<L: Log> Shard<L> {
         self.confirms.tell_at_once(slot, true);
     }
 
-    /// A message waits for a consumer, and was in the log. If it is not there any more, its verdict was lost with the shard of before,
-    /// and nobody knows it. Whether it waits on.
+    /// A message waits for a consumer, and was in the log. A queue that has it no more had its ack, or lost it: nobody knows which, as
+    /// that went with the shard of before. Whether it waits on.
     fn wait_on(
         &mut self,
         mut slot: UnresolvedMessage,
@@ -223,26 +224,30 @@ impl<L: Log> Shard<L> {
         at: Offset,
         now: Time,
     ) -> bool {
-        let (mut is_there, mut timeout_ms) = (false, None);
-        for &id in targets.iter().filter(|&&id| self.store.is_held(at, id)) {
-            let Some(hosted) = self.queues.get(id) else { continue };
-            is_there = true;
-            let options = hosted.confirm;
-            // It waited by a rule that was the queue's, or its own.
-            if options.by_header || matches!(options.on, ConfirmOn::Ack | ConfirmOn::AckLean) {
-                slot.count(Until::Acked { dead_letter_acks: options.dead_letter_acks });
-                timeout_ms = at_most(timeout_ms, options.timeout_ms);
+        let (mut rules, mut is_doubtful, mut timeout_ms) = (Mixed::new(), false, None);
+        for &id in targets {
+            let options = self.queues.get(id).map(|hosted| hosted.confirm);
+            match options.filter(|_| self.store.is_held(at, id)) {
+                Some(options) => {
+                    let until = until_now(&options);
+                    slot.count(until);
+                    rules.push((id, until));
+                    timeout_ms = at_most(timeout_ms, options.timeout_ms);
+                }
+                None => is_doubtful |= options.is_none_or(|it| until_now(&it) != Until::Now),
             }
         }
-        let waits = !slot.is_resolved_by_disk();
-        if waits {
-            self.confirms.add_earlier(at.get(), slot, timeout_ms, now);
-        } else if is_there {
-            self.tell_stored(slot, targets);
-        } else {
+        if is_doubtful || rules.is_empty() {
             self.tell_refused(slot);
+            return false;
         }
-        waits
+        if slot.is_resolved_by_disk() {
+            self.tell_stored(slot, targets);
+            return false;
+        }
+        let mixed = rules.iter().any(|(_, until)| *until != rules[0].1).then_some(rules);
+        self.confirms.add_earlier(at.get(), slot, mixed, timeout_ms, now);
+        true
     }
 
     /// A message waited for a consumer in the memory of a shard that is gone, who may have been given it.
@@ -409,6 +414,15 @@ impl<L: Log> Shard<L> {
     /// Records that say how far streams are.
     pub fn stream_records(&self) -> u64 {
         self.streams.records()
+    }
+}
+
+/// What a queue's rule means now for a message that waits for a consumer: by that rule, or by one of its own.
+fn until_now(options: &ConfirmOptions) -> Until {
+    match options.on {
+        ConfirmOn::AckLean => until(ConfirmOn::AckLean, options, false),
+        _ if options.by_header => until(ConfirmOn::Ack, options, false),
+        on => until(on, options, false),
     }
 }
 

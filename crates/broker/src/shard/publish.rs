@@ -509,7 +509,7 @@ impl Wants {
 }
 
 /// What a queue's rule means for a message that it keeps over a restart, or does not.
-fn until(on: ConfirmOn, options: &ConfirmOptions, keeps: bool) -> Until {
+pub(super) fn until(on: ConfirmOn, options: &ConfirmOptions, keeps: bool) -> Until {
     match on {
         ConfirmOn::AckLean => Until::Acked { dead_letter_acks: false },
         ConfirmOn::Ack => Until::Acked { dead_letter_acks: options.dead_letter_acks },
