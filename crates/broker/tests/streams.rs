@@ -564,6 +564,21 @@ fn what_one_queue_has_let_go_of_is_not_confirmed_by_the_other_one() {
     assert_eq!(world.told, BTreeMap::from([(1, vec![false])]));
 }
 
+/// Its queue was deleted, which the publisher was to be told, when another node began to lead.
+#[test]
+fn what_waits_in_a_queue_that_is_gone_is_not_confirmed() {
+    let mut world = World::new();
+    let [one, two] = two_wait(&mut world);
+    let acked = world.queues[2];
+    world.topology.remove_queue(acked);
+    world.start_again(false);
+    let messages = vec![asked(0, Whereabouts::Memory(one)), asked(1, Whereabouts::Memory(two))];
+    ask(&mut world, messages);
+    world.write();
+    assert_eq!(world.told, BTreeMap::from([(1, vec![false]), (2, vec![false])]));
+    assert!(world.stored().is_empty());
+}
+
 /// A shard that stops in good order writes what waits, and says so.
 #[test]
 fn what_waits_for_an_ack_is_written_by_a_stop() {

@@ -211,8 +211,11 @@ impl<L: Log> Shard<L> {
         topology: &Topology,
         now: Time,
     ) -> Put {
-        let wants = self.wants(publish, false, topology, now);
-        self.put(publish, Some(from), Wants { is_redelivered: true, ..wants }, false, now)
+        let mut wants = self.wants(publish, false, topology, now);
+        wants.is_redelivered = true;
+        // One that is gone may have been to tell of an ack: it is not known by which rule the message waited there.
+        wants.is_lost |= publish.targets.iter().any(|id| self.queues.get(*id).is_none());
+        self.put(publish, Some(from), wants, false, now)
     }
 
     fn put(
