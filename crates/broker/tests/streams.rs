@@ -579,6 +579,28 @@ fn what_waits_in_a_queue_that_is_gone_is_not_confirmed() {
     assert!(world.stored().is_empty());
 }
 
+/// One queue refuses a message, and another one's consumer is waited for: its publisher is told no in the end. So its node needs
+/// to keep nothing of it, and is told so before it is said that there is nothing more to tell.
+#[test]
+fn what_one_queue_refuses_is_kept_by_nobody() {
+    let mut world = World::new();
+    let [_, few, acked] = world.queues;
+    world.publish(1, (1..=4).map(|it| message(it, &[few])));
+    world.publish(2, [message(5, &[few, acked])]);
+    world.shard.sync().expect("handed over");
+    world.write();
+    let waits = StreamEvent::Waits { number: 2, first: 0, last: 0, at: None };
+    let at = world.news.iter().position(|it| *it == waits).expect("it is told");
+    let told = |it: &StreamEvent| matches!(it, StreamEvent::Agreed { told: 2, .. });
+    assert!(!world.news[..at].iter().any(told) && world.news.iter().any(told), "{:?}", world.news);
+    assert!(!world.told.contains_key(&5));
+    world.lose();
+    let from = NodeId::ALONE.connection(1);
+    let nowhere = |confirm| AskedMessage { confirm, ..asked(0, Whereabouts::Nowhere) };
+    world.turn([numbered(BODIES, 2, ToShard::Ask { from, messages: vec![nowhere(5)] })]);
+    assert_eq!(world.told[&5], [false]);
+}
+
 /// A shard that stops in good order writes what waits, and says so.
 #[test]
 fn what_waits_for_an_ack_is_written_by_a_stop() {

@@ -263,6 +263,9 @@ impl<L: Log> Shard<L> {
         let put = self.enqueue_again(message, from, topology, now);
         if put.fails {
             self.streams.refused_again(tag, place);
+            if put.waits.is_some() {
+                self.streams.waits_again(tag, place, WaitsWhere::Nowhere);
+            }
             return;
         }
         // A later term is not to take it once more, by whatever rule it was taken now.

@@ -38,7 +38,7 @@ pub(super) struct Put {
     pub(super) until: Option<u64>,
     /// Its publisher is told no, now or later.
     pub(super) fails: bool,
-    /// A consumer's ack is waited for, and the message is there meanwhile.
+    /// A consumer's ack is waited for, and the message is there meanwhile. If it fails it is told so then.
     pub(super) waits: Option<WaitsWhere>,
 }
 
@@ -94,6 +94,9 @@ impl<L: Log> Shard<L> {
                 // Nobody asks again what became of one that is not confirmed.
                 if put.fails && message.confirm != 0 {
                     self.streams.refused(count - 1);
+                    if put.waits.is_some() {
+                        self.streams.waits(count - 1, WaitsWhere::Nowhere);
+                    }
                 } else if let Some(whereabouts) = put.waits {
                     self.waits(count - 1, whereabouts);
                 }

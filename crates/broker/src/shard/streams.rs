@@ -433,7 +433,8 @@ impl Streams {
         self.note_message(place, Said::Refused);
     }
 
-    /// A message was taken in, and that does not confirm it.
+    /// A message was taken in, and that does not confirm it. If it was refused, too, its publisher is told that once all queues are done
+    /// with it: it is nowhere, so that nobody keeps it.
     pub(super) fn waits(&mut self, place: usize, whereabouts: WaitsWhere) {
         let Some(Doing { tag, base, .. }) = self.current else { return };
         self.note_message(place, Said::Waits);
