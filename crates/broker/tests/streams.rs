@@ -601,6 +601,32 @@ fn what_one_queue_refuses_is_kept_by_nobody() {
     assert_eq!(world.told[&5], [false]);
 }
 
+/// The disk is busy when a message goes to the log that waited in memory: the batch that has it has the note that says so.
+#[test]
+fn what_goes_to_the_log_has_its_note_in_its_batch() {
+    let mut world = World::new();
+    let acked = world.queues[2];
+    let written = declare(&mut world, "written", &[("x-confirm-on", "enqueue".into())]);
+    world.publish(1, [message(1, &[written])]);
+    world.shard.sync().expect("handed over");
+    assert!(world.log.under_way().is_some());
+    let two = message(2, &[acked]);
+    world.publish(2, [two.clone()]);
+    world.publish(3, [message(3, &[written])]);
+    world.turn([ToShard::StoreWaiting { stream: BODIES, up_to: 2 }]);
+    for _ in 0..2 {
+        assert!(world.log.hand().finish());
+        world.turn([ToShard::LogWoke]);
+    }
+    assert_eq!(world.stored(), [1, 2, 3]);
+    world.lose();
+    let from = NodeId::ALONE.connection(1);
+    let memory = AskedMessage { confirm: 2, ..asked(0, Whereabouts::Memory(two)) };
+    world.turn([numbered(BODIES, 2, ToShard::Ask { from, messages: vec![memory] })]);
+    assert_eq!(take(&mut world, 1), [(2, true)], "once");
+    assert_eq!(world.told[&2], [true]);
+}
+
 /// A shard that stops in good order writes what waits, and says so.
 #[test]
 fn what_waits_for_an_ack_is_written_by_a_stop() {

@@ -386,6 +386,11 @@ impl<L: Log> Shard<L> {
                 self.store.release_note(old);
             }
         }
+        if self.streams.has_gone() {
+            // A batch may end where an earlier turn ended. It has all below that is to be there, so what went to the log with this turn would
+            // be in it without its note.
+            self.store.ask_for_all();
+        }
         self.jobs.spend();
     }
 

@@ -75,6 +75,8 @@ pub(super) struct Streams {
     current: Option<Doing>,
     /// One of them is to be noted.
     is_changed: bool,
+    /// What waited in memory goes to the log.
+    has_gone: bool,
     /// Records of notes.
     records: u64,
 }
@@ -479,9 +481,14 @@ impl Streams {
                 self.is_changed |= stream.is_changed;
             } else if let Some((number, place)) = stream.waiting.goes_to_log(at) {
                 stream.changed(|it| it.in_log.add(number, place, place, at.get()));
-                self.is_changed = true;
+                (self.is_changed, self.has_gone) = (true, true);
             }
         }
+    }
+
+    /// Whether a message [goes](Self::goes) to the log with this turn.
+    pub(super) fn has_gone(&mut self) -> bool {
+        std::mem::take(&mut self.has_gone)
     }
 
     /// A message that waited in memory alone has its verdict.

@@ -263,6 +263,10 @@ impl Log for HandLog {
         if state.open.contains(&at.get()) {
             state.unsafe_yet.insert(at.get());
         }
+        if at.get() >= state.running.as_ref().map_or(state.durable, |it| it.until.end.get()) {
+            // The next batch has it in its place.
+            return Ok(at.next());
+        }
         // A hole, as `durable` may be at the end already and cannot go back.
         state.end += 1;
         Ok(Offset::new(state.end))
