@@ -601,6 +601,62 @@ fn what_one_queue_refuses_is_kept_by_nobody() {
     assert_eq!(world.told[&5], [false]);
 }
 
+/// Letters are asked for again when a link is new, though the shard is the one that was asked before.
+#[test]
+fn what_is_asked_for_twice_is_taken_once() {
+    for is_written in [false, true] {
+        let mut world = World::new();
+        let [one, two] = two_wait(&mut world);
+        let messages = || {
+            vec![
+                asked(0, Whereabouts::Memory(one.clone())),
+                asked(1, Whereabouts::Memory(two.clone())),
+            ]
+        };
+        world.lose();
+        ask(&mut world, messages());
+        if is_written {
+            store_waiting(&mut world);
+        }
+        ask(&mut world, messages());
+        assert_eq!(take(&mut world, 1), [(1, true), (2, true)], "written: {is_written}");
+        assert_eq!(world.told, BTreeMap::from([(1, vec![true])]));
+        ask(&mut world, messages());
+        assert_eq!(take(&mut world, 1), []);
+    }
+}
+
+/// A node says of others' messages that they are its own, in the log of before or of this term: it holds up nobody.
+#[test]
+fn who_asks_for_messages_of_others_holds_up_nobody() {
+    let mut world = World::new();
+    let _ = two_wait(&mut world);
+    store_waiting(&mut world);
+    world.lose();
+    let acked = world.queues[2];
+    let other = StreamId { node: NodeId::new(9).expect("a node"), ..BODIES };
+    let from = other.node.connection(1);
+    // Its own letter, which this term finds done.
+    world.turn([numbered(other, 1, ToShard::Publish { from, messages: vec![] })]);
+    world.shard.sync().expect("handed over");
+    world.write();
+    world.lose();
+    ask(&mut world, vec![asked(0, in_log(&[acked], 0)), asked(1, in_log(&[acked], 1))]);
+    world.publish(2, [message(3, &[acked])]);
+    let held = world.log.hand().holders();
+    let is_message = |(_, by): &(&u64, &BTreeSet<u64>)| !by.contains(&Holder::OWNER.get());
+    let new = *held.iter().rfind(is_message).expect("one").0;
+    let lies = [0, 1, new, u64::MAX].into_iter().zip(91..).map(|(at, confirm)| {
+        let whereabouts = in_log(&[acked], at);
+        AskedMessage { place: 0, channel: 1, confirm, whereabouts }
+    });
+    world.turn([numbered(other, 1, ToShard::Ask { from, messages: lies.collect() })]);
+    assert_eq!(take(&mut world, 3), [(1, true), (2, true), (3, false)]);
+    let yes = [1, 2, 3].map(|it| (it, vec![true]));
+    let no = [91, 92, 93, 94].map(|it| (it, vec![false]));
+    assert_eq!(world.told, yes.into_iter().chain(no).collect::<BTreeMap<_, _>>());
+}
+
 /// The disk is busy when a message goes to the log that waited in memory: the batch that has it has the note that says so.
 #[test]
 fn what_goes_to_the_log_has_its_note_in_its_batch() {

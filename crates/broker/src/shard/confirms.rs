@@ -151,7 +151,13 @@ impl Confirms {
         std::mem::take(&mut self.kept_no_more)
     }
 
-    /// A message of an earlier term is in the log, and waits for a consumer.
+    /// The message that waits at this offset.
+    #[cold]
+    pub(super) fn waits_at(&mut self, at: u64) -> Option<UnresolvedMessage> {
+        self.find(at).copied()
+    }
+
+    /// A message of an earlier term is in the log, and waits for a consumer. Nobody [waits](Self::waits_at) there.
     #[cold]
     pub(super) fn add_earlier(
         &mut self,

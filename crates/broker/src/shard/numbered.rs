@@ -224,6 +224,16 @@ impl<L: Log> Shard<L> {
         at: Offset,
         now: Time,
     ) -> bool {
+        match self.confirms.waits_at(at.get()) {
+            // It was asked for in this term before.
+            Some(before) if before.is_that_of(slot) => return true,
+            None if at.get() < self.streams.began_at() => {}
+            // Another one's, or one that has had its verdict in this term.
+            _ => {
+                self.tell_refused(slot);
+                return false;
+            }
+        }
         let (mut rules, mut is_doubtful, mut timeout_ms) = (Mixed::new(), false, None);
         for &id in targets {
             let options = self.queues.get(id).map(|hosted| hosted.confirm);
@@ -260,6 +270,10 @@ impl<L: Log> Shard<L> {
         topology: &Topology,
         now: Time,
     ) {
+        if !self.streams.take_again(tag, place) {
+            // It was in this term before: what comes of it is on its way.
+            return;
+        }
         let put = self.enqueue_again(message, from, topology, now);
         if put.fails {
             self.streams.refused_again(tag, place);

@@ -141,6 +141,8 @@ struct Stream {
     /// Letters that are to come again, though notes say that they are done.
     reopened: Reopened,
     waiting: WaitingMessages,
+    /// Messages that an earlier term had in memory, and that this one has taken: their letters may be asked for again.
+    taken_again: BTreeSet<(u64, u32)>,
     is_changed: bool,
     has_said_lacks: bool,
     /// Notes in the log, the oldest first.
@@ -188,6 +190,7 @@ impl Stream {
             unknown: BTreeSet::new(),
             reopened: Reopened::default(),
             waiting: WaitingMessages::default(),
+            taken_again: BTreeSet::new(),
             is_changed: false,
             has_said_lacks: false,
             notes: VecDeque::new(),
@@ -268,6 +271,9 @@ impl Streams {
         stream.fresh.forget_below(heard_below, undecided_from);
         while stream.unknown.first().is_some_and(|number| *number < undecided_from) {
             stream.unknown.pop_first();
+        }
+        while stream.taken_again.first().is_some_and(|(number, _)| *number < heard_below) {
+            stream.taken_again.pop_first();
         }
         let next = stream.taken + 1;
         if number > next {
@@ -448,6 +454,12 @@ impl Streams {
     #[cold]
     pub(super) fn waits_again(&mut self, tag: Tag, place: u32, whereabouts: WaitsWhere) {
         self.waits_at(tag, place, whereabouts);
+    }
+
+    /// A message that an earlier term had in memory is to be taken in this one. False if it was.
+    #[cold]
+    pub(super) fn take_again(&mut self, tag: Tag, place: u32) -> bool {
+        self.stream(tag.stream).is_some_and(|it| it.taken_again.insert((tag.number, place)))
     }
 
     /// A message that an earlier term had in memory is refused in this one.

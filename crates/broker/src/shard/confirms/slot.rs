@@ -99,6 +99,11 @@ impl UnresolvedMessage {
         (self.to, self.channel, self.seq) = (to, channel, seq);
     }
 
+    /// Whether it is the same publisher's message.
+    pub(in super::super) fn is_that_of(self, other: Self) -> bool {
+        (self.to, self.channel, self.seq) == (other.to, other.channel, other.seq)
+    }
+
     /// One of the queues did not do what its rule wants.
     pub(in super::super) fn fail(&mut self) {
         self.bits |= FAILED;
