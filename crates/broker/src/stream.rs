@@ -324,6 +324,7 @@ fn decode_item<'a>(
         1 => {
             let ((first, last), at) = (run()?, numbers_of(more.next()?)?);
             let (0, at) = at else { return None };
+            at.checked_add(u64::from(last - first))?;
             NoteItem::InLog { number, first, last, at }
         }
         2 => NoteItem::Part { number, count: u32::try_from(rest).ok()? },
@@ -353,7 +354,7 @@ mod tests {
                     NoteItem::AllWait { first: 10, last: 10 },
                     NoteItem::Undone { first: 11, last: 12 },
                     NoteItem::Done { first: 13, last: 13 },
-                    NoteItem::InLog { number: 12, first: 0, last: 7, at: u64::MAX },
+                    NoteItem::InLog { number: 12, first: 0, last: 7, at: u64::MAX - 7 },
                 ];
                 let stream = StreamId { node: NodeId::ALONE, start: 9, class };
                 for items in pieces_of(&items) {

@@ -117,10 +117,12 @@ pub(super) fn get_news(term: u64, from: &mut Reader<'_>) -> Result<StreamNews, L
         LACKS => StreamEvent::Lacks(from.get()?),
         kind @ (WAITS_IN_LOG | WAITS_NOWHERE) => {
             let (number, first, last) = (from.get()?, from.get()?, from.get()?);
-            if first > last {
+            let at: Option<Offset> = if kind == WAITS_IN_LOG { Some(from.get()?) } else { None };
+            let is_run =
+                |more: u32| at.is_none_or(|at| at.get().checked_add(u64::from(more)).is_some());
+            if !u32::checked_sub(last, first).is_some_and(is_run) {
                 return Err(LetterError::Stream("messages"));
             }
-            let at = if kind == WAITS_IN_LOG { Some(from.get()?) } else { None };
             StreamEvent::Waits { number, first, last, at }
         }
         number => return Err(LetterError::Unknown { what: "news", number: number.into() }),

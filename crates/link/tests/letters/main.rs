@@ -316,6 +316,7 @@ fn wrong_letters() {
     check(22, vec![1, 0, 0, 0, 0, 9],                    "unknown numbered letter 9");
     check(56, vec![1, 0, 2, 0, 0],                       "unknown class of stream 2");
     check(56, vec![1, 0, 0, 3, 1, 2, 1],                 "a stream whose messages cannot be");
+    check(56, [&[1, 0, 0, 2, 1, 0, 1][..], &[255; 9], &[1]].concat(), "a stream whose messages cannot be");
     check(59, of(&[1, 0, 1, 1, 3]),                      "unknown whereabouts 3");
     check(56, vec![1, 0, 1, 4, 0],                       "unknown news 4");
     check(0, vec![],                                     "unknown kind of letter 64");
