@@ -27,9 +27,9 @@ const REPLIES_MAX: u64 = 16 << 20;
 /// What a reply takes beside its bytes.
 const REPLY_BYTES: u64 = 256;
 
-/// Shorter replies wait in memory of their own: else each keeps all of the read that it came with, which is as long as this at most. A
-/// longer one is most of what it keeps.
-const OWN_MEMORY_BELOW: u64 = 256 << 10;
+/// Shorter messages wait in memory of their own where they may wait for long: else each keeps all of the read that it came with, which is
+/// as long as this at most. A longer one is most of what it keeps.
+pub(crate) const OWN_MEMORY_BELOW: u64 = 256 << 10;
 
 /// Room for direct replies that wait for a connection. Whoever sends them waits for nobody, and is told nothing, so nothing else
 /// bounds them. A reply is delivered at most once.

@@ -31,10 +31,15 @@ use leveret_broker::stream::{
 use leveret_broker::transaction::TxId;
 use leveret_queue::Offset;
 
+use crate::remote::OWN_MEMORY_BELOW;
+
 const CLASSES: [StreamClass; 2] = StreamClass::BOTH;
 
 /// Publishers pause with so many times the bytes of a window that are in the shard's memory alone. It is told to write them before.
 const IN_MEMORY_WINDOWS: u64 = 4;
+
+/// Messages of a letter that have their verdict are forgotten if they are so many more than the others.
+const TOLD_KEPT: usize = 8;
 
 /// How much is kept of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,8 +227,10 @@ impl StreamLetter {
             let Publish { channel, confirm, .. } = message;
             let is_asked = confirm != 0 && is_untold((from, channel, confirm));
             // One that is transient waits in no log, unless a queue makes it persistent.
-            let whereabouts = Whereabouts::Memory(message);
-            is_asked.then_some(AskedMessage { place, channel, confirm, whereabouts })
+            is_asked.then(|| {
+                let whereabouts = Whereabouts::Memory(detached(message));
+                AskedMessage { place, channel, confirm, whereabouts }
+            })
         };
         let messages = (0..).zip(std::mem::take(messages)).filter_map(asked).collect();
         *self = Self::Ask { from, messages };
@@ -259,10 +266,20 @@ impl StreamLetter {
             return 0;
         };
         let freed = bytes_in_memory(&messages[index]);
-        // It keeps its place: others of the letter are many, perhaps.
+        // It keeps its place, as others of the letter are many, perhaps.
         messages[index].whereabouts = Whereabouts::Nowhere;
         messages[index].confirm = 0;
         freed
+    }
+
+    /// So many messages have no verdict. If these are few beside the others, they alone are kept.
+    fn leave_told(&mut self, untold: usize) {
+        if let Self::Ask { messages, .. } = self
+            && messages.len() > 2 * untold + TOLD_KEPT
+        {
+            messages.retain(|message| message.confirm != 0);
+            messages.shrink_to_fit();
+        }
     }
 
     /// The letter once more, with the same bodies.
@@ -293,6 +310,13 @@ impl StreamLetter {
             }
         }
     }
+}
+
+/// A message in memory of its own: it may be one of few of its read that wait.
+fn detached(message: Publish) -> Publish {
+    let is_short = message.message.len() < OWN_MEMORY_BELOW;
+    let own = if is_short { message.message.detached() } else { message.message };
+    Publish { message: own, ..message }
 }
 
 /// What a message takes that is kept as the shard has it in memory alone.
@@ -393,6 +417,7 @@ impl Window {
         let Some(kept) = self.kept(number) else { return };
         kept.untold -= 1;
         let (is_over, freed) = (kept.untold == 0, kept.letter.is_told(place));
+        kept.letter.leave_told(kept.untold);
         self.in_memory -= freed;
         if is_over {
             self.waiting.remove(&number);
@@ -825,6 +850,8 @@ impl StreamSender {
         self.awaited = connections.into_iter().collect();
         let again: Vec<ToShard> = self.questions.values().cloned().collect();
         again.into_iter().for_each(|letter| self.push(letter));
+        // Those who pause for it send nothing that would bring news.
+        self.have_written();
         self.has_attached();
     }
 

@@ -173,6 +173,56 @@ fn the_shard_is_told_to_write_what_is_kept_for_it() {
     assert_eq!((sender.bodies.in_memory, sender.kept()), (0, 200));
 }
 
+/// All who publish pause for what the shard has in memory alone, and another node leads: it is told to write that, though nobody sends
+/// anything that would bring news.
+#[test]
+fn another_shard_is_told_to_write_what_is_kept_for_it() {
+    let mut sender = StreamSender::new(NodeId::ALONE, 1, KeptMax { letters: 100, bytes: 1_000 });
+    let mut number = 0;
+    while sender.bodies.paused.is_empty() {
+        number += 1;
+        keep(&mut sender, publish(ME, [number]));
+        sent(&mut sender, BODIES);
+        hear(&mut sender, BODIES, StreamEvent::Agreed { low: number, told: 0 });
+    }
+    begins(&mut sender, 1, number + 1, number);
+    sender.attach([]);
+    let letters: Vec<&ToShard> = sender.commands().map(|(_, letter)| letter).collect();
+    let [ToShard::StoreWaiting { up_to, .. }, ToShard::Attached(_)] = letters[..] else {
+        panic!("{letters:?}")
+    };
+    assert_eq!(*up_to, number);
+}
+
+/// A message that waits for long keeps nothing of the read that it came with, and nothing of others of its letter.
+#[test]
+fn what_waits_keeps_its_own_memory_alone() {
+    let mut sender = sender(3);
+    let ToShard::Publish { from, mut messages } = publish(ME, 1..=1_000) else { unreachable!() };
+    let read = vec![7; 100_000];
+    let long = Message::from_parts(b"", b"", &read);
+    let memory = long.body().as_ptr_range();
+    messages[999].message = long;
+    messages[998].message = Message::from_parts(b"", b"", &vec![7; 1 << 20]);
+    let longest = messages[998].message.body().as_ptr();
+    keep(&mut sender, ToShard::Publish { from, messages });
+    sent(&mut sender, BODIES);
+    hear(&mut sender, BODIES, StreamEvent::Agreed { low: 1, told: 0 });
+    confirm(&mut sender, 1, 998, true);
+    let kept = sender.bodies.kept(1).expect("two wait");
+    let StreamLetter::Ask { messages, .. } = &kept.letter else { panic!("{kept:?}") };
+    assert!(messages.capacity() < 20, "{}", messages.capacity());
+    let [Whereabouts::Memory(second), Whereabouts::Memory(first)] =
+        [&messages[messages.len() - 2], &messages[messages.len() - 1]].map(|it| &it.whereabouts)
+    else {
+        panic!("{messages:?}")
+    };
+    assert!(!memory.contains(&first.message.body().as_ptr()));
+    assert_eq!(second.message.body().as_ptr(), longest, "most of what it keeps");
+    assert_eq!(confirm(&mut sender, 999, 1_000, true).len(), 1);
+    assert_eq!((sender.kept(), sender.bodies.in_memory), (0, 0));
+}
+
 /// One that waits for an ack, perhaps for ever, keeps nothing of all that come behind it.
 #[test]
 fn behind_what_waits_for_ever_nothing_is_kept() {
