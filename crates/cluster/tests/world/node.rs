@@ -46,6 +46,8 @@ pub(crate) struct Node {
     pub(crate) listed: Vec<String>,
     dice: Dice,
     disks: Disks,
+    /// How its logs are opened.
+    pub(crate) options: Options,
     /// The file `cluster` on the disk.
     pub(crate) identity: Option<Vec<u8>>,
     /// The file `heard`.
@@ -104,6 +106,7 @@ impl Node {
             listed: names.to_vec(),
             dice: Dice::new(seed ^ (index as u64 + 1) << 32),
             disks: Disks::default(),
+            options: Options { segment_bytes: 16 << 10, ..Options::default() },
             identity: None,
             heard: Vec::new(),
             is_copy: false,
@@ -244,6 +247,7 @@ impl Node {
             let disk = disks.entry(owner).or_insert_with(|| SimDisk::new(seed ^ count));
             Ok(disk.clone())
         };
+        let options = self.options.clone();
         let cluster = NonZeroU128::new(u128::from(self.dice.next()) << 64 | 1).unwrap();
         let setup = Setup {
             name: self.name.clone(),
@@ -256,7 +260,7 @@ impl Node {
             heard: self.heard.clone(),
             is_copy: self.is_copy && !self.plants.trusts_copies,
             open_disk: Box::new(open_disk),
-            options: Box::new(|_, _| Options { segment_bytes: 16 << 10, ..Options::default() }),
+            options: Box::new(move |_, _| options.clone()),
         };
         let cluster = Cluster::open(self.identity.as_deref(), setup)?;
         let broker = Broker::new(cluster.facts(), &self.shared);
