@@ -21,6 +21,7 @@ use log::HandLog;
 const ONE: ConnectionId = NodeId::ALONE.connection(1);
 const TWO: ConnectionId = NodeId::ALONE.connection(2);
 const NODE: NodeId = NodeId::ALONE;
+const OTHER: NodeId = NodeId::new(7).unwrap();
 
 struct World {
     log: HandLog,
@@ -140,6 +141,10 @@ impl World {
 
     /// What is not on the disk is lost, and nodes are to attach.
     fn lose(&mut self) -> Outbox {
+        self.lose_with(&[NODE])
+    }
+
+    fn lose_with(&mut self, nodes: &[NodeId]) -> Outbox {
         self.log = self.log.crash();
         self.log.hand().agrees = true;
         let moment = self.log.moment();
@@ -147,7 +152,7 @@ impl World {
         self.log.hand().cold.clear();
         let mut out = Outbox::default();
         let (decided, log) = (Decided::default(), self.log.clone());
-        let users = Users::Attach(&[NODE]);
+        let users = Users::Attach(nodes);
         self.shard.lose(log, users, &self.topology, &decided, self.now, &mut out);
         out
     }
@@ -381,6 +386,46 @@ fn what_a_node_that_is_gone_had_sent_is_done() {
     world.turn([ToShard::Numbered(Box::new(next))]);
     let next = [0, 1].map(|start| world.shard.stream_place(stream(start)).next);
     assert_eq!(next, [1, 2]);
+}
+
+/// A message that a node gave back in an earlier term was given to another one. The first node goes before its letter was done again:
+/// that letter ends nothing of what the other one has.
+#[test]
+fn what_a_node_that_is_gone_gave_back_before_a_claim_does_not_end_it() {
+    for has_attached in [false, true] {
+        let mut world = World::new(&[]);
+        let (number, _) = world.consume(ONE, 0);
+        let given = world.publish(1);
+        world.lose_with(&[NODE, OTHER]);
+        let (attach, attached) =
+            (world.attach(ONE, number, 0, &[given[0].offset]), world.attached());
+        world.turn([attach, attached]);
+        let term = world.shard.term();
+        if has_attached {
+            let last = [0, 1];
+            let attached = Attached { node: OTHER, start: 0, term, last, undecided_from: 1 };
+            world.turn([ToShard::Attached(attached)]);
+        }
+        world.shard.node_is_gone(OTHER);
+        let settlement = Settlement {
+            queue: world.queue,
+            unacked: given[0].unacked.expect("to be acked"),
+            offset: given[0].offset,
+            how: Settle::Requeue { counts: true },
+        };
+        let settlements = vec![settlement];
+        let again = Numbered {
+            stream: StreamId { node: OTHER, start: 0, class: StreamClass::Acks },
+            number: 1,
+            term: u64::MAX,
+            heard_below: 1,
+            undecided_from: 1,
+            letter: ToShard::Settle { from: OTHER.connection(1), settlements },
+        };
+        let out = world.turn([ToShard::Numbered(Box::new(again))]);
+        assert!(deliveries(&out).is_empty(), "{out:?}");
+        assert_eq!((world.counts(), world.shard.is_attaching()), ((0, 1), false));
+    }
 }
 
 /// What one term was told is nothing to the next one.

@@ -56,6 +56,10 @@ pub(super) struct Attaching {
     awaited: Vec<NodeId>,
     /// Letters up to these numbers are from before the term.
     until: Vec<(StreamId, u64)>,
+    /// Of nodes that are gone, for which nobody waits: letters up to these numbers are from before the term, too.
+    gone: Vec<(StreamId, u64)>,
+    /// Nodes that are gone and had not attached: so are all of their letters.
+    gone_early: Vec<NodeId>,
     attachments: Vec<Attachment>,
     /// What is to wait, in order; of a numbered letter, with how much of it was done before.
     letters: Vec<(Option<(Tag, u32)>, ToShard)>,
@@ -267,8 +271,9 @@ impl<L: Log> Shard<L> {
     /// which is to follow. Its connections are to end as others do. Letters of it that are here are done all the same, so its streams
     /// stay: until its next start sends something, or the next term.
     pub fn node_is_gone(&mut self, node: NodeId) {
-        self.attaching.awaited.retain(|it| *it != node);
-        self.attaching.until.retain(|(stream, _)| stream.node != node);
+        let Attaching { awaited, until, gone, gone_early, .. } = &mut self.attaching;
+        gone_early.extend(awaited.extract_if(.., |it| *it == node));
+        gone.extend(until.extract_if(.., |(stream, _)| stream.node == node));
         self.attaching.attachments.retain(|it| it.connection.node() != node);
     }
 
@@ -420,8 +425,9 @@ impl<L: Log> Shard<L> {
         if stream.node == claimed.node {
             return number <= claimed.behind[usize::from(stream.class == StreamClass::Acks)];
         }
+        let Attaching { until, gone, gone_early, .. } = &self.attaching;
         let is_before = |(id, last): &(StreamId, u64)| *id == stream && number <= *last;
-        self.attaching.until.iter().any(is_before)
+        until.iter().chain(gone).any(is_before) || gone_early.contains(&stream.node)
     }
 
     /// A claimed message had come back, and was given out again before the term: whoever has it has it still.
