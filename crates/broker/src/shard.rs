@@ -52,7 +52,7 @@ mod transactions;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use leveret_log::{Log, Usage};
-use leveret_queue::{Queue, Time};
+use leveret_queue::{Offset, Queue, Time};
 use leveret_topology::{GroupId, QueueId, Topology};
 
 use crate::flow::Alarm;
@@ -445,9 +445,7 @@ impl<L: Log> Shard<L> {
         let Self { confirms, store, streams, .. } = self;
         confirms.fire(now, |at| {
             let is_there = store.persist_now(at);
-            if !streams.is_empty() {
-                streams.goes(leveret_queue::Offset::new(at), is_there);
-            }
+            streams.goes(Offset::new(at), is_there);
         });
     }
 

@@ -69,31 +69,32 @@ fn numbered(stream: StreamId, number: u64, letter: ToShard) -> ToShard {
     }))
 }
 
+fn declare(topology: &mut Topology, name: &str, arguments: &[(&str, Value)]) -> QueueId {
+    let vhost = topology.vhost("/").expect("there").id;
+    let arguments = arguments.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
+    let spec = QueueSpec {
+        vhost,
+        name,
+        server_named: false,
+        durable: true,
+        auto_delete: false,
+        exclusive_owner: None,
+        arguments: arguments.collect::<Table>(),
+    };
+    topology.declare_queue(spec).expect("declared").id
+}
+
 impl World {
     fn new() -> Self {
         let mut topology = Topology::new();
         topology.add_vhost("/").expect("a vhost");
-        let vhost = topology.vhost("/").expect("there").id;
         let arguments: [&[(&str, Value)]; 3] = [
             &[],
             &[("x-max-length", Value::I32(4)), ("x-overflow", "reject-publish".into())],
             &[("x-confirm-on", "ack".into())],
         ];
-        let queues = [0, 1, 2].map(|index| {
-            let own = arguments[index].iter();
-            let spec = QueueSpec {
-                vhost,
-                name: ["all", "few", "acked"][index],
-                server_named: false,
-                durable: true,
-                auto_delete: false,
-                exclusive_owner: None,
-                arguments: own
-                    .map(|(key, value)| ((*key).to_owned(), value.clone()))
-                    .collect::<Table>(),
-            };
-            topology.declare_queue(spec).expect("declared").id
-        });
+        let names = ["all", "few", "acked"];
+        let queues = [0, 1, 2].map(|index| declare(&mut topology, names[index], arguments[index]));
         let log = HandLog::default();
         log.hand().agrees = true;
         log.hand().agreed = Some(Moment::default());
@@ -147,6 +148,12 @@ impl World {
         while self.log.hand().finish() {
             self.turn([ToShard::LogWoke]);
         }
+    }
+
+    /// The disk is given all there is, and does it.
+    fn store(&mut self) {
+        self.shard.sync().expect("handed over");
+        self.write();
     }
 
     /// What is not on the disk is lost.
@@ -241,8 +248,7 @@ fn what_was_done_before_is_told_again_and_not_done_again() {
     let [all, few, acked] = world.queues;
     world.publish(1, (1..=6).map(|it| message(it, &[few])));
     world.publish(2, [message(7, &[all]), message(8, &[acked, all])]);
-    world.shard.sync().expect("handed over");
-    world.write();
+    world.store();
     assert!(world.news.split_off(0).contains(&StreamEvent::Agreed { low: 2, told: 2 }));
     world.publish(3, [message(9, &[all])]);
     world.told.clear();
@@ -364,8 +370,7 @@ fn what_was_taken_in_is_judged_by_the_rule_of_then() {
         world.publish(1, first());
         world.publish(2, second());
         world.publish(3, [message(6, &[few])]);
-        world.shard.sync().expect("handed over");
-        world.write();
+        world.store();
         world.told.clear();
         world.lose();
         set(&mut world, after);
@@ -396,9 +401,14 @@ fn what_was_taken_in_is_judged_by_the_rule_of_then() {
 fn two_wait(world: &mut World) -> [Publish; 2] {
     let two = [1, 2].map(|it| message(it, &world.queues[2..]));
     world.publish(1, two.clone());
-    world.shard.sync().expect("handed over");
-    world.write();
+    world.store();
     two
+}
+
+/// These are in the log, and begin it.
+fn both_wait() -> StreamEvent {
+    let at = Some(leveret_queue::Offset::new(0));
+    StreamEvent::Waits { number: 1, first: 0, last: 1, at }
 }
 
 fn ask(world: &mut World, messages: Vec<AskedMessage>) {
@@ -431,33 +441,15 @@ fn take_from(world: &mut World, queue: QueueId, acks: usize) -> Vec<(u64, bool)>
             let (offset, how) = (delivery.offset, Settle::Ack);
             let settlements = vec![Settlement { queue, unacked, offset, how }];
             world.turn([ToShard::Settle { from: me.connection, settlements }]);
-            world.shard.sync().expect("handed over");
-            world.write();
+            world.store();
         }
     }
-}
-
-/// Another queue.
-fn declare(world: &mut World, name: &str, arguments: &[(&str, Value)]) -> QueueId {
-    let vhost = world.topology.vhost("/").expect("there").id;
-    let arguments = arguments.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
-    let spec = QueueSpec {
-        vhost,
-        name,
-        server_named: false,
-        durable: true,
-        auto_delete: false,
-        exclusive_owner: None,
-        arguments: arguments.collect::<Table>(),
-    };
-    world.topology.declare_queue(spec).expect("declared").id
 }
 
 /// What waits is written, and the disk has it.
 fn store_waiting(world: &mut World) {
     world.turn([ToShard::StoreWaiting { stream: BODIES, up_to: u64::MAX }]);
-    world.shard.sync().expect("handed over");
-    world.write();
+    world.store();
 }
 
 fn in_log(targets: &[QueueId], at: u64) -> Whereabouts {
@@ -476,15 +468,8 @@ fn what_waits_for_an_ack_in_memory_is_taken_again() {
         );
         if is_written {
             world.turn([ToShard::StoreWaiting { stream: BODIES, up_to: 1 }]);
-            world.shard.sync().expect("handed over");
-            world.write();
-            let waits = StreamEvent::Waits {
-                number: 1,
-                first: 0,
-                last: 1,
-                at: Some(leveret_queue::Offset::new(0)),
-            };
-            let at = world.news.iter().position(|it| *it == waits).expect("it is told");
+            world.store();
+            let at = world.news.iter().position(|it| *it == both_wait()).expect("it is told");
             assert_eq!(world.news[at + 1..], [StreamEvent::Agreed { low: 1, told: 1 }]);
         }
         world.lose();
@@ -503,15 +488,8 @@ fn what_waits_for_an_ack_in_the_log_is_waited_for() {
     // It has waited long enough.
     world.now = world.now.after_ms(2_000);
     world.turn([]);
-    world.shard.sync().expect("handed over");
-    world.write();
-    let waits = StreamEvent::Waits {
-        number: 1,
-        first: 0,
-        last: 1,
-        at: Some(leveret_queue::Offset::new(0)),
-    };
-    assert!(world.news.contains(&waits), "{:?}", world.news);
+    world.store();
+    assert!(world.news.contains(&both_wait()), "{:?}", world.news);
     assert_eq!(take(&mut world, 1), [(1, false), (2, false)]);
     world.told.clear();
     world.lose();
@@ -533,8 +511,7 @@ fn what_waits_in_one_queue_is_not_confirmed_by_another_one() {
     let [all, _, acked] = world.queues;
     let both = [all, acked];
     world.publish(1, [message(1, &both)]);
-    world.shard.sync().expect("handed over");
-    world.write();
+    world.store();
     assert!(world.told.is_empty());
     world.lose();
     ask(&mut world, vec![asked(0, in_log(&both, 0))]);
@@ -549,14 +526,13 @@ fn what_waits_in_one_queue_is_not_confirmed_by_another_one() {
 fn what_one_queue_has_let_go_of_is_not_confirmed_by_the_other_one() {
     let mut world = World::new();
     let acked = world.queues[2];
-    let also = declare(&mut world, "also", &[("x-confirm-on", "ack".into())]);
+    let also = declare(&mut world.topology, "also", &[("x-confirm-on", "ack".into())]);
     let both = [also, acked];
     world.publish(1, [message(1, &both)]);
     store_waiting(&mut world);
     let me = ReplyTo { connection: NodeId::ALONE.connection(1), channel: 1 };
     world.turn([ToShard::Purge { reply: me, queue: also, max: u64::MAX }]);
-    world.shard.sync().expect("handed over");
-    world.write();
+    world.store();
     assert!(world.told.is_empty(), "it waits in the other one");
     world.lose();
     ask(&mut world, vec![asked(0, in_log(&both, 0))]);
@@ -587,8 +563,7 @@ fn what_one_queue_refuses_is_kept_by_nobody() {
     let [_, few, acked] = world.queues;
     world.publish(1, (1..=4).map(|it| message(it, &[few])));
     world.publish(2, [message(5, &[few, acked])]);
-    world.shard.sync().expect("handed over");
-    world.write();
+    world.store();
     let waits = StreamEvent::Waits { number: 2, first: 0, last: 0, at: None };
     let at = world.news.iter().position(|it| *it == waits).expect("it is told");
     let told = |it: &StreamEvent| matches!(it, StreamEvent::Agreed { told: 2, .. });
@@ -638,8 +613,7 @@ fn who_asks_for_messages_of_others_holds_up_nobody() {
     let from = other.node.connection(1);
     // Its own letter, which this term finds done.
     world.turn([numbered(other, 1, ToShard::Publish { from, messages: vec![] })]);
-    world.shard.sync().expect("handed over");
-    world.write();
+    world.store();
     world.lose();
     ask(&mut world, vec![asked(0, in_log(&[acked], 0)), asked(1, in_log(&[acked], 1))]);
     world.publish(2, [message(3, &[acked])]);
@@ -662,7 +636,7 @@ fn who_asks_for_messages_of_others_holds_up_nobody() {
 fn what_goes_to_the_log_has_its_note_in_its_batch() {
     let mut world = World::new();
     let acked = world.queues[2];
-    let written = declare(&mut world, "written", &[("x-confirm-on", "enqueue".into())]);
+    let written = declare(&mut world.topology, "written", &[("x-confirm-on", "enqueue".into())]);
     world.publish(1, [message(1, &[written])]);
     world.shard.sync().expect("handed over");
     assert!(world.log.under_way().is_some());
@@ -689,8 +663,7 @@ fn what_waits_for_an_ack_is_written_by_a_stop() {
     let mut world = World::new();
     let [one, two] = two_wait(&mut world);
     world.shard.close();
-    world.shard.sync().expect("handed over");
-    world.write();
+    world.store();
     world.start_again(false);
     let messages = vec![asked(0, Whereabouts::Memory(one)), asked(1, Whereabouts::Memory(two))];
     ask(&mut world, messages);
@@ -721,8 +694,7 @@ fn what_waits_for_ever_is_written_when_there_is_much_to_say() {
         let mut nobodys = message(confirm + 1, &[few]);
         nobodys.confirm = 0;
         world.publish(number, [nobodys, message(confirm, &[few])]);
-        world.shard.sync().expect("handed over");
-        world.write();
+        world.store();
     }
     let waits = |it: &StreamEvent| matches!(it, StreamEvent::Waits { number: 1, at: Some(_), .. });
     let at = world.news.iter().position(waits).expect("it is written");
@@ -824,8 +796,7 @@ fn a_part_that_a_start_undid_is_done_when_its_letter_comes_again() {
             2,
             ToShard::Publish { from: ConnectionId::NOBODY, messages: vec![] },
         )]);
-        world.shard.sync().expect("handed over");
-        world.write();
+        world.store();
         for _ in 0..2 {
             world.start_again(false);
             assert_eq!(world.stored(), vec![1; usize::from(is_kept)], "{again:?}");

@@ -29,7 +29,14 @@ const REPLY_BYTES: u64 = 256;
 
 /// Shorter messages wait in memory of their own where they may wait for long: else each keeps all of the read that it came with, which is
 /// as long as this at most. A longer one is most of what it keeps.
-pub(crate) const OWN_MEMORY_BELOW: u64 = 256 << 10;
+const OWN_MEMORY_BELOW: u64 = 256 << 10;
+
+/// Has a short message be in memory of its own.
+pub(crate) fn detach(message: &mut Message) {
+    if message.len() < OWN_MEMORY_BELOW {
+        *message = message.detached();
+    }
+}
 
 /// Room for direct replies that wait for a connection. Whoever sends them waits for nobody, and is told nothing, so nothing else
 /// bounds them. A reply is delivered at most once.
@@ -49,9 +56,7 @@ impl ReplyRoom {
             self.lost += 1;
             return false;
         }
-        if message.len() < OWN_MEMORY_BELOW {
-            *message = message.detached();
-        }
+        detach(message);
         self.bytes += Self::of(message);
         true
     }

@@ -31,7 +31,7 @@ use leveret_broker::stream::{
 use leveret_broker::transaction::TxId;
 use leveret_queue::Offset;
 
-use crate::remote::OWN_MEMORY_BELOW;
+use crate::remote::detach;
 
 const CLASSES: [StreamClass; 2] = StreamClass::BOTH;
 
@@ -223,12 +223,13 @@ impl StreamLetter {
     fn is_agreed(&mut self, waits: &[WaitsAt], is_untold: impl Fn(ConfirmKey) -> bool) {
         let Self::Publish { from, messages } = self else { return };
         let from = *from;
-        let asked = |(place, message): (u32, Publish)| {
+        let asked = |(place, mut message): (u32, Publish)| {
             let Publish { channel, confirm, .. } = message;
             let is_asked = confirm != 0 && is_untold((from, channel, confirm));
-            // One that is transient waits in no log, unless a queue makes it persistent.
             is_asked.then(|| {
-                let whereabouts = Whereabouts::Memory(detached(message));
+                // It may be one of few of its read that wait.
+                detach(&mut message.message);
+                let whereabouts = Whereabouts::Memory(message);
                 AskedMessage { place, channel, confirm, whereabouts }
             })
         };
@@ -310,13 +311,6 @@ impl StreamLetter {
             }
         }
     }
-}
-
-/// A message in memory of its own: it may be one of few of its read that wait.
-fn detached(message: Publish) -> Publish {
-    let is_short = message.message.len() < OWN_MEMORY_BELOW;
-    let own = if is_short { message.message.detached() } else { message.message };
-    Publish { message: own, ..message }
 }
 
 /// What a message takes that is kept as the shard has it in memory alone.

@@ -67,7 +67,7 @@ pub(super) struct Confirms {
     runs: Runs,
     /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
     gone: VecDeque<QueueId>,
-    /// Messages that are waited for no more, of those that their nodes [keep](Self::is_kept).
+    /// Messages that are waited for no more, of those that their nodes [keep](Self::kept).
     kept_no_more: Vec<u64>,
 }
 
@@ -117,25 +117,40 @@ impl Confirms {
             slot.defer_at = low(wait.now.after_ms(ms.into()));
             self.deadlines.add(ms, wait.now, at);
         }
-        if let Some(ms) = wait.timeout_ms {
-            slot.bits |= TIMES_OUT;
-            slot.timeout_at = low(wait.now.after_ms(ms.into()));
-            self.deadlines.add(ms, wait.now, at);
-        }
-        if let Some(mixed) = mixed {
-            slot.bits |= MIXED;
-            self.mixed.insert(at, mixed);
-        }
+        self.note_rules(at, &mut slot, mixed, wait.timeout_ms, wait.now);
         self.make_place(at);
         self.slots.push_back(slot);
         self.taken += 1;
     }
 
+    /// What a message's queues want of it is noted: how long it may wait, and their rules if they differ.
+    #[inline]
+    fn note_rules(
+        &mut self,
+        at: u64,
+        slot: &mut UnresolvedMessage,
+        mixed: Option<Mixed>,
+        timeout_ms: Option<u32>,
+        now: Time,
+    ) {
+        if let Some(ms) = timeout_ms {
+            slot.bits |= TIMES_OUT;
+            slot.timeout_at = low(now.after_ms(ms.into()));
+            self.deadlines.add(ms, now, at);
+        }
+        if let Some(mixed) = mixed {
+            slot.bits |= MIXED;
+            self.mixed.insert(at, mixed);
+        }
+    }
+
     /// A message's node keeps it for as long as it waits for a consumer in memory alone: until it is in the log, or
-    /// [waited for no more](Self::kept_no_more). False if nobody waits for it.
+    /// [waited for no more](Self::kept_no_more).
     #[cold]
-    pub(super) fn is_kept(&mut self, at: u64) -> bool {
-        self.find(at).map(|slot| slot.bits |= KEPT).is_some()
+    pub(super) fn kept(&mut self, at: u64) {
+        if let Some(slot) = self.find(at) {
+            slot.bits |= KEPT;
+        }
     }
 
     /// Such a message goes to the log.
@@ -168,15 +183,7 @@ impl Confirms {
         now: Time,
     ) {
         slot.bits |= TAKEN;
-        if let Some(ms) = timeout_ms {
-            slot.bits |= TIMES_OUT;
-            slot.timeout_at = low(now.after_ms(ms.into()));
-            self.deadlines.add(ms, now, at);
-        }
-        if let Some(mixed) = mixed {
-            slot.bits |= MIXED;
-            self.mixed.insert(at, mixed);
-        }
+        self.note_rules(at, &mut slot, mixed, timeout_ms, now);
         debug_assert!(self.slots.is_empty() || at < self.base, "{at} is of this term");
         self.old.insert(at, slot);
     }

@@ -169,7 +169,7 @@ impl<L: Log> Shard<L> {
             EarlierMessage::Refused => self.tell_refused(slot),
             EarlierMessage::WaitsInLog(at) => {
                 if self.wait_on(slot, &message.targets, at, now) {
-                    self.streams.waits_again(tag, place, WaitsWhere::Log(at));
+                    self.streams.waits_at(tag, place, WaitsWhere::Log(at));
                 }
             }
             EarlierMessage::Waits => self.take_again(tag, place, from, message, topology, now),
@@ -278,7 +278,7 @@ impl<L: Log> Shard<L> {
         if put.fails {
             self.streams.refused_again(tag, place);
             if put.waits.is_some() {
-                self.streams.waits_again(tag, place, WaitsWhere::Nowhere);
+                self.streams.waits_at(tag, place, WaitsWhere::Nowhere);
             }
             return;
         }
@@ -286,9 +286,9 @@ impl<L: Log> Shard<L> {
         let stored = || put.until.map(|end| WaitsWhere::Log(Offset::new(end - 1)));
         let whereabouts = put.waits.or_else(stored).unwrap_or(WaitsWhere::Nowhere);
         if let WaitsWhere::Memory(at) = whereabouts {
-            self.confirms.is_kept(at.get());
+            self.confirms.kept(at.get());
         }
-        self.streams.waits_again(tag, place, whereabouts);
+        self.streams.waits_at(tag, place, whereabouts);
     }
 
     /// Of what waits for a consumer in memory alone some has its verdict by now. Where too much is to be said of streams because of the

@@ -252,7 +252,7 @@ impl<L: Log> Shard<L> {
             return;
         }
         if let WaitsWhere::Memory(at) = whereabouts {
-            self.confirms.is_kept(at.get());
+            self.confirms.kept(at.get());
         }
         self.streams.waits(place, whereabouts);
     }

@@ -450,12 +450,6 @@ impl Streams {
         self.waits_at(tag, place, whereabouts);
     }
 
-    /// The same of a message that an earlier term had, and that waits in this one, too.
-    #[cold]
-    pub(super) fn waits_again(&mut self, tag: Tag, place: u32, whereabouts: WaitsWhere) {
-        self.waits_at(tag, place, whereabouts);
-    }
-
     /// A message that an earlier term had in memory is to be taken in this one. False if it was.
     #[cold]
     pub(super) fn take_again(&mut self, tag: Tag, place: u32) -> bool {
@@ -468,7 +462,8 @@ impl Streams {
         self.say(tag, Said::Refused, (place, place), None);
     }
 
-    fn waits_at(&mut self, tag: Tag, place: u32, whereabouts: WaitsWhere) {
+    /// Where a message waits that a letter brought in this term, or in an earlier one.
+    pub(super) fn waits_at(&mut self, tag: Tag, place: u32, whereabouts: WaitsWhere) {
         let Some(stream) = self.stream(tag.stream) else { return };
         match whereabouts {
             WaitsWhere::Memory(at) => stream.waiting.add(tag.number, place, at),

@@ -12,6 +12,7 @@
 use bytes::Bytes;
 use leveret_amqp::table::{RawTable, Table};
 use leveret_broker::message::{ChannelId, ConnectionId, ConsumerSlot, ReplyTo};
+use leveret_broker::stream::AskedMessage;
 use leveret_broker::transaction::TxId;
 use leveret_queue::{Offset, Time, UnackedId};
 use leveret_topology::{ExchangeId, GroupId, QueueId, VhostId};
@@ -446,4 +447,10 @@ macro_rules! lists {
     )*};
 }
 
-lists!(Vec<Offset>, Box<[QueueId]>, Vec<(ConnectionId, ConsumerSlot)>, Vec<(QueueId, Offset)>);
+lists!(
+    Vec<Offset>,
+    Box<[QueueId]>,
+    Vec<(ConnectionId, ConsumerSlot)>,
+    Vec<(QueueId, Offset)>,
+    Vec<AskedMessage>
+);

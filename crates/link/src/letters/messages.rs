@@ -112,14 +112,17 @@ fn are_same(targets: &Targets, others: &Targets) -> bool {
     is_one || targets.len() <= COMPARED && targets[..] == others[..]
 }
 
+/// A list of queues.
+pub(super) fn get_targets(from: &mut Reader<'_>) -> Result<Targets, LetterError> {
+    let count = from.count(QueueId::MIN)?;
+    (0..count).map(|_| from.get::<QueueId>()).collect()
+}
+
 fn get_publish(from: &mut Reader<'_>, before: Option<&Publish>) -> Result<Publish, LetterError> {
     let flags = from.flags(PERSISTENT | EXPIRES | SAME_TARGETS | PRIORITY)?;
     let (channel, confirm) = (from.get()?, from.get()?);
     let targets = match flags & SAME_TARGETS {
-        0 => {
-            let count = from.count(QueueId::MIN)?;
-            (0..count).map(|_| from.get::<QueueId>()).collect::<Result<_, _>>()?
-        }
+        0 => get_targets(from)?,
         _ => before.ok_or(LetterError::NoneBefore)?.targets.clone(),
     };
     let expiration_ms = if flags & EXPIRES != 0 { Some(from.get()?) } else { None };

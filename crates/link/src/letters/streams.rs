@@ -12,16 +12,15 @@
 //!
 //! The number of a numbered letter is in its envelope, and so is the term of news. The class of its stream follows from the letter.
 
-use leveret_broker::message::{Targets, ToShard};
+use leveret_broker::message::ToShard;
 use leveret_broker::stream::{
     AskedMessage, Numbered, StreamClass, StreamEvent, StreamId, StreamNews, Whereabouts,
 };
 use leveret_queue::Offset;
-use leveret_topology::{GroupId, NodeId, QueueId};
+use leveret_topology::{GroupId, NodeId};
 
 use super::field::{Field, Reader, put_list};
 use super::table::{ASK, COMMIT, Listed as _, PREPARE, PUBLISH, SETTLE};
-use super::values::lists_of;
 use super::{LetterError, NotSent, messages};
 use crate::payload::Writer;
 
@@ -156,8 +155,6 @@ impl Field for StreamId {
     }
 }
 
-lists_of! { AskedMessage: 4 }
-
 impl Field for AskedMessage {
     const MIN: usize = 4;
 
@@ -184,11 +181,7 @@ impl Field for AskedMessage {
         let (place, channel, confirm) = (from.get()?, from.get()?, from.get()?);
         let whereabouts = match from.byte()? {
             IN_MEMORY => Whereabouts::Memory(from.get()?),
-            IN_LOG => {
-                let count = from.count(QueueId::MIN)?;
-                let targets = (0..count).map(|_| from.get::<QueueId>());
-                Whereabouts::Log(targets.collect::<Result<Targets, _>>()?, from.get::<Offset>()?)
-            }
+            IN_LOG => Whereabouts::Log(messages::get_targets(from)?, from.get()?),
             NOWHERE => Whereabouts::Nowhere,
             number => {
                 let number = number.into();

@@ -309,6 +309,21 @@ impl Client {
         seen.push(Seen::Answer(name));
     }
 
+    /// What became of messages, up to this one or of it alone.
+    fn told(&mut self, tag: u64, multiple: bool, what: fn(u64) -> Seen, seen: &mut Vec<Seen>) {
+        let first = match multiple {
+            true => self.unconfirmed.first_key_value().map_or(0, |(first, _)| *first),
+            false => tag,
+        };
+        for number in first..=tag {
+            if let Some(message) = self.unconfirmed.remove(&number) {
+                seen.push(what(message));
+            } else {
+                assert!(multiple, "{number} is told of twice");
+            }
+        }
+    }
+
     fn method(&mut self, method: &Method<'_>, seen: &mut Vec<Seen>) {
         let given = |tag, redelivered, is_direct| {
             Some(Seen::Given { tag, redelivered, body: Vec::new(), reply_to: None, is_direct })
@@ -348,30 +363,10 @@ impl Client {
                 seen.push(Seen::In);
             }
             Method::BasicAck(ack) => {
-                let first = match ack.multiple {
-                    true => self.unconfirmed.first_key_value().map_or(0, |(first, _)| *first),
-                    false => ack.delivery_tag,
-                };
-                for number in first..=ack.delivery_tag {
-                    if let Some(message) = self.unconfirmed.remove(&number) {
-                        seen.push(Seen::Confirmed(message));
-                    } else {
-                        assert!(ack.multiple, "{number} is confirmed twice");
-                    }
-                }
+                self.told(ack.delivery_tag, ack.multiple, Seen::Confirmed, seen);
             }
             Method::BasicNack(nack) => {
-                let first = match nack.multiple {
-                    true => self.unconfirmed.first_key_value().map_or(0, |(first, _)| *first),
-                    false => nack.delivery_tag,
-                };
-                for number in first..=nack.delivery_tag {
-                    if let Some(message) = self.unconfirmed.remove(&number) {
-                        seen.push(Seen::Refused(message));
-                    } else {
-                        assert!(nack.multiple, "{number} is refused twice");
-                    }
-                }
+                self.told(nack.delivery_tag, nack.multiple, Seen::Refused, seen);
             }
             Method::BasicDeliver(it) => {
                 let is_direct = it.consumer_tag == "direct";
