@@ -523,6 +523,36 @@ fn files_of_a_manifest_stay() {
     }
 }
 
+/// Files that are needed no more stay while they are read or held: what is made of those around them meanwhile, and stands for
+/// all from the first to the last, is newer than they.
+#[test]
+fn what_is_made_around_a_file_that_stays_is_newer() {
+    for seed in 0..40 {
+        let mut below = numbers(seed);
+        let mut leader = Leader::new(seed);
+        for round in 0..8 {
+            for _ in 0..200 {
+                leader.step(&mut below);
+                // Whole files are let go of.
+                if below(40) == 0 && leader.held.len() > 40 {
+                    leader.held.sort_unstable();
+                    let from = below(leader.held.len() as u64) as usize;
+                    let end = leader.held.len().min(from + 30);
+                    for (at, holder) in leader.held.drain(from..end) {
+                        leader.log.release(at, holder).unwrap();
+                    }
+                }
+            }
+            leader.settle();
+            let follows = Some(leader.log.stored());
+            open(&leader.disk.copy_whole(1), Options { follows, ..Leader::options() });
+            if round % 3 == 0 {
+                leader.manifest();
+            }
+        }
+    }
+}
+
 /// What is damaged on the disk, or on its way there, comes again from there on; if it comes so again and again that is told.
 #[test]
 fn what_is_damaged_does_not_count() {

@@ -17,7 +17,9 @@
 //!    are gone, though nothing of it be needed: they may still be being read.
 //! 5. Nor is the footer written while a file that is to be removed is there of which the old files have notes: those that
 //!    were not copied yet when it was given up are not in the new one.
-//! 6. What is written in the background does not keep its place among removals. So a file that was given up,
+//! 6. The new file stands for all segments from the first to the last, also for those between that the log does not need any
+//!    more: it is newer than what is still there of them, so that a start does not read it.
+//! 7. What is written in the background does not keep its place among removals. So a file that was given up,
 //!    and is to be removed, leaves its name to no other.
 
 use bytes::Bytes;
@@ -251,7 +253,8 @@ impl<D: Disk> FileLog<D> {
             epochs.push(epoch);
         }
         let (first, last) = (&segments.all[*range.start()], &segments.all[*range.end()]);
-        let generation = generation.max(self.space.given_up) + 1;
+        let there = self.space.newest_there(first.file.segment..=last.through);
+        let generation = generation.max(self.space.given_up).max(there) + 1;
         let file = FileName { segment: first.file.segment, generation };
         // Older programs refuse what was made of files that they refuse.
         let has_terms = segments.all.range(range).any(|it| it.framing.has_terms);

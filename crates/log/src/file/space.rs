@@ -1,6 +1,7 @@
 //! Giving back space: removing files of which nothing is needed, and choosing what to rewrite.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use super::FileLog;
 use super::digest::Undigested;
@@ -112,6 +113,18 @@ impl Space {
         doomed.copied().chain(self.stuck())
     }
 
+    /// The highest generation of files of these segments that the log does not need, and that are still there: what is made of
+    /// those around them stands for them, too, and is newer.
+    pub(super) fn newest_there(&self, segments: RangeInclusive<u64>) -> u64 {
+        let files = self.files_there().filter(|file| segments.contains(&file.segment));
+        files.map(|file| file.generation).max().unwrap_or(0)
+    }
+
+    fn files_there(&self) -> impl Iterator<Item = FileName> {
+        let leaving = self.leaving.iter().map(|(_, it)| it);
+        self.doomed.iter().chain(leaving).chain(&self.stuck).map(|it| it.file)
+    }
+
     /// Whether a file that this one stands for is still there, as it is being read or removed, or cannot be: a start that found
     /// that one alone would hold its records again, since notes on them are gone. The list says of a file that could not be
     /// removed that it is going, so that no start reads it; but lists get lost, too.
@@ -119,9 +132,7 @@ impl Space {
         let Some(through) = newer.through.filter(|_| newer.file.generation > 0) else {
             return false;
         };
-        let leaving = self.leaving.iter().map(|(_, it)| it);
-        let mut files = self.doomed.iter().chain(leaving).chain(&self.stuck).map(|it| it.file);
-        files.any(|file| {
+        self.files_there().any(|file| {
             let is_one = (newer.file.segment..=through).contains(&file.segment);
             is_one && file.generation < newer.file.generation
         })
@@ -345,7 +356,7 @@ impl<D: Disk> FileLog<D> {
 
     /// Segments whose rewriting gives back the most for what it costs, if files are much larger than
     /// what is held: the one with the smallest useful share, and neighbours that are small. There may be more above the point.
-    fn worth_rewriting(&self, wants_point: &mut bool) -> Option<std::ops::RangeInclusive<usize>> {
+    fn worth_rewriting(&self, wants_point: &mut bool) -> Option<RangeInclusive<usize>> {
         let all = &self.store.segments.all;
         let segment_len = self.segment_len();
         let limit = self.sums.live_bytes / 10 * 13 + 2 * self.options.segment_bytes;
