@@ -673,6 +673,47 @@ fn nothing_is_left_of_what_came() {
     assert_eq!((disk.came(), follower.fetched()), (Vec::new(), None));
 }
 
+/// Of a file that comes under the name of another one nothing of that stays, wherever it was when that was given up: on its way to
+/// the disk, or beside a file of the log's own that then is not used.
+#[test]
+fn what_comes_under_a_name_is_not_longer_than_it_was_given() {
+    let leader = |seed, len: usize| {
+        let mut leader = Leader::new(seed);
+        let disk = SimDisk::new(seed);
+        leader.log = open(&disk, Options { seed, ..Leader::options() });
+        leader.log.begin_term(1);
+        leader.disk = disk;
+        for _ in 0..3 {
+            leader.log.append(b"h", &[&vec![1; len]], &batches::ONE, Keep::Durable).unwrap();
+            leader.settle();
+        }
+        leader
+    };
+    let (mut first, mut second) = (leader(1, 3_000), leader(2, 200));
+    for delay in [0, 3] {
+        let disk = SimDisk::new(9);
+        let mut follower = open(&disk, following());
+        follower.receive(first.manifest().0).unwrap();
+        settle(&mut follower);
+        disk.set_faults(Faults { delay, ..Faults::default() });
+        for name in follower.wanted(100_000) {
+            follower.take_piece(&first.piece(name).unwrap()).unwrap();
+        }
+        let (manifest, _) = second.manifest();
+        let last = *manifest.files.last().unwrap();
+        follower.receive(manifest).unwrap();
+        settle(&mut follower);
+        for name in follower.wanted(100_000) {
+            follower.take_piece(&second.piece(name).unwrap()).unwrap();
+        }
+        settle(&mut follower);
+        assert!(follower.arrived().is_some());
+        let came = disk.came();
+        let (_, bytes) = came.iter().find(|(file, _)| *file == last.file).unwrap();
+        assert_eq!(bytes.len() as u64, last.len, "delay {delay}");
+    }
+}
+
 /// Only a leader gives its files, of what all agreed to and it has; and only a follower takes others'.
 #[test]
 fn what_is_refused() {

@@ -199,8 +199,7 @@ impl<D: Disk> FileLog<D> {
         came.into_iter().for_each(|file| self.discard(file));
         let mut files = Vec::with_capacity(manifest.files.len());
         for of in manifest.files {
-            let was =
-                known.iter().position(|it| (it.of.file, it.of.heading) == (of.file, of.heading));
+            let was = known.iter().position(|it| it.of.file == of.file);
             let was = was.map(|index| known.swap_remove(index));
             files.push(self.begin_coming(of, was, &there));
         }
@@ -227,6 +226,7 @@ impl<D: Disk> FileLog<D> {
         there: &[(FileName, u64)],
     ) -> Coming {
         let name = of.file;
+        let mut came = there.iter().find(|(it, _)| *it == name).map(|(_, len)| *len);
         match was {
             Some(was) if was.of == of => {
                 let state = match was.state {
@@ -237,22 +237,29 @@ impl<D: Disk> FileLog<D> {
                 return Coming { of, state, damaged: 0 };
             }
             // It has grown: what is before is the same.
-            Some(Coming { of: old, state: State::Comes { here, .. }, .. }) if old.len < of.len => {
+            Some(Coming { of: old, state: State::Comes { here, .. }, .. })
+                if old.heading == of.heading && old.len < of.len =>
+            {
                 let state = State::Comes { here, asked: Ranges::default() };
                 return Coming { of, state, damaged: 0 };
             }
-            _ => {}
+            // Another one, or more of it. Pieces of that may be on their way to the disk.
+            Some(Coming { of: old, .. }) if old.heading != of.heading || old.len > of.len => {
+                self.discard(name);
+                came = None;
+            }
+            Some(_) | None => {}
         }
         let own = self.store.segments.all.iter().find(|it| {
             let is_sealed = it.is_sealed && of.is_sealed;
             it.file == name && it.heading() == of.heading && is_sealed && it.len == of.len
         });
         let is_own = own.is_some();
-        let came = there.iter().find(|(it, _)| *it == name).map(|(_, len)| *len);
-        if !is_own && came.is_none_or(|len| len > of.len) {
-            if came.is_some() {
-                self.discard(name);
-            }
+        let is_of_use = !is_own && came.is_some_and(|len| len <= of.len);
+        if came.is_some() && !is_of_use {
+            self.discard(name);
+        }
+        if !is_own && !is_of_use {
             return Coming::wants_all(of);
         }
         let token = self.look_at(&of, is_own);
