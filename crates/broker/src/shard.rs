@@ -338,6 +338,7 @@ impl<L: Log> Shard<L> {
         }
         self.confirms.flush(out);
         self.store.hold_answers(start, out);
+        self.confirms.flush_acked(out);
         self.settle_with_disk(now, out);
         self.store.free_answers(out);
         if !self.streams.is_empty() {

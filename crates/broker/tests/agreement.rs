@@ -12,7 +12,7 @@ use leveret_broker::shard::Users;
 use leveret_broker::transaction::Decided;
 use leveret_broker::work::Limits;
 use leveret_log::{Log as _, Moment};
-use leveret_queue::Time;
+use leveret_queue::{Gate, Time};
 use leveret_topology::{GroupId, NodeId, QueueId, QueueSpec, Topology};
 use log::HandLog;
 
@@ -62,9 +62,14 @@ impl World {
 
     /// One more message: what its publisher is told in this turn.
     fn put(&mut self, confirm: u64, persistent: bool) -> Outbox {
+        let message = self.message(confirm, persistent);
+        self.out(ToShard::Publish { from: ME.connection, messages: vec![message] })
+    }
+
+    fn message(&self, confirm: u64, persistent: bool) -> Publish {
         let mut properties = Vec::new();
         Properties::default().encode(&mut properties);
-        let message = Publish {
+        Publish {
             channel: 1,
             confirm,
             targets: [self.queue].into_iter().collect(),
@@ -73,8 +78,7 @@ impl World {
             expiration_ms: None,
             message: Message::from_parts(&join_names("", "q"), &properties, b"body"),
             shared: None,
-        };
-        self.out(ToShard::Publish { from: ME.connection, messages: vec![message] })
+        }
     }
 
     /// A turn.
@@ -130,6 +134,67 @@ fn a_purge_is_answered_when_it_cannot_be_undone() {
     assert_eq!(world.shard.held_turns(), 0);
     // What changes nothing is answered at once.
     assert!(matches!(world.purge()[..], [Reply::Purged(0)]));
+}
+
+/// What a turn gave out, and what it confirmed.
+fn seen(out: Outbox) -> (Vec<Delivery>, Vec<u64>) {
+    let (mut given, mut confirmed) = (Vec::new(), Vec::new());
+    for (_, letter) in out.sessions {
+        match letter {
+            ToSession::Deliver(batch) => given.extend(batch),
+            ToSession::Confirm { first, last, ok: true, .. } => confirmed.extend(first..=last),
+            _ => {}
+        }
+    }
+    (given, confirmed)
+}
+
+/// With `deliver-before-commit` a consumer may be quicker than those who have the log: what it acks is confirmed at once, and
+/// written by nobody. A transaction's messages wait all the same, and those behind them.
+#[test]
+fn a_message_may_be_given_out_before_it_is_agreed_upon() {
+    for before_commit in [false, true] {
+        let argument = ("x-deliver-before-commit".to_owned(), Value::Bool(before_commit));
+        let mut world = World::with(Some(Moment::default()), [argument].into_iter().collect());
+        world.log.hand().reads_agreed = true;
+        world.agree();
+        let queue = world.queue;
+        let consume = ToShard::Consume {
+            user: Box::default(),
+            reply: ME,
+            queue,
+            slot: ConsumerSlot(0),
+            tag: "c".into(),
+            no_ack: false,
+            exclusive: false,
+            priority: 0,
+            prefetch: 0,
+            gate: Some(Gate::open()),
+            arguments: Default::default(),
+        };
+        assert_eq!(seen(world.out(consume)).0.len(), 1, "the one that is agreed upon");
+        let syncs = world.log.hand().syncs;
+        let (given, confirmed) = seen(world.put(2, true));
+        assert_eq!((given.len(), confirmed), (usize::from(before_commit), vec![]));
+        let Some(Delivery { unacked: Some(unacked), offset, .. }) = given.into_iter().next() else {
+            world.write();
+            world.agree();
+            continue;
+        };
+        let ack = Settlement { queue, unacked, offset, how: Settle::Ack };
+        let acked = world.out(ToShard::Settle { from: ME.connection, settlements: vec![ack] });
+        assert_eq!((seen(acked).1, world.log.hand().syncs), (vec![2], syncs));
+        assert_eq!(world.log.hand().held.len(), 1, "nothing of it is left");
+        let messages = vec![world.message(0, true)];
+        let commit = ToShard::Commit { reply: ME, messages, settlements: Vec::new() };
+        assert!(seen(world.out(commit)).0.is_empty(), "who commits may be told that it failed");
+        assert!(seen(world.put(3, true)).0.is_empty(), "it is behind those");
+        world.write();
+        let moment = world.log.moment();
+        world.log.hand().agreed = Some(moment);
+        assert_eq!(seen(world.out(ToShard::LogWoke)).0.len(), 2);
+        assert_eq!(seen(world.put(4, true)).0.len(), 1);
+    }
 }
 
 /// What was purged is let go in pieces, in later turns: the answer waits for the last one.

@@ -65,8 +65,8 @@ use crate::disk::{Disk, Done, Reached};
 use crate::memory::{LARGE, MemoryLog, RecordBytes};
 use crate::shared::{Errand, LogNumber, Shared};
 use crate::{
-    AppendError, BatchName, HEAD_MAX, HoldError, Holder, Keep, Log, Moment, Offset, PagedOut,
-    ReadError, Record, Recovered, RecoveredRun, SyncError, Usage,
+    AppendError, BatchName, BatchUnderWay, HEAD_MAX, HoldError, Holder, Keep, Log, Moment, Offset,
+    PagedOut, ReadError, Record, Recovered, RecoveredRun, SyncError, Usage,
 };
 use cold::{Cold, Held};
 use elsewhere::Elsewhere;
@@ -935,7 +935,7 @@ impl<D: Disk> Log for FileLog<D> {
         Ok(())
     }
 
-    fn under_way(&self) -> Option<u64> {
+    fn under_way(&self) -> Option<BatchUnderWay> {
         self.writer.under_way()
     }
 

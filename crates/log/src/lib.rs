@@ -142,6 +142,15 @@ impl std::fmt::Display for BatchName {
     }
 }
 
+/// A batch that is on its way to be durable. See [`Log::under_way`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchUnderWay {
+    /// Which: no other batch of the log has the number, as long as it stays.
+    pub number: u64,
+    /// How many bytes it has.
+    pub bytes: u64,
+}
+
 /// How far a log was at some moment. See [`Log::sync_until`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
@@ -471,6 +480,11 @@ pub trait Log {
     /// The bytes of a record that is readable and has a holder.
     fn read(&self, at: Offset) -> Result<Record, ReadError>;
 
+    /// The same of one that may not be [`readable`](Self::readable) yet: it may be lost with what its reader was told.
+    fn read_uncommitted(&self, at: Offset) -> Result<Record, ReadError> {
+        self.read(at)
+    }
+
     /// Says which records somebody waits for, best in ascending order. Without effect on a log all records of
     /// which can be read. Once for each error that [is to come](ReadError::is_to_come) at least, or nobody is told
     /// that the record came. A log whose records have to be agreed upon has that done for those that need no disk, too.
@@ -606,9 +620,9 @@ pub trait Log {
         self.sync()
     }
 
-    /// How many bytes the batch has that the disk is writing, if there is one with something that is to be durable. Another
-    /// says nothing about how long a sync takes.
-    fn under_way(&self) -> Option<u64> {
+    /// The batch that is to be durable next, if there is one with something that is to be: the disk is writing it, or those
+    /// who have the log are. Another says nothing about how long that takes.
+    fn under_way(&self) -> Option<BatchUnderWay> {
         None
     }
 

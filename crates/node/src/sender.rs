@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use leveret_broker::message::{
-    Attached, ChannelId, ConnectionId, GivenBack, NodeId, Outbox, Publish, Reply, ReplyTo,
-    Settlement, ToSession, ToShard,
+    Attached, ChannelId, ConnectionId, GivenBack, Message, NodeId, Outbox, Publish, Reply, ReplyTo,
+    Settlement, Targets, ToSession, ToShard,
 };
 use leveret_broker::stream::{
     AskedMessage, Numbered, StreamClass, StreamEvent, StreamId, StreamNews, StreamPlace,
@@ -260,6 +260,16 @@ impl StreamLetter {
         freed
     }
 
+    /// A message is confirmed: no shard is to take it once more. It is acked, perhaps, and in no log.
+    fn is_confirmed(&mut self, place: u32) {
+        if let Self::Publish { messages, .. } = self
+            && let Some(message) = messages.get_mut(place as usize)
+        {
+            (message.confirm, message.targets) = (0, Targets::default());
+            message.message = Message::from_parts(&[], &[], &[]);
+        }
+    }
+
     /// A message has its verdict, and is asked for no more. Bytes that need not be kept any more.
     fn is_told(&mut self, place: u32) -> u64 {
         let Self::Ask { messages, .. } = self else { return 0 };
@@ -407,8 +417,11 @@ impl Window {
     }
 
     /// One more message of a letter has its verdict: the one with this place.
-    fn is_told(&mut self, number: u64, place: u32) {
+    fn is_told(&mut self, number: u64, place: u32, is_confirmed: bool) {
         let Some(kept) = self.kept(number) else { return };
+        if is_confirmed {
+            kept.letter.is_confirmed(place);
+        }
         kept.untold -= 1;
         let (is_over, freed) = (kept.untold == 0, kept.letter.is_told(place));
         kept.letter.leave_told(kept.untold);
@@ -728,7 +741,10 @@ impl StreamSender {
             };
             out.session(to, letter);
         }
-        new.into_iter().for_each(|(_, (number, place))| self.bodies.is_told(number, place));
+        let is_confirmed = matches!(letter, ToSession::Confirm { ok: true, .. });
+        for (_, (number, place)) in new {
+            self.bodies.is_told(number, place, is_confirmed);
+        }
         self.resume(out);
     }
 
@@ -748,7 +764,7 @@ impl StreamSender {
                 if matches!(reply, Reply::Refused { .. }) {
                     self.is_refused(number);
                 }
-                self.bodies.is_told(number, place);
+                self.bodies.is_told(number, place, false);
             }
             None if matches!(reply, Reply::Committed) => return,
             None => _ = self.questions.remove(&to),
@@ -875,7 +891,7 @@ impl StreamSender {
             if confirm == 0 {
                 self.undecided.remove(&number);
             }
-            self.bodies.is_told(number, place);
+            self.bodies.is_told(number, place, false);
         }
         self.resume(out);
     }

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use leveret_log::disk::Disk;
 use leveret_log::file::{Mended, NoBatch};
 use leveret_log::{
-    AppendError, BatchName, Errand, FileLog, HoldError, Holder, Keep, Log, Moment, Offset,
-    PagedOut, ReadError, Record, Recovered, RecoveredRun, Shared, SyncError, Usage,
+    AppendError, BatchName, BatchUnderWay, Errand, FileLog, HoldError, Holder, Keep, Log, Moment,
+    Offset, PagedOut, ReadError, Record, Recovered, RecoveredRun, Shared, SyncError, Usage,
 };
 
 use crate::desk::{AllUse, Desk, Hold, Reports};
@@ -29,12 +29,19 @@ pub struct GroupLog<D> {
     lent: Option<Box<Lent>>,
 }
 
+/// A batch that is not agreed upon, and where it ends.
+#[derive(Clone, Copy, Debug)]
+struct Unagreed {
+    batch: BatchUnderWay,
+    end: Moment,
+}
+
 /// What a lent log is besides.
 #[derive(Debug)]
 struct Lent {
     desk: Arc<Desk>,
-    /// Batches that are not agreed upon, and where each ends.
-    ends: VecDeque<(u64, Moment)>,
+    /// Batches that are not agreed upon.
+    ends: VecDeque<Unagreed>,
     agreed: Moment,
     /// Those that are, and that not all members in contact have.
     not_on_all: VecDeque<(u64, Moment)>,
@@ -235,9 +242,10 @@ impl Lent {
         }
         self.take_made(log, &mut reports, &mut failed);
         let was = self.agreed;
-        while let Some((number, end)) = self.ends.pop_front_if(|it| it.0 <= orders.agreed.number) {
-            self.agreed = end;
-            self.not_on_all.push_back((number, end));
+        let agreed = orders.agreed.number;
+        while let Some(it) = self.ends.pop_front_if(|it| it.batch.number <= agreed) {
+            self.agreed = it.end;
+            self.not_on_all.push_back((it.batch.number, it.end));
         }
         while let Some((_, end)) = self.not_on_all.pop_front_if(|it| it.0 <= orders.on_all) {
             self.on_all = end;
@@ -279,11 +287,15 @@ impl Lent {
         while self.last.number < last.number {
             let number = self.last.number + 1;
             self.last = BatchName { number, term: last.term };
-            self.ends.push_back((number, end));
+            let mut bytes = 0;
             match log.batch(number) {
-                Ok(batch) => reports.made.push((self.last, batch)),
+                Ok(batch) => {
+                    bytes = batch.len();
+                    reports.made.push((self.last, batch));
+                }
                 Err(error) => _ = failed.get_or_insert(format!("{}: {error}", self.last)),
             }
+            self.ends.push_back(Unagreed { batch: BatchUnderWay { number, bytes }, end });
         }
     }
 
@@ -385,6 +397,13 @@ impl<D: Disk> Log for GroupLog<D> {
                 read => read,
             },
             None => self.log.read(at),
+        }
+    }
+
+    fn read_uncommitted(&self, at: Offset) -> Result<Record, ReadError> {
+        match &self.lent {
+            Some(lent) if lent.withholds(at, &self.log) => self.log.read(at),
+            _ => self.read(at),
         }
     }
 
@@ -500,8 +519,11 @@ impl<D: Disk> Log for GroupLog<D> {
         self.hand_over(Some(until))
     }
 
-    fn under_way(&self) -> Option<u64> {
-        self.log.under_way()
+    fn under_way(&self) -> Option<BatchUnderWay> {
+        match &self.lent {
+            Some(lent) => lent.ends.front().map(|it| it.batch),
+            None => self.log.under_way(),
+        }
     }
 
     fn notes(&self) -> usize {

@@ -15,8 +15,9 @@ use leveret_log::disk::{
 };
 use leveret_log::file::{OnDamage, Options as LogOptions, Report};
 use leveret_log::{
-    AppendError, Errand, FileLog, HoldError, Holder, Keep, Log, LogNumber, MemoryLog, Moment,
-    Offset, ReadError, Record, Recovered, RecoveredRun, Shared, SyncError, Usage,
+    AppendError, BatchUnderWay, Errand, FileLog, HoldError, Holder, Keep, Log, LogNumber,
+    MemoryLog, Moment, Offset, ReadError, Record, Recovered, RecoveredRun, Shared, SyncError,
+    Usage,
 };
 use leveret_queue::Time;
 
@@ -739,7 +740,7 @@ impl Log for Store {
         self.hand_over(until, |it| both!(mut it, log => log.sync_until(until)))
     }
 
-    fn under_way(&self) -> Option<u64> {
+    fn under_way(&self) -> Option<BatchUnderWay> {
         both!(self, log => log.under_way())
     }
 

@@ -43,6 +43,7 @@ const CLASSIC: &[&str] = &[
     "x-confirm-timeout",
     "x-confirm-defer",
     "x-replication-confirm",
+    "x-deliver-before-commit",
 ];
 
 const QUORUM: &[&str] = &[
@@ -73,6 +74,7 @@ const QUORUM: &[&str] = &[
     "x-confirm-timeout",
     "x-confirm-defer",
     "x-replication-confirm",
+    "x-deliver-before-commit",
 ];
 
 const STREAM_ONLY: &[&str] = &[
@@ -175,6 +177,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("x-confirm-timeout", Check::Wait),
     ("x-confirm-defer", Check::Wait),
     ("x-replication-confirm", Check::Word(refuse_replication)),
+    ("x-deliver-before-commit", Check::Bool),
 ];
 
 impl Check {

@@ -76,6 +76,8 @@ pub struct ConfirmOptions {
     pub defer_ms: u32,
     /// `replication-confirm`: what it means that a message is durable. On a node alone it makes no difference.
     pub replication: ReplicationConfirm,
+    /// `deliver-before-commit`: messages are given out before a majority of a group's members has them. On a node alone they always are.
+    pub before_commit: bool,
 }
 
 /// `confirm-defer` where none is set.
@@ -93,6 +95,7 @@ impl Default for ConfirmOptions {
             timeout_ms: None,
             defer_ms: DEFER_MS,
             replication: ReplicationConfirm::default(),
+            before_commit: false,
         }
     }
 }

@@ -235,6 +235,7 @@ pub(crate) enum Setting {
     DeadLetterExchange,
     DeadLetterRoutingKey,
     DeadLetterStrategy,
+    DeliverBeforeCommit,
     DeliveryLimit,
     Expires,
     MaxLength,
@@ -258,6 +259,7 @@ impl Setting {
             Self::DeadLetterExchange => "x-dead-letter-exchange",
             Self::DeadLetterRoutingKey => "x-dead-letter-routing-key",
             Self::DeadLetterStrategy => "x-dead-letter-strategy",
+            Self::DeliverBeforeCommit => "x-deliver-before-commit",
             Self::DeliveryLimit => "x-delivery-limit",
             Self::Expires => "x-expires",
             Self::MaxLength => "x-max-length",
@@ -412,6 +414,7 @@ const SETTINGS: &[(&str, Check, &str, bool, Here)] = &[
     ("dead-letter-exchange",          Check::Text,       "dead letter exchange name", false, Here::Works),
     ("dead-letter-routing-key",       Check::Text,       "dead letter routing key", false, Here::Works),
     ("dead-letter-strategy",          Check::OneOf(&["at-most-once", "at-least-once"]), "dead letter strategy", false, Here::Works),
+    ("deliver-before-commit",         Check::Bool,       "deliver-before-commit value. Valid are true, false", false, Here::Works),
     ("delivery-limit",                Check::Number,     "delivery limit", true, Here::Works),
     ("expires",                       Check::AtLeast(1), "queue expiry", true, Here::Works),
     ("initial-cluster-size",          Check::AtLeast(0), "cluster size", false, Here::NoEffect),
@@ -450,7 +453,8 @@ fn here(key: &str) -> Option<Here> {
 
 /// Whether a setting is one that RabbitMQ does not know.
 pub(crate) fn is_ours(key: &str) -> bool {
-    key.starts_with("confirm-") || key == Setting::ReplicationConfirm.key()
+    let own = [Setting::ReplicationConfirm, Setting::DeliverBeforeCommit];
+    key.starts_with("confirm-") || own.iter().any(|it| it.key() == key)
 }
 
 fn validate(definition: &Map<String, Json>, operator: bool) -> Result<(), String> {

@@ -155,15 +155,9 @@ impl Queue {
     /// times the smaller one.
     pub fn confirm_options(&self) -> ConfirmOptions {
         let ms = |setting| self.smaller(setting).map(|ms| u32::try_from(ms).unwrap_or(u32::MAX));
-        let by_header = match self.arguments.get(Setting::ConfirmOnHeader.argument()) {
-            Some(value) => matches!(value, Value::Bool(true)),
-            None => {
-                self.policies.get(Setting::ConfirmOnHeader).and_then(|v| v.as_bool()) == Some(true)
-            }
-        };
         ConfirmOptions {
             on: self.text(Setting::ConfirmOn).and_then(ConfirmOn::parse).unwrap_or_default(),
-            by_header,
+            by_header: self.is_on(Setting::ConfirmOnHeader),
             dead_letter_acks: self.text(Setting::ConfirmOnDeadLetter) == Some("ack"),
             timeout_ms: ms(Setting::ConfirmTimeout),
             defer_ms: ms(Setting::ConfirmDefer).unwrap_or(DEFER_MS),
@@ -171,6 +165,15 @@ impl Queue {
                 .text(Setting::ReplicationConfirm)
                 .and_then(ReplicationConfirm::parse)
                 .unwrap_or_default(),
+            before_commit: self.is_on(Setting::DeliverBeforeCommit),
+        }
+    }
+
+    /// Whether the argument, or else the policy, turns something on.
+    fn is_on(&self, setting: Setting) -> bool {
+        match self.arguments.get(setting.argument()) {
+            Some(value) => matches!(value, Value::Bool(true)),
+            None => self.policies.get(setting).and_then(|it| it.as_bool()) == Some(true),
         }
     }
 

@@ -19,6 +19,7 @@ const BOTH: KnownKey[] = [
   { key: "confirm-defer", kind: "number", about: "Under confirm-on ack: milliseconds until a waiting message is written to the disk" },
   { key: "confirm-on-dead-letter", kind: "text", about: "Under confirm-on ack: what a dead letter means to its publisher", values: ["nack", "ack"] },
   { key: "confirm-on-header", kind: "boolean", about: "Let a message choose its rule with the header x-confirm-on" },
+  { key: "deliver-before-commit", kind: "boolean", about: "In a cluster: deliver messages before a majority of the nodes has them" },
   { key: "replication-confirm", kind: "text", about: "In a cluster: whose disks a confirmed message is on", values: ["majority", "all"] },
 ];
 

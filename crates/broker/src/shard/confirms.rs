@@ -65,6 +65,8 @@ pub(super) struct Confirms {
     nacks: Nacks,
     /// What publishers are told next.
     runs: Runs,
+    /// The same of messages that consumers have acked: whatever becomes of the log's end, they were.
+    acked: Runs,
     /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
     gone: VecDeque<QueueId>,
     /// Messages that are waited for no more, of those that their nodes [keep](Self::kept).
@@ -283,7 +285,10 @@ impl Confirms {
             return;
         }
         self.remove(at);
-        self.tell(slot, |all| &mut all.acked);
+        match way {
+            Way::Acked => self.tell_acked(slot),
+            Way::DeadLettered | Way::Lost => self.tell(slot, |all| &mut all.acked),
+        }
     }
 
     /// The rule of one queue for a message, which it has done with.
@@ -343,6 +348,17 @@ impl Confirms {
             let slot = *slot;
             self.remove(at);
             self.tell(slot, |all| if by_disk { &mut all.durable } else { &mut all.at_once });
+        }
+    }
+
+    #[inline]
+    fn tell_acked(&mut self, slot: UnresolvedMessage) {
+        // What it failed by may be undone with the log's end.
+        if slot.has(FAILED) {
+            self.tell(slot, |all| &mut all.acked);
+        } else if slot.seq != 0 {
+            self.confirmed.acked += 1;
+            self.acked.add(slot.to, slot.channel, slot.seq, Verdict::Ok);
         }
     }
 
@@ -538,9 +554,14 @@ impl Confirms {
         self.gone.contains(&id)
     }
 
-    /// Sends what publishers are told.
+    /// Sends what publishers are told, but for [acks](Self::flush_acked).
     pub(super) fn flush(&mut self, out: &mut Outbox) {
         self.runs.flush(out);
+    }
+
+    /// Sends what publishers are told of messages that consumers have acked. Nothing of it stands on the log.
+    pub(super) fn flush_acked(&mut self, out: &mut Outbox) {
+        self.acked.flush(out);
     }
 
     /// What publishers were told since the start.

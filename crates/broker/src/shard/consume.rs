@@ -300,10 +300,13 @@ impl<L: Log> Shard<L> {
         let Some((first, next)) = next.flatten() else {
             return if self.is_at_rest(id) { Found::Late } else { Found::Nothing };
         };
-        if let Some(first) = first.filter(|&first| self.store.is_to_come(first)) {
+        let before_commit = self.queues.give_before_commit(id);
+        let read = |at| self.store.read_to_give(at, before_commit);
+        let is_to_come = |at: &Offset| read(*at).is_err_and(|error| error.is_to_come());
+        if let Some(first) = first.filter(is_to_come) {
             return Found::ToCome(first);
         }
-        match self.store.read(next) {
+        match read(next) {
             Ok(record) => Found::Record(record.bytes),
             Err(error) if error.is_to_come() => Found::ToCome(next),
             Err(error) => {
@@ -386,7 +389,17 @@ impl<L: Log> Shard<L> {
         let Self { group, queues, store, ports, counters, .. } = self;
         let (record, damaged) = (Bytes::new(), Vec::new());
         let home = *group;
-        let mut to = DeliverySink { queue: id, home, store, ports, counters, record, damaged };
+        let before_commit = queues.give_before_commit(id);
+        let mut to = DeliverySink {
+            queue: id,
+            home,
+            before_commit,
+            store,
+            ports,
+            counters,
+            record,
+            damaged,
+        };
         let dispatched = queues.dispatch(id, allowed, now, &mut to);
         let Some((hosted, dispatched)) = dispatched else { return false };
         let damaged = to.damaged;
@@ -475,6 +488,8 @@ fn about_consumer(name: &'static str, consumer: &Consumer, names: &Names) -> Eve
 struct DeliverySink<'a, L> {
     queue: QueueId,
     home: GroupId,
+    /// Not agreed upon yet is no reason to wait.
+    before_commit: bool,
     store: &'a mut Store<L>,
     ports: &'a mut Ports,
     counters: &'a mut Counters,
@@ -487,7 +502,7 @@ struct DeliverySink<'a, L> {
 impl<L: Log> Deliver for DeliverySink<'_, L> {
     #[inline]
     fn look(&mut self, offset: Offset) -> Record {
-        match self.store.read(offset) {
+        match self.store.read_to_give(offset, self.before_commit) {
             Ok(record) => {
                 self.record = record.bytes;
                 Record::AtHand

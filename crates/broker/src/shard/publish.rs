@@ -56,6 +56,8 @@ pub(super) struct Wants {
     waits_in_memory: bool,
     /// A shard in an earlier term may have given it out.
     is_redelivered: bool,
+    /// A queue gives it out before it is agreed upon.
+    before_commit: bool,
     defer_ms: Option<u32>,
     timeout_ms: Option<u32>,
     /// A queue that is gone was to tell of its ack.
@@ -201,7 +203,15 @@ impl<L: Log> Shard<L> {
         now: Time,
     ) -> Put {
         self.jobs.pay(cost::APPEND + cost::PLACE * publish.targets.len() as u64);
-        let wants = self.wants(publish, must_keep, topology, now);
+        if publish.targets.is_empty() {
+            // One of a letter that comes again, and has its confirm.
+            return Put { taken: PutResult::Yes, until: None, fails: false, waits: None };
+        }
+        let mut wants = self.wants(publish, must_keep, topology, now);
+        if wants.before_commit && self.attaching.is_on() && self.streams.doing().is_some() {
+            // Its node may have sent it to the leader before, who may have given it out.
+            wants.is_redelivered = true;
+        }
         self.put(publish, from, wants, must_keep, now)
     }
 
@@ -308,6 +318,7 @@ impl<L: Log> Shard<L> {
                 }
             }
             wants.timeout_ms = at_most(wants.timeout_ms, options.timeout_ms);
+            wants.before_commit |= options.before_commit;
             wants.can_keep |= keeps;
             wants.is_slow |= until == Until::First && !is_quick;
             if options.replication == ReplicationConfirm::All
@@ -358,6 +369,10 @@ impl<L: Log> Shard<L> {
         wants: Wants,
         now: Time,
     ) -> Put {
+        if from.is_none() {
+            // Of a transaction, a dead letter: what is lost of these with the end of the log comes once more, as if for the first time.
+            self.store.commit_first();
+        }
         let incoming = Incoming {
             offset: at,
             size: u32::try_from(publish.message.body_len()).unwrap_or(u32::MAX),

@@ -232,6 +232,12 @@ impl Queues {
             && ids.iter().any(|id| self.get(*id).is_some_and(|it| is_for_all(&it.confirm)))
     }
 
+    /// Whether the queue gives messages out that are not agreed upon yet.
+    #[inline]
+    pub(super) fn give_before_commit(&self, id: QueueId) -> bool {
+        self.get(id).is_some_and(|it| it.confirm.before_commit)
+    }
+
     /// Whether the queue was deleted here.
     pub(super) fn is_dying(&self, id: QueueId) -> bool {
         self.dying.contains(id)

@@ -45,6 +45,8 @@ pub(super) struct Store<L> {
     held: Held<Moment>,
     /// Messages below came back from before a crash, and may have been delivered.
     seen_below: leveret_log::Offset,
+    /// Messages below are given out once they are agreed upon.
+    commits_below: u64,
     /// When to look at what the log keeps for later records; none while it keeps nothing.
     spares_at: Option<Time>,
     /// When the log was last said to take no messages.
@@ -70,6 +72,7 @@ impl<L: Log> Store<L> {
             cold: Cold::default(),
             held: Held::default(),
             seen_below: leveret_log::Offset::default(),
+            commits_below: 0,
             spares_at: None,
             complained_at: None,
             all_use: (false, false),
@@ -265,6 +268,25 @@ impl<L: Log> Store<L> {
     #[inline]
     pub(super) fn read(&self, at: Offset) -> Result<Record, ReadError> {
         self.log.read(log_offset(at))
+    }
+
+    /// The same of a record that is to be given out, by a queue that may do so `before_commit`.
+    #[inline]
+    pub(super) fn read_to_give(
+        &self,
+        at: Offset,
+        before_commit: bool,
+    ) -> Result<Record, ReadError> {
+        match before_commit && at.get() >= self.commits_below {
+            true => self.log.read_uncommitted(log_offset(at)),
+            false => self.read(at),
+        }
+    }
+
+    /// What was appended so far is given out once it is agreed upon, whatever its queues say.
+    #[inline]
+    pub(super) fn commit_first(&mut self) {
+        self.commits_below = self.log.end().get();
     }
 
     /// Whether the record cannot be read now, and will be. One that is damaged or gone will not: reading it says so.

@@ -286,11 +286,16 @@ impl Log for HandLog {
 
     fn read(&self, at: Offset) -> Result<Record, ReadError> {
         let state = self.0.borrow();
-        if state.damaged.contains(&at.get()) {
-            return Err(ReadError::Damaged { at, file: FileName::default(), position: 0 });
-        }
         if state.withholds(at) {
             return Err(ReadError::NotReadable { at, readable: state.readable() });
+        }
+        self.read_uncommitted(at)
+    }
+
+    fn read_uncommitted(&self, at: Offset) -> Result<Record, ReadError> {
+        let state = self.0.borrow();
+        if state.damaged.contains(&at.get()) {
+            return Err(ReadError::Damaged { at, file: FileName::default(), position: 0 });
         }
         if state.cold.contains(&at.get()) {
             return Err(ReadError::Cold { at });
@@ -436,9 +441,10 @@ impl Log for HandLog {
         self.hand().all_use = (is_used, is_awaited);
     }
 
-    fn under_way(&self) -> Option<u64> {
-        let bytes = |batch: &Batch| batch.written.values().map(|it| it.bytes.len() as u64).sum();
-        self.0.borrow().running.as_ref().map(bytes)
+    fn under_way(&self) -> Option<BatchUnderWay> {
+        let state = self.0.borrow();
+        let lens = state.running.as_ref()?.written.values().map(|it| it.bytes.len() as u64);
+        Some(BatchUnderWay { number: state.batches as u64, bytes: lens.sum() })
     }
 
     fn notes(&self) -> usize {

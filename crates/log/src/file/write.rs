@@ -20,7 +20,7 @@ use super::{FileLog, Marks, Store, Tag, submit};
 use crate::disk::{Body, Disk, DiskError, FileName, Op, Reached, Token};
 use crate::memory::{LARGE, MemoryLog, Stored};
 use crate::shared::{Original, Progress};
-use crate::{AppendError, HoldError, Holder, Log as _, Moment, Offset, SyncError};
+use crate::{AppendError, BatchUnderWay, HoldError, Holder, Log as _, Moment, Offset, SyncError};
 use bare::BareBatch;
 
 /// Memory for a batch that is kept for the next one, unless that one is far smaller.
@@ -353,9 +353,10 @@ impl Writer {
         self.flight.as_ref().map_or(0, |flight| flight.bytes)
     }
 
-    /// Bytes of the batch that the disk is writing and that has durable records or notes.
-    pub(super) fn under_way(&self) -> Option<u64> {
-        self.flight.as_ref().filter(|flight| flight.is_awaited).map(|flight| flight.bytes)
+    /// The batch that the disk is writing, if that has durable records or notes.
+    pub(super) fn under_way(&self) -> Option<BatchUnderWay> {
+        let flight = self.flight.as_ref().filter(|flight| flight.is_awaited)?;
+        Some(BatchUnderWay { number: flight.sequence, bytes: flight.bytes })
     }
 
     pub(super) fn held_bytes(&self) -> usize {

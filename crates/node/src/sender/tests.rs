@@ -291,6 +291,23 @@ fn a_verdict_is_passed_on_once() {
     assert_eq!(told(|out| sender.tell(ME, other, out)), ["1: Stopped"]);
 }
 
+/// It may be acked, and in no log: another shard, which knows nothing of its letter, is not to take it once more.
+#[test]
+fn what_is_confirmed_is_not_sent_again() {
+    let mut sender = sender(10);
+    keep(&mut sender, publish(ME, 1..=4));
+    assert_eq!(sent(&mut sender, BODIES), [1]);
+    confirm(&mut sender, 1, 2, true);
+    confirm(&mut sender, 3, 3, false);
+    begins(&mut sender, 2, 1, 0);
+    let Some(Numbered { letter: ToShard::Publish { messages, .. }, .. }) = sender.next(BODIES)
+    else {
+        panic!("the letter comes again");
+    };
+    let lens: Vec<_> = messages.iter().map(|it| (it.confirm, it.message.len())).collect();
+    assert_eq!(lens, [(0, 0), (0, 0), (3, 10), (4, 10)]);
+}
+
 #[test]
 fn who_fills_the_window_pauses() {
     let mut sender = sender(4);

@@ -18,7 +18,7 @@ use leveret_node::{Inboxes, Run, post};
 use leveret_queue::Time;
 use leveret_topology::{Bootstrap, GroupId, Homes, NodeId, PasswordHash, QueueSpec, Topology};
 
-use crate::traffic::{ACKED, QUEUES, queue_name};
+use crate::traffic::{ACKED, QUEUES, UNCOMMITTED, queue_name};
 
 pub(crate) const SHARDS: usize = 2;
 pub(crate) const HOMES: Homes = Homes::among(SHARDS as u32);
@@ -79,6 +79,8 @@ fn first_names() -> Topology {
         let on = if index == ACKED { "ack" } else { "first" };
         let on = ("x-confirm-on".to_owned(), on.into());
         let defer = ("x-confirm-defer".to_owned(), Value::I32(200));
+        let before_commit = Value::Bool(index == UNCOMMITTED);
+        let before_commit = ("x-deliver-before-commit".to_owned(), before_commit);
         let spec = QueueSpec {
             vhost,
             name: &queue_name(index),
@@ -86,7 +88,7 @@ fn first_names() -> Topology {
             durable: true,
             auto_delete: false,
             exclusive_owner: None,
-            arguments: [copies, on, defer].into_iter().collect(),
+            arguments: [copies, on, defer, before_commit].into_iter().collect(),
         };
         topology.declare_queue(spec).expect("declared");
     }

@@ -13,9 +13,11 @@ use crate::client::{Client, Seen, Waits};
 use crate::site::Site;
 
 const CLIENTS: usize = 3;
-pub(crate) const QUEUES: usize = 4;
+pub(crate) const QUEUES: usize = 5;
 /// The queue whose messages are confirmed by their acks.
 pub(crate) const ACKED: usize = 3;
+/// The queue that gives messages out before they are agreed upon.
+pub(crate) const UNCOMMITTED: usize = 4;
 /// Where a client waits for direct replies.
 pub(crate) const DIRECT: usize = QUEUES;
 
@@ -48,6 +50,8 @@ pub(crate) struct Fate {
     pub(crate) is_transient: bool,
     /// An ack confirms it; who has it is asked nothing by a new leader if it was in the memory of the one before.
     pub(crate) waits_for_ack: bool,
+    /// It is given out before it is agreed upon: it may be lost with the leader then, and comes again from its publisher's node.
+    pub(crate) is_uncommitted: bool,
     /// Somebody acked it once.
     was_acked: bool,
 }
@@ -149,6 +153,10 @@ impl Traffic {
         for fate in self.messages.iter_mut().filter(waits) {
             (fate.is_with_two, fate.may_come_back) = (true, true);
         }
+        for fate in self.messages.iter_mut().filter(|it| it.is_uncommitted) {
+            fate.is_with_two = true;
+            fate.may_come_back |= fate.is_acked;
+        }
         self.totals.leaders += 1;
     }
 
@@ -243,7 +251,8 @@ impl Traffic {
                     client.publish_transient(("", &name), number);
                 } else {
                     let waits_for_ack = queue == ACKED;
-                    self.messages.push(Fate { waits_for_ack, ..Fate::default() });
+                    let is_uncommitted = queue == UNCOMMITTED;
+                    self.messages.push(Fate { waits_for_ack, is_uncommitted, ..Fate::default() });
                     client.publish(&name, number, None, true);
                 }
             }

@@ -40,6 +40,8 @@ fn bad_arguments() {
         "invalid arg 'x-overflow' for queue 'q' in vhost '/': {unacceptable_type,signedint}");
     refused([("x-replication-confirm", text("both"))],
         r#"invalid arg 'x-replication-confirm' for queue 'q' in vhost '/': "replication-confirm 'both' is none of 'majority', 'all'""#);
+    refused([("x-deliver-before-commit", text("true"))],
+        "invalid arg 'x-deliver-before-commit' for queue 'q' in vhost '/': {unacceptable_type,longstr}");
     refused([("x-replication-confirm", Value::Bool(true))],
         "invalid arg 'x-replication-confirm' for queue 'q' in vhost '/': {unacceptable_type,bool}");
     refused([("x-single-active-consumer", text("yes"))],

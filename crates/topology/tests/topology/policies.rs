@@ -166,6 +166,28 @@ fn replication_confirm_by_argument_and_policy() {
     check(Some("all"),      Some("majority"), All);
 }
 
+/// The argument goes before the policy.
+#[test]
+#[rustfmt::skip] // a table
+fn deliver_before_commit_by_argument_and_policy() {
+    let check = |argument: Option<bool>, policy: Option<bool>, want: bool| {
+        let mut world = World::new();
+        let arguments = argument.map(|it| ("x-deliver-before-commit", Value::Bool(it)));
+        let id = world.queue_with("q", table(arguments)).unwrap().id;
+        if let Some(policy) = policy {
+            world.set(spec("p", "", json!({ "deliver-before-commit": policy })));
+        }
+        let queue = world.topology.queue_by_id(id).unwrap();
+        assert_eq!(queue.confirm_options().before_commit, want, "{argument:?} {policy:?}");
+    };
+    check(None,        None,        false);
+    check(None,        Some(true),  true);
+    check(None,        Some(false), false);
+    check(Some(true),  None,        true);
+    check(Some(true),  Some(false), true);
+    check(Some(false), Some(true),  false);
+}
+
 #[test]
 fn delivery_limits_and_strategy_of_quorum_queues() {
     let mut world = World::new();
@@ -232,6 +254,10 @@ fn bad_definitions() {
     refuse(false, json!({ "max-age": "1w" }), "<<\"1w\">> is not a valid max age");
     refuse(false, json!({ "replication-confirm": "one" }),
         "<<\"one\">> is not a valid replication-confirm value. Valid are majority, all");
+    refuse(false, json!({ "deliver-before-commit": "yes" }),
+        "<<\"yes\">> is not a valid deliver-before-commit value. Valid are true, false");
+    refuse(true, json!({ "deliver-before-commit": true }),
+        "[{<<\"deliver-before-commit\">>,true}] are not recognised policy settings");
     refuse(false, json!({ "replication-confirm": true }),
         "true is not a valid replication-confirm value. Valid are majority, all");
     refuse(true, json!({ "replication-confirm": "all" }),

@@ -51,6 +51,7 @@ impl Plain {
 fn told(confirms: &mut Confirms) -> Vec<(u64, bool)> {
     let mut out = Outbox::default();
     confirms.flush(&mut out);
+    confirms.flush_acked(&mut out);
     let mut told: Vec<(u64, bool)> = out
         .sessions
         .iter()

@@ -22,6 +22,7 @@
 //!
 //! Budget: two comparisons per message, and no hash except for watched messages, of which there are 64 at most at a time.
 
+use leveret_log::BatchUnderWay;
 use leveret_queue::Time;
 use leveret_topology::QueueId;
 
@@ -162,8 +163,8 @@ pub(super) struct Race {
     measured: u8,
     /// A message won, but not by so much that the disk could not have become quicker.
     is_in_doubt: bool,
-    /// The batch at the disk: since when, of how many bytes.
-    batch: Option<(u64, u64)>,
+    /// The batch at the disk, and since when.
+    batch: Option<(BatchUnderWay, u64)>,
     /// What is acked when it is no older than this has won.
     limit_us: u64,
     /// Processors are short, and much waits for disk or consumers.
@@ -288,15 +289,14 @@ impl Race {
         }
     }
 
-    /// The disk has such a batch, of so many bytes, or none.
-    pub(super) fn saw_disk(&mut self, under_way: Option<u64>) {
-        match (self.batch, under_way) {
-            (None, Some(bytes)) => self.batch = Some((self.now_us, bytes)),
-            (Some((since_us, bytes)), None) => {
-                self.batch = None;
-                self.measured(self.now_us - since_us, bytes);
-            }
-            _ => {}
+    /// The disk has such a batch, or none.
+    pub(super) fn saw_disk(&mut self, under_way: Option<BatchUnderWay>) {
+        let next = under_way.map(|it| it.number);
+        if let Some((batch, since_us)) = self.batch.take_if(|it| next != Some(it.0.number)) {
+            self.measured(self.now_us - since_us, batch.bytes);
+        }
+        if self.batch.is_none() {
+            self.batch = under_way.map(|batch| (batch, self.now_us));
         }
     }
 

@@ -202,6 +202,13 @@ fn what_queues_promise_outlives_the_one_that_leads() {
     commits.0.tx_commit(commits.1).unwrap();
     acks.is_given("another", false);
 
+    // Given out before it is agreed upon: it is by now, and its consumer's still.
+    feeds.declare("ticks", &[("x-deliver-before-commit", Value::Bool(true))]);
+    acks.consume("ticks", 0);
+    let number = asks.send("ticks", persistent(), "a tick");
+    let tick = acks.is_given("a tick", false);
+    assert_eq!(asks.verdict(), Verdict::Ack(number));
+
     let [exchange, key] = dead_letters_to("dead of timed");
     feeds.declare("dead of timed", &[]);
     let expires = ("x-message-ttl", Value::I32(ttl.as_millis() as i32));
@@ -260,6 +267,11 @@ fn what_queues_promise_outlives_the_one_that_leads() {
         acks.connection.flush().unwrap();
         assert_eq!(asks.verdict(), Verdict::Ack(number));
     }
+    acks.connection.ack(acks.channel, tick, false);
+    feeds.publish("ticks", persistent(), "another tick");
+    let tick = acks.is_given("another tick", false);
+    acks.connection.nack(acks.channel, tick, false, true);
+    acks.is_given("another tick", true);
 
     for count in 1..=2 {
         let got = feeds.get("limited", false).unwrap();
