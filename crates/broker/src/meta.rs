@@ -31,8 +31,8 @@ use hashbrown::HashMap;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Offset, SyncError};
 use leveret_topology::{
-    By, Change, Destination, ExchangeSpec, GroupId, QueueId, QueueSpec, Removed, RemovedExchange,
-    Target, Topology, VhostId,
+    By, Change, Destination, ExchangeSpec, GroupId, NodeId, QueueId, QueueSpec, Removed,
+    RemovedExchange, Target, Topology, VhostId,
 };
 
 use crate::message::{
@@ -439,6 +439,10 @@ impl<L: Log> Meta<L> {
                 self.gone_from(vhost, topology, out);
             }
             ToMeta::Disconnected { connection, reply } => {
+                // Other nodes give theirs numbers, so somebody has an answer; but for those who are gone.
+                if reply.is_none() && connection.node() != NodeId::ALONE {
+                    self.decisions.gone_with_its_node(connection, out);
+                }
                 self.disconnected(connection, reply, topology, out);
             }
             ToMeta::Admin { by, reply, command } => {

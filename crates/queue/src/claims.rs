@@ -158,6 +158,7 @@ mod tests {
         let other = Options { max_length: Some(1), ..options };
         queue.set_options(other.clone(), late, &mut left);
         assert!(!queue.expire(late, &mut left) && queue.next_timeout().is_none());
+        assert_eq!(given(&mut queue, late), []);
         assert_eq!((queue.counts().ready, &left[..]), (5, &[][..]));
         queue.claim(&[(at(0), None), (at(1), None)]);
         queue.go_on(late, &mut left);

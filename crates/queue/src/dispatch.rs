@@ -193,7 +193,9 @@ impl Queue {
 
     #[inline]
     fn is_expired(&self, entry: QueuedMessage, now: Time) -> bool {
-        entry.extra().is_some() && self.extras.expires_at(entry).is_some_and(|at| now >= at)
+        entry.extra().is_some()
+            && self.waiting.is_none()
+            && self.extras.expires_at(entry).is_some_and(|at| now >= at)
     }
 
     /// `newest` has just come: it may go out though its time to live is 0.

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use foldhash::fast::FixedState;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use leveret_log::{Log, Offset};
 use leveret_topology::{GroupId, QueueId};
 
@@ -28,12 +28,17 @@ pub(super) struct Decisions {
     outcomes: HashMap<TxId, bool, FixedState>,
     /// In the order in which they were made.
     remembered: VecDeque<TxId>,
+    /// Connections that ended with their node: what is missing of their transactions never comes.
+    gone: HashSet<ConnectionId, FixedState>,
     /// Of earlier processes: for the shards, when they fill their queues.
     pub(super) earlier: Decided,
 }
 
 /// How many decisions are remembered for shards that vote again.
 const REMEMBERED_MAX: usize = 1024;
+
+/// Connections that ended with their nodes are forgotten when there are so many: what was on its way of the first ones has come.
+const GONE_MAX: usize = 1 << 16;
 
 /// Messages that a transaction acked, and that are written into its decision at the cost of one name.
 const ACKED_A_UNIT: u64 = 32;
@@ -50,8 +55,10 @@ pub(super) struct ShardVote {
 }
 
 /// What shards have said so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Tally {
+    /// Whose transaction it is.
+    from: ConnectionId,
     /// One for each shard.
     votes: Vec<(GroupId, Said)>,
     acked: Vec<(QueueId, leveret_queue::Offset)>,
@@ -80,6 +87,10 @@ struct Made {
 }
 
 impl Tally {
+    fn new(from: ConnectionId) -> Self {
+        Self { from, votes: Vec::new(), acked: Vec::new() }
+    }
+
     fn add(&mut self, group: GroupId, vote: Vote) {
         if self.votes.iter().any(|&(other, _)| other == group) {
             return;
@@ -127,13 +138,14 @@ impl Decisions {
             // Perhaps the decision is not on the disk yet.
             return if self.made.contains_key(&tx) { Rests::Written } else { Rests::OnItself };
         }
-        let tally = self.open.entry(tx).or_default();
+        let tally = self.open.entry(tx).or_insert_with(|| Tally::new(from));
         tally.add(group, vote);
-        if tally.votes.len() < parts as usize {
+        let is_whole = tally.votes.len() >= parts as usize;
+        if !is_whole && !self.gone.contains(&from) {
             return Rests::OnItself;
         }
         let Some(mut tally) = self.open.remove(&tx) else { return Rests::OnItself };
-        let (mut commit, mut rests) = (!tally.is_refused(), Rests::OnItself);
+        let (mut commit, mut rests) = (is_whole && !tally.is_refused(), Rests::OnItself);
         let kept = tally.kept();
         if commit && !kept.is_empty() {
             for at in self.done.drain(..) {
@@ -151,11 +163,31 @@ impl Decisions {
                 }
             }
         }
+        self.decided(tx, commit, &tally, out);
+        rests
+    }
+
+    fn decided(&mut self, tx: TxId, commit: bool, tally: &Tally, out: &mut Outbox) {
         self.remember(tx, commit);
         for group in tally.parts() {
             out.shard(group, ToShard::Decide { tx, commit });
         }
-        rests
+    }
+
+    /// A connection ended with its node. Parts of its transactions may have reached some shards, and never reach the others: those of which
+    /// one is missing are not to be.
+    #[cold]
+    pub(super) fn gone_with_its_node(&mut self, connection: ConnectionId, out: &mut Outbox) {
+        if self.gone.len() >= GONE_MAX {
+            self.gone.clear();
+        }
+        self.gone.insert(connection);
+        let open = self.open.extract_if(|_, tally| tally.from == connection);
+        let mut open: Vec<_> = open.collect();
+        open.sort_unstable_by_key(|(tx, _)| *tx);
+        for (tx, tally) in open {
+            self.decided(tx, false, &tally, out);
+        }
     }
 
     /// What a vote costs in names, before it is counted. The last one has the decision written, with all that any shard
@@ -228,7 +260,7 @@ impl Decisions {
     /// until the next start, as what the shards did about them is not on disk yet.
     pub(super) fn keep_found(&mut self, parts: impl Iterator<Item = TxId>) {
         self.earlier = Decided::default();
-        let found: hashbrown::HashSet<TxId, FixedState> = parts.collect();
+        let found: HashSet<TxId, FixedState> = parts.collect();
         let gone = self.made.extract_if(|tx, _| !found.contains(tx));
         self.done.extend(gone.map(|(_, made)| made.at));
     }
@@ -247,12 +279,16 @@ mod tests {
     }
 
     /// `1+` is yes of shard 1, kept; `1~` yes of what no restart finds; `1-` no; `1*` that it has applied its part. What
-    /// shards are told is `1+` or `1-`; `kept` and `gone` say whether a record of the decision is needed.
+    /// shards are told is `1+` or `1-`; `end` says that the connection ended with its node; `kept` and `gone` say whether a record of the decision is needed.
     #[track_caller]
     fn check(letters: &str, parts: u32, want: &str) {
         let (mut decisions, mut saved) = (Decisions::default(), Saved::new(MemoryLog::new()));
         let mut out = Outbox::default();
         for word in letters.split_whitespace() {
+            if word == "end" {
+                decisions.gone_with_its_node(ConnectionId::NOBODY, &mut out);
+                continue;
+            }
             let (shard, what) = word.split_at(1);
             let group = GroupId::new(shard.parse().unwrap());
             let acked = vec![(QueueId::new(group.get().into()), leveret_queue::Offset::new(1))];
@@ -288,6 +324,11 @@ mod tests {
         check("1+ 2-",             2, "1-");
         check("1~ 1~ 2+",          2, "1+ 2+ kept");
         check("1~ 2~",             2, "1+ 2+");
+        // Its node is gone, and with it what did not come.
+        check("1+ end",            2, "1-");
+        check("end 1+ 2+",         2, "1- 2-");
+        check("1+ end 1+ 2+",      2, "1- 1- 2-");
+        check("1+ 2+ end",         2, "1+ 2+ kept");
         // Applied.
         check("1+ 2+ 1*",          2, "1+ 2+ kept");
         check("1+ 2+ 1* 1*",       2, "1+ 2+ kept");      // the other one may need the decision still

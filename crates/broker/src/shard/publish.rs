@@ -208,9 +208,9 @@ impl<L: Log> Shard<L> {
             return Put { taken: PutResult::Yes, until: None, fails: false, waits: None };
         }
         let mut wants = self.wants(publish, must_keep, topology, now);
-        if wants.before_commit && self.attaching.is_on() && self.streams.doing().is_some() {
-            // Its node may have sent it to the leader before, who may have given it out.
-            wants.is_redelivered = true;
+        if self.attaching.is_on() && self.streams.doing().is_some() {
+            // Its node may have sent it to the leader before, who may have given it out, if that waits for no log.
+            wants.is_redelivered = wants.before_commit || !wants.slot.waits_for_disk();
         }
         self.put(publish, from, wants, must_keep, now)
     }

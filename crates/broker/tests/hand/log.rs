@@ -186,6 +186,11 @@ impl State {
         open.filter_map(|at| self.held.get_key_value(at))
     }
 
+    /// Whether all is on the disk that is to be.
+    fn is_written(&self) -> bool {
+        self.running.is_none() && self.released.is_empty() && self.to_write().next().is_none()
+    }
+
     fn collect(&mut self) -> Result<(), SyncError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -195,6 +200,10 @@ impl State {
         }
         let first = self.unsafe_yet.first().copied();
         self.durable = self.durable.max(first.unwrap_or(self.end));
+        if self.agrees && self.is_written() {
+            // What needs no batch is passed.
+            self.agreed = Some(Moment { end: Offset::new(self.end), notes: self.noted });
+        }
         if self.fails && first.is_some() {
             let reason = "no such luck".to_owned();
             let failure = SyncError { durable: Offset::new(self.durable), reason };

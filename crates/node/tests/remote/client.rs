@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leveret_amqp::content::Properties;
 use leveret_amqp::frame::{Decoder, Event};
-use leveret_amqp::method::{Encode, Method, basic, channel, confirm, connection};
+use leveret_amqp::method::{Encode, Method, basic, channel, confirm, connection, tx};
 use leveret_amqp::outbuf::OutBuf;
 use leveret_amqp::table::RawTable;
 use leveret_broker::message::{ConnectionId, Outbox, ToSession};
@@ -38,6 +38,8 @@ pub(crate) enum Waits {
     UnbindOther,
     /// Whether somebody waits for direct replies.
     Asks,
+    /// With the messages that it has acked.
+    Commit,
     Nothing,
 }
 
@@ -47,8 +49,10 @@ pub(crate) enum Seen {
     In,
     Confirmed(u64),
     Refused(u64),
+    /// A transaction: what was published in it, and what was acked.
+    Committed(Transaction),
     Given {
-        tag: u64,
+        tag: HeldTag,
         redelivered: bool,
         body: Vec<u8>,
         reply_to: Option<String>,
@@ -58,6 +62,19 @@ pub(crate) enum Seen {
     /// Its channel: it is to leave.
     Closed,
 }
+
+/// Messages by their numbers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Transaction {
+    pub(crate) published: Vec<u64>,
+    pub(crate) acked: Vec<u64>,
+}
+
+/// Where a client's transactions are.
+const COMMITS: u16 = 3;
+
+/// A message that a client has: the channel, and the tag there.
+pub(crate) type HeldTag = (u16, u64);
 
 pub(crate) struct Client {
     pub(crate) id: ConnectionId,
@@ -76,7 +93,9 @@ pub(crate) struct Client {
     /// The messages that are not confirmed, by number of the confirm.
     pub(crate) unconfirmed: BTreeMap<u64, u64>,
     /// The messages that it has, by tag.
-    pub(crate) held: BTreeMap<u64, u64>,
+    pub(crate) held: BTreeMap<HeldTag, u64>,
+    /// A transaction without an answer.
+    pub(crate) commits: Transaction,
     /// Queues that it consumes from.
     pub(crate) consumes: Vec<usize>,
     pub(crate) has_exchange: bool,
@@ -137,6 +156,7 @@ impl Client {
             next_confirm: 1,
             unconfirmed: BTreeMap::new(),
             held: BTreeMap::new(),
+            commits: Transaction::default(),
             consumes: Vec::new(),
             has_exchange: false,
             has_queue: false,
@@ -186,6 +206,34 @@ impl Client {
         let number = self.next_confirm;
         self.next_confirm += 1;
         self.unconfirmed.insert(number, if counts { body } else { u64::MAX });
+    }
+
+    /// Publishes these messages, each to its queue, and acks what it has: all or nothing of that.
+    pub(crate) fn commit(&mut self, messages: &[(String, u64)], acks: &[HeldTag]) {
+        for (queue, number) in messages {
+            let with = Properties { delivery_mode: Some(2), ..Default::default() };
+            self.put(COMMITS, ("", queue), *number, &with);
+        }
+        for (_, delivery_tag) in acks.iter().copied() {
+            self.say(COMMITS, &basic::Ack { delivery_tag, multiple: false });
+        }
+        self.say(COMMITS, &tx::Commit);
+        let acked = acks.iter().filter_map(|tag| self.held.remove(tag)).collect();
+        let published = messages.iter().map(|it| it.1).collect();
+        self.commits = Transaction { published, acked };
+        self.waits = Waits::Commit;
+    }
+
+    /// Takes a message, to be acked in a transaction if it is to.
+    pub(crate) fn get(&mut self, queue: &str, commits: bool) {
+        let channel = if commits { COMMITS } else { 1 };
+        self.say(channel, &basic::Get { ticket: 0, queue, no_ack: false });
+        self.waits = Waits::Get;
+    }
+
+    /// One of the messages that it can ack in a transaction alone.
+    pub(crate) fn is_to_commit((channel, _): HeldTag) -> bool {
+        channel == COMMITS
     }
 
     /// Whether a turn of the session without letters would do nothing.
@@ -242,6 +290,7 @@ impl Client {
     pub(crate) fn is_forgotten(&mut self) {
         self.unconfirmed.clear();
         self.held.clear();
+        self.commits = Transaction::default();
         self.is_deaf = true;
     }
 
@@ -275,9 +324,9 @@ impl Client {
             };
             at += used;
             match event {
-                Event::Method { payload, .. } => {
+                Event::Method { channel, payload, .. } => {
                     let method = Method::decode(payload).expect("a method");
-                    self.method(&method, &mut seen);
+                    self.method(channel, &method, &mut seen);
                 }
                 Event::Header { payload, .. } => {
                     let header =
@@ -324,9 +373,10 @@ impl Client {
         }
     }
 
-    fn method(&mut self, method: &Method<'_>, seen: &mut Vec<Seen>) {
+    fn method(&mut self, channel: u16, method: &Method<'_>, seen: &mut Vec<Seen>) {
         let given = |tag, redelivered, is_direct| {
-            Some(Seen::Given { tag, redelivered, body: Vec::new(), reply_to: None, is_direct })
+            let (tag, body, reply_to) = ((channel, tag), Vec::new(), None);
+            Some(Seen::Given { tag, redelivered, body, reply_to, is_direct })
         };
         match method {
             Method::ConnectionStart(_) => {
@@ -355,8 +405,15 @@ impl Client {
                 self.say(1, &channel::Open { out_of_band: "" });
                 self.say(1, &confirm::Select { no_wait: false });
                 self.say(2, &channel::Open { out_of_band: "" });
+                self.say(COMMITS, &channel::Open { out_of_band: "" });
+                self.say(COMMITS, &tx::Select);
             }
-            Method::ChannelOpenOk(_) => {}
+            Method::ChannelOpenOk(_) | Method::TxSelectOk(_) => {}
+            Method::TxCommitOk(_) => {
+                self.answered(&[Waits::Commit], "commit", seen);
+                self.waits = Waits::Nothing;
+                seen.push(Seen::Committed(std::mem::take(&mut self.commits)));
+            }
             Method::ConfirmSelectOk(_) => {
                 assert_eq!(self.waits, Waits::In);
                 self.waits = Waits::Nothing;

@@ -18,7 +18,7 @@ use leveret_node::{Inboxes, Run, post};
 use leveret_queue::Time;
 use leveret_topology::{Bootstrap, GroupId, Homes, NodeId, PasswordHash, QueueSpec, Topology};
 
-use crate::traffic::{ACKED, QUEUES, UNCOMMITTED, queue_name};
+use crate::traffic::{ACKED, EXPIRING, QUEUES, UNCOMMITTED, queue_name};
 
 pub(crate) const SHARDS: usize = 2;
 pub(crate) const HOMES: Homes = Homes::among(SHARDS as u32);
@@ -81,6 +81,15 @@ fn first_names() -> Topology {
         let defer = ("x-confirm-defer".to_owned(), Value::I32(200));
         let before_commit = Value::Bool(index == UNCOMMITTED);
         let before_commit = ("x-deliver-before-commit".to_owned(), before_commit);
+        let expires = (index == EXPIRING).then(|| {
+            let key = queue_name(0);
+            [
+                ("x-message-ttl".to_owned(), Value::I32(500)),
+                ("x-dead-letter-exchange".to_owned(), "".into()),
+                ("x-dead-letter-routing-key".to_owned(), key.as_str().into()),
+            ]
+        });
+        let expires = expires.into_iter().flatten();
         let spec = QueueSpec {
             vhost,
             name: &queue_name(index),
@@ -88,7 +97,7 @@ fn first_names() -> Topology {
             durable: true,
             auto_delete: false,
             exclusive_owner: None,
-            arguments: [copies, on, defer, before_commit].into_iter().collect(),
+            arguments: [copies, on, defer, before_commit].into_iter().chain(expires).collect(),
         };
         topology.declare_queue(spec).expect("declared");
     }
@@ -167,6 +176,17 @@ impl<L: Log> Leader<L> {
     /// The shards have turns.
     pub(crate) fn has_begun(&self) -> bool {
         self.presence.stage() == Stage::Leads
+    }
+
+    /// Nothing is in a queue, or on its way between shards, and nobody is to have a turn.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let is_at_rest = |shard: &Shard<L>| {
+            let counts = shard.queues().map(|(_, queue)| queue.counts());
+            let is_empty = counts.map(|it| it.ready + it.unacked).sum::<u64>() == 0;
+            is_empty && shard.under_way() + shard.held_turns() as u64 == 0 && !shard.is_attaching()
+        };
+        let has_letters = !self.to_meta.is_empty() || self.inboxes.iter().any(|it| !it.is_empty());
+        self.has_begun() && !has_letters && self.shards.iter().all(is_at_rest)
     }
 
     pub(crate) fn meta_turn(&mut self, count: usize) {
@@ -321,7 +341,9 @@ impl<L: Log> Leader<L> {
         );
         for shard in shards {
             let awaited: Vec<_> = shard.awaited().collect();
-            text += &format!("    attaching={} awaits {awaited:?}\n", shard.is_attaching());
+            let (under_way, held) = (shard.under_way(), shard.held_turns());
+            text += &format!("    attaching={} awaits {awaited:?}", shard.is_attaching());
+            text += &format!(" {under_way} under way, {held} turns are held\n");
             for (_, queue) in shard.queues() {
                 text += &format!("        {:?}\n", queue.counts());
             }

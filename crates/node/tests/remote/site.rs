@@ -131,6 +131,18 @@ impl Site {
         Ok(())
     }
 
+    /// Nothing is on its way, and nobody waits for anything.
+    pub(crate) fn is_at_rest(&self, now: Time) -> bool {
+        let is_at_rest = |client: &Client| {
+            client.is_free() && client.unconfirmed.is_empty() && client.is_idle(now)
+        };
+        let is_empty = self.up.is_empty() && self.down.is_empty() && self.names.is_empty();
+        is_empty
+            && self.remote.is_open()
+            && !self.remote.has_next()
+            && self.clients.iter().all(is_at_rest)
+    }
+
     pub(crate) fn describe(&self) -> String {
         let Self { up, down, is_connected, is_known, names, .. } = self;
         let mut text = format!(

@@ -9,15 +9,17 @@ use leveret_queue::Time;
 use leveret_session::Settings;
 use leveret_topology::{Destination, Topology};
 
-use crate::client::{Client, Seen, Waits};
+use crate::client::{Client, HeldTag, Seen, Transaction, Waits};
 use crate::site::Site;
 
 const CLIENTS: usize = 3;
-pub(crate) const QUEUES: usize = 5;
+pub(crate) const QUEUES: usize = 6;
 /// The queue whose messages are confirmed by their acks.
 pub(crate) const ACKED: usize = 3;
 /// The queue that gives messages out before they are agreed upon.
 pub(crate) const UNCOMMITTED: usize = 4;
+/// The queue whose messages expire, and go to the first one then.
+pub(crate) const EXPIRING: usize = 5;
 /// Where a client waits for direct replies.
 pub(crate) const DIRECT: usize = QUEUES;
 
@@ -52,6 +54,8 @@ pub(crate) struct Fate {
     pub(crate) waits_for_ack: bool,
     /// It is given out before it is agreed upon: it may be lost with the leader then, and comes again from its publisher's node.
     pub(crate) is_uncommitted: bool,
+    /// It may become a dead letter, which is there twice if the leader ends before one of them is let go.
+    pub(crate) expires: bool,
     /// Somebody acked it once.
     was_acked: bool,
 }
@@ -111,6 +115,8 @@ pub(crate) struct Traffic {
     next_request: u64,
     /// Exclusive queues that were there once.
     exclusive: Vec<String>,
+    /// Messages that were published together: all of them are there, or none.
+    transactions: Vec<Vec<u64>>,
     pub(crate) totals: Totals,
 }
 
@@ -124,6 +130,7 @@ impl Default for Traffic {
             requests: BTreeMap::new(),
             next_request: 0,
             exclusive: Vec::new(),
+            transactions: Vec::new(),
             totals: Totals::default(),
         }
     }
@@ -132,9 +139,14 @@ impl Default for Traffic {
 impl Traffic {
     /// A client is gone: what it published may be there or not, what it has comes back.
     pub(crate) fn gives_up(&mut self, client: &Client) {
-        for &number in client.unconfirmed.values().filter(|number| **number < REQUEST) {
+        let published = client.unconfirmed.values().chain(&client.commits.published);
+        for &number in published.filter(|number| **number < REQUEST) {
             self.messages[number as usize].is_given_up = true;
             self.totals.given_up += 1;
+        }
+        for &number in client.commits.acked.iter().filter(|number| **number < REQUEST) {
+            let fate = &mut self.messages[number as usize];
+            (fate.holder, fate.may_come_back) = (None, true);
         }
         for &number in client.held.values().filter(|number| **number < REQUEST) {
             self.messages[number as usize].holder = None;
@@ -153,7 +165,7 @@ impl Traffic {
         for fate in self.messages.iter_mut().filter(waits) {
             (fate.is_with_two, fate.may_come_back) = (true, true);
         }
-        for fate in self.messages.iter_mut().filter(|it| it.is_uncommitted) {
+        for fate in self.messages.iter_mut().filter(|it| it.is_uncommitted || it.expires) {
             fate.is_with_two = true;
             fate.may_come_back |= fate.is_acked;
         }
@@ -166,6 +178,7 @@ impl Traffic {
         for client in clients {
             // What they have sent and not heard of may be sent again to a leader that has forgotten it, and be stored twice.
             let all = client.held.values().chain(client.unconfirmed.values());
+            let all = all.chain(&client.commits.published).chain(&client.commits.acked);
             let all = all.filter(|number| **number < REQUEST);
             all.for_each(|&number| self.messages[number as usize].is_with_two = true);
             client.is_forgotten();
@@ -180,6 +193,11 @@ impl Traffic {
             let is_settled = fate.is_acked || fate.may_come_back;
             assert!(!fate.confirmed || is_settled, "{number} is lost: {fate:?}");
             assert_eq!(fate.holder, None, "{number}: {fate:?}");
+        }
+        for all in &self.transactions {
+            let seen = all.iter().filter(|number| self.messages[**number as usize].was_seen);
+            let seen = seen.count();
+            assert!(seen == 0 || seen == all.len(), "{seen} of {all:?} are there");
         }
     }
 
@@ -243,7 +261,23 @@ impl Traffic {
         let queue = random(QUEUES as u64) as usize;
         let name = queue_name(queue);
         let own = format!("own{}", client.id.bits());
-        match random(26) {
+        match random(29) {
+            26 => {
+                let count = 1 + random(3);
+                let first = self.messages.len() as u64;
+                let published: Vec<_> = (first..first + count).collect();
+                let to = |number: &u64| (queue_name(random(QUEUES as u64) as usize), *number);
+                let messages: Vec<_> = published.iter().map(to).collect();
+                for (queue, _) in &messages {
+                    let expires = *queue == queue_name(EXPIRING);
+                    self.messages.push(Fate { expires, ..Fate::default() });
+                }
+                self.transactions.push(published);
+                let acks = client.held.keys().copied().filter(|it| Client::is_to_commit(*it));
+                let acks: Vec<_> = acks.collect();
+                Self::commits(&mut self.messages, client, &messages, &acks);
+            }
+            27 | 28 => client.get(&name, true),
             0..=5 => {
                 let number = self.messages.len() as u64;
                 if random(4) == 0 {
@@ -251,8 +285,13 @@ impl Traffic {
                     client.publish_transient(("", &name), number);
                 } else {
                     let waits_for_ack = queue == ACKED;
-                    let is_uncommitted = queue == UNCOMMITTED;
-                    self.messages.push(Fate { waits_for_ack, is_uncommitted, ..Fate::default() });
+                    let (is_uncommitted, expires) = (queue == UNCOMMITTED, queue == EXPIRING);
+                    self.messages.push(Fate {
+                        waits_for_ack,
+                        is_uncommitted,
+                        expires,
+                        ..Fate::default()
+                    });
                     client.publish(&name, number, None, true);
                 }
             }
@@ -280,10 +319,7 @@ impl Traffic {
                 client.say(1, &basic::Cancel { consumer_tag, no_wait: false });
                 client.waits = Waits::Cancel(queue);
             }
-            15 | 16 => {
-                client.say(1, &basic::Get { ticket: 0, queue: &name, no_ack: false });
-                client.waits = Waits::Get;
-            }
+            15 | 16 => client.get(&name, false),
             17 => {
                 let (prefetch_count, global) = (random(4) as u16, random(2) == 0);
                 client.say(1, &basic::Qos { prefetch_size: 0, prefetch_count, global });
@@ -313,7 +349,8 @@ impl Traffic {
                 client.say(1, &method);
                 client.waits = Waits::DeclareQueue;
             }
-            21 if client.consumes.contains(&DIRECT) => {
+            // A dead letter is another message to who gets it: the request would be answered twice.
+            21 if client.consumes.contains(&DIRECT) && queue != EXPIRING => {
                 let number = REQUEST + self.next_request;
                 self.next_request += 1;
                 self.requests.insert(number, client.id);
@@ -374,15 +411,36 @@ impl Traffic {
         site.bury();
     }
 
+    /// What is acked may be so before its client hears of it.
+    fn commits(
+        all: &mut [Fate],
+        client: &mut Client,
+        messages: &[(String, u64)],
+        acks: &[HeldTag],
+    ) {
+        for number in acks.iter().filter_map(|tag| client.held.get(tag)) {
+            if let Some(fate) = all.get_mut(*number as usize) {
+                fate.was_acked = true;
+            }
+        }
+        client.commit(messages, acks);
+    }
+
     /// One of the messages that a client has is acked, or goes back.
     pub(crate) fn settle(&mut self, site: &mut Site, index: usize, random: Random<'_>) {
         let client = &mut site.clients[index];
         let count = client.held.len() as u64;
-        let Some((&delivery_tag, &number)) = client.held.iter().nth(random(count.max(1)) as usize)
-        else {
+        let Some((&tag, &number)) = client.held.iter().nth(random(count.max(1)) as usize) else {
             return;
         };
-        client.held.remove(&delivery_tag);
+        if Client::is_to_commit(tag) {
+            if client.is_free() {
+                Self::commits(&mut self.messages, client, &[], &[tag]);
+            }
+            return;
+        }
+        client.held.remove(&tag);
+        let (_, delivery_tag) = tag;
         if number >= REQUEST {
             client.say(1, &basic::Ack { delivery_tag, multiple: false });
             return;
@@ -426,6 +484,17 @@ impl Traffic {
                     assert!(!fate.waits_for_ack || fate.was_acked, "{number}: {fate:?}");
                     self.totals.confirmed += 1;
                 }
+                Seen::Committed(Transaction { published, acked }) => {
+                    for number in published {
+                        self.messages[number as usize].confirmed = true;
+                        self.totals.confirmed += 1;
+                    }
+                    for number in acked.into_iter().filter(|number| *number < REQUEST) {
+                        let fate = &mut self.messages[number as usize];
+                        (fate.holder, fate.is_acked, fate.was_acked) = (None, true, true);
+                        self.totals.acked += 1;
+                    }
+                }
                 Seen::Refused(number) => {
                     let fate = &mut self.messages[number as usize];
                     assert!(fate.waits_for_ack && !fate.confirmed, "{number}: {fate:?}");
@@ -461,7 +530,7 @@ impl Traffic {
     fn given(
         &mut self,
         client: &mut Client,
-        tag: u64,
+        tag: HeldTag,
         number: u64,
         redelivered: bool,
         reply_to: Option<String>,
@@ -488,8 +557,8 @@ impl Traffic {
             "{number} comes again, and was acked"
         );
         assert!(fate.holder.is_none() || fate.is_with_two, "{number} is given to {id}: {fate:?}");
-        let may_be_new = !fate.was_seen || fate.is_transient;
-        assert!(redelivered || may_be_new, "{number} was given out before");
+        let may_be_new = !fate.was_seen || fate.is_transient || fate.expires;
+        assert!(redelivered || may_be_new, "{number} was given out before: {fate:?}");
         self.totals.redelivered += u64::from(redelivered);
         (fate.holder, fate.was_seen, fate.is_acked) = (Some(id), true, false);
     }
@@ -517,7 +586,7 @@ impl Traffic {
                 client.say(1, &basic::Consume { queue, consumer_tag, ..Default::default() });
                 client.waits = Waits::Consume(EXCLUSIVE);
             }
-            while !site.clients[index].held.is_empty() {
+            while !site.clients[index].held.is_empty() && site.clients[index].is_free() {
                 self.settle(site, index, random);
             }
         }

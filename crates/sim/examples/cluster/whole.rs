@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_cluster::Standing;
 use leveret_node::remote::{self, Refused};
+use leveret_queue::Time;
 use leveret_topology::NodeId;
 
 use crate::broker::{Broker, LeadsAll, Stage};
@@ -427,29 +428,15 @@ impl Whole {
     }
 
     fn is_at_rest(&mut self) -> bool {
+        let now = Time::from_ms(self.world.now_ms);
         let Some(at) = self.world.leader() else { return false };
         let Some(leader) = leader(&mut self.world.nodes[at]) else { return false };
-        let counts = leader.shards.iter().flat_map(|shard| shard.queues());
-        let are_empty =
-            counts.map(|(_, queue)| queue.counts()).all(|it| it.ready + it.unacked == 0);
-        let attaches = leader.shards.iter().any(|shard| shard.is_attaching());
-        let has_letters =
-            !leader.to_meta.is_empty() || leader.inboxes.iter().any(|it| !it.is_empty());
-        let is_done = are_empty && !attaches && !has_letters && leader.has_begun();
-        if !is_done || !self.ended.is_empty() {
+        if !leader.is_at_rest() || !self.ended.is_empty() {
             return false;
         }
         (0..self.world.nodes.len()).all(|of| {
             let is_connected = self.connections.get(&of).is_some_and(|it| it.leader == at);
-            self.site(of).is_none_or(|site| {
-                is_connected
-                    && site.remote.is_open()
-                    && !site.remote.has_next()
-                    && site.up.is_empty()
-                    && site.down.is_empty()
-                    && site.names.is_empty()
-                    && site.clients.iter().all(|it| it.is_free() && it.unconfirmed.is_empty())
-            })
+            self.site(of).is_none_or(|site| is_connected && site.is_at_rest(now))
         })
     }
 
