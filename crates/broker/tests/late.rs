@@ -450,3 +450,47 @@ fn a_queue_is_purged_and_deleted_with_what_is_to_come() {
         assert!(node.log.hand().held.is_empty());
     }
 }
+
+/// What cannot be read any more is not forgotten: queues count it, stand still before it, and nobody is told anything else.
+#[test]
+fn a_log_that_cannot_be_read_keeps_queues_at_rest() {
+    let (topology, queues) = names();
+    let now = Time::from_ms(10_000);
+    let mut first =
+        Node::new(HandLog::default(), &topology, LateLimits::default(), now, LogOffset::MAX);
+    let mut random = Random(1);
+    let messages = (0..50).map(|_| message(&mut random, &queues[..1])).collect();
+    first.turn(vec![ToShard::Publish { from: ME, messages }], &topology, now);
+    let _ = first.shard.sync();
+    while first.log.hand().finish_any() {
+        let _ = first.shard.sync();
+    }
+    let limits = LateLimits { first: 2, turn: records(3), ..LateLimits::default() };
+    let mut node = Node::new(first.log.crash(), &topology, limits, now, LogOffset::MAX);
+    node.turn(Vec::new(), &topology, now);
+    node.log.hand().cannot_tell = true;
+    let counts = node.counts();
+    let late = node.shard.late_messages();
+    assert!(late > 30, "{late} are late");
+    for letter in [
+        consume(queues[0], 0, true, 0),
+        ToShard::Purge { reply: reply(), queue: queues[0], max: u64::MAX },
+        ToShard::Get { reply: reply(), queue: queues[0], no_ack: true },
+        ToShard::OptionsChanged { queue: queues[0] },
+    ] {
+        node.turn(vec![letter], &topology, now);
+    }
+    let mut turns = 0;
+    while node.turn(Vec::new(), &topology, now) {
+        turns += 1;
+        assert!(turns < 100, "it goes on for nothing");
+    }
+    assert_eq!(node.answers.len(), 1, "consume-ok: {:?}", node.answers);
+    let given = node.given.get(&queues[0]).map_or(0, Vec::len) as u64;
+    assert_eq!(node.shard.late_messages(), late);
+    let ready = |counts: &[(QueueId, Counts, u64, u64)]| {
+        counts.iter().find(|it| it.0 == queues[0]).map(|it| it.1.ready)
+    };
+    assert_eq!(ready(&node.counts()), ready(&counts).map(|ready| ready - given));
+    assert!(node.is_at_rest());
+}

@@ -182,6 +182,7 @@ fn rest(log: &mut FileLog<SimDisk>, disk: &SimDisk) {
 
 /// Some are added, released and marked. `held` is what there is of those that matter.
 fn use_it(log: &mut FileLog<SimDisk>, random: &mut Random, held: &mut All, keeps: bool) {
+    let mut volatile = Vec::new();
     for _ in 0..random.below(40) {
         let at = Offset::new(random.below(log.end().get().max(1)));
         match random.below(8) {
@@ -201,6 +202,9 @@ fn use_it(log: &mut FileLog<SimDisk>, random: &mut Random, held: &mut All, keeps
                 let many = random.below(60) / 59 * 3_000;
                 for _ in 0..1 + random.below(9 + many) {
                     let at = log.append(&head, &[&body], &holders, keep).expect("room");
+                    if is_volatile && random.below(2) == 0 {
+                        volatile.push((at, head.clone(), holders.clone()));
+                    }
                     if keeps && !is_volatile && !holders.is_empty() {
                         let holders: Vec<_> = holders.iter().map(|it| (*it, 0)).collect();
                         held.insert(at.get(), told(&head, &holders));
@@ -225,6 +229,15 @@ fn use_it(log: &mut FileLog<SimDisk>, random: &mut Random, held: &mut All, keeps
                     (*one.holders.keys().next().expect("held"), 1 + random.below(200) as u8);
                 log.mark(at, holder, mark).expect("held");
                 one.holders.insert(holder, mark);
+            }
+            7 if random.below(2) == 0 && !volatile.is_empty() => {
+                // It is written behind later ones.
+                let nth = random.below(volatile.len() as u64) as usize;
+                let (at, head, holders) = volatile.swap_remove(nth);
+                if log.persist(at).is_ok() && keeps {
+                    let holders: Vec<_> = holders.iter().map(|it| (*it, 0)).collect();
+                    held.insert(at.get(), told(&head, &holders));
+                }
             }
             _ => drive(log),
         }
@@ -262,7 +275,8 @@ fn run(seed: u64) -> (usize, usize) {
             rest(&mut log, &disk);
         }
         let mut told_now = All::new();
-        let most = 1 + random.below(100) as u32;
+        let few = random.below(2) == 0;
+        let most = 1 + random.below(if few { 3 } else { 100 }) as u32;
         let bytes = if random.below(2) == 0 { u64::MAX } else { 1 + random.below(5_000) };
         let limits = RecoveryLimits { records: most, bytes };
         let next = log.recover_more(Offset::new(here), limits, &mut |it| {
@@ -332,4 +346,23 @@ fn nothing_comes_again_in_memory() {
     log.recover_sums(&[], RecoveryLimits::NONE, &mut Listener::default());
     let more = log.recover_more(Offset::ZERO, RecoveryLimits::NONE, &mut |_| panic!("none"));
     assert_eq!(more, Ok(None));
+}
+
+/// As of a shared record, which logs agree about when they are open and nobody was told of anything.
+#[test]
+fn what_is_let_go_of_before_it_is_told_of_is_not_counted() {
+    let disk = SimDisk::new(1);
+    let mut log = open(&disk, 4_000, true);
+    let holders = [Holder::new(1), Holder::new(2)];
+    for _ in 0..10 {
+        log.append(&[0], &[b"body"], &holders, Keep::Durable).expect("room");
+    }
+    rest(&mut log, &disk);
+    drop(log);
+    let mut log = open(&disk, 4_000, true);
+    log.release(Offset::new(3), holders[0]).expect("held");
+    let mut to = Listener::default();
+    log.recover_sums(&[], RecoveryLimits::NONE, &mut to);
+    let count = |holder: Holder| to.summed[&holder].iter().map(|it| it.1.count).sum::<u64>();
+    assert_eq!((count(holders[0]), count(holders[1])), (9, 10));
 }

@@ -387,7 +387,10 @@ impl Teller<'_, '_> {
                 self.pass_to(self.until);
                 return Ok(Some(PausedBatch { first, index: index.to_vec(), before, records }));
             }
-            self.run(Run { at, count: 1, head }, first);
+            // Stragglers come before it, and may have taken the room.
+            if self.run(Run { at, count: 1, head }, first).is_some() {
+                return Ok(Some(PausedBatch { first, index: index.to_vec(), before, records }));
+            }
         }
     }
 
