@@ -23,14 +23,66 @@ use crate::{Holder, Offset, RecoveredSum, RecoveryLimits, RecoverySink};
 /// What is told of before it is looked again whether sums will do for the rest.
 const STEP: RecoveryLimits = RecoveryLimits { records: 1_024, bytes: 1 << 20 };
 
-/// What there is of each set.
-type SetSums<T> = HashMap<u32, T, FixedState>;
-
+/// What there is of a set.
 #[derive(Clone, Copy, Debug, Default)]
 struct SetSum {
     sum: WeightSum,
     from: u64,
     end: u64,
+}
+
+/// So many sets, of those that are one holder each, have their place without a search.
+const PLACES: usize = 1 << 16;
+
+/// What there is of each set.
+#[derive(Debug, Default)]
+struct SetSums {
+    places: Vec<SetSum>,
+    others: HashMap<SetId, SetSum, FixedState>,
+    /// Those that there are, in the order in which they came.
+    sets: Vec<SetId>,
+}
+
+impl SetSums {
+    fn get(&mut self, set: SetId) -> &mut SetSum {
+        let place = set.place().filter(|place| *place < PLACES);
+        let sum = match place {
+            Some(place) => {
+                if place >= self.places.len() {
+                    self.places.resize(place.saturating_add(1), SetSum::default());
+                }
+                self.places.get_mut(place)
+            }
+            None => None,
+        };
+        sum.unwrap_or_else(|| self.others.entry(set).or_default())
+    }
+
+    /// Adds some, that are there from an offset on, to before another one.
+    #[inline]
+    fn add(&mut self, set: SetId, more: WeightSum, offsets: Range<u64>) {
+        let it = self.get(set);
+        let is_first = it.sum.count == 0;
+        if is_first {
+            it.from = offsets.start;
+        }
+        it.sum.add(more);
+        it.end = offsets.end;
+        if is_first {
+            self.sets.push(set);
+        }
+    }
+
+    fn has(&mut self, set: SetId) -> bool {
+        self.get(set).sum.count > 0
+    }
+
+    fn clear(&mut self) {
+        for set in std::mem::take(&mut self.sets) {
+            *self.get(set) = SetSum::default();
+        }
+        self.others.clear();
+    }
 }
 
 /// See [`Log::recover_sums`](crate::Log::recover_sums).
@@ -41,7 +93,7 @@ pub(in crate::file) fn count<D: Disk>(
     (apart, enough): (&[Range<Offset>], RecoveryLimits),
     to: &mut dyn RecoverySink,
 ) -> Result<(), OpenError> {
-    let mut sums = Sums { store, apart, here: HashMap::default(), all: HashMap::default() };
+    let mut sums = Sums { store, apart, here: SetSums::default(), all: SetSums::default() };
     let (mut left, end) = (enough, again.end());
     for (number, chunk) in store.cold.chunks() {
         let first = number.saturating_mul(CHUNK);
@@ -65,9 +117,9 @@ struct Sums<'a> {
     store: &'a Store,
     apart: &'a [Range<Offset>],
     /// Of the chunk.
-    here: SetSums<WeightSum>,
+    here: SetSums,
     /// Sums will do for all holders of these sets.
-    all: SetSums<SetSum>,
+    all: SetSums,
 }
 
 impl Sums<'_> {
@@ -87,29 +139,25 @@ impl Sums<'_> {
         let first = number.saturating_mul(CHUNK);
         let place = |at: u64| u16::try_from(at.saturating_sub(first)).unwrap_or(u16::MAX);
         let places = place(offsets.start)..place(offsets.end);
+        self.here.clear();
         if !self.add_here(chunk, weights, places) {
             return false;
         }
         let Self { store, here, all, .. } = self;
-        let mut will_do = |set: u32| {
+        let mut will_do = |set: SetId| {
             let mut is_all = true;
-            if let Some(set) = SetId::new(set).filter(|it| !all.contains_key(&it.get())) {
+            if !all.has(set) {
                 store.sets.each(set, |holder: Holder| {
                     is_all = is_all && to.takes_sum(holder, is_enough);
                 });
             }
             is_all
         };
-        if !here.keys().all(|set| will_do(*set)) {
+        if !here.sets.iter().all(|set| will_do(*set)) {
             return false;
         }
-        for (set, more) in here.drain() {
-            let it = all.entry(set).or_default();
-            if it.sum.count == 0 {
-                it.from = offsets.start;
-            }
-            it.sum.add(more);
-            it.end = offsets.end;
+        for set in here.sets.clone() {
+            all.add(set, here.get(set).sum, offsets.clone());
         }
         true
     }
@@ -121,7 +169,6 @@ impl Sums<'_> {
         weights: ChunkWeights<'_>,
         places: Range<u16>,
     ) -> bool {
-        self.here.clear();
         let mut is_all = true;
         chunk.each_range(|run, set| {
             let run = run.start.max(places.start)..run.end.min(places.end);
@@ -129,7 +176,7 @@ impl Sums<'_> {
                 return;
             }
             match weights.sum(run) {
-                Some(sum) => self.here.entry(set.get()).or_default().add(sum),
+                Some(sum) => self.here.add(set, sum, 0..0),
                 None => is_all = false,
             }
         });
@@ -137,9 +184,9 @@ impl Sums<'_> {
     }
 
     /// Tells each holder's.
-    fn tell(self, to: &mut dyn RecoverySink) {
-        for (set, SetSum { sum, from, end }) in self.all {
-            let Some(set) = SetId::new(set) else { continue };
+    fn tell(mut self, to: &mut dyn RecoverySink) {
+        for set in std::mem::take(&mut self.all.sets) {
+            let SetSum { sum, from, end } = *self.all.get(set);
             let WeightSum { count, bytes, persistent, persistent_bytes } = sum;
             self.store.sets.each(set, |holder| {
                 let offsets = Offset::new(from)..Offset::new(end);
