@@ -17,7 +17,7 @@ use crate::disk::Disk;
 use crate::file::Store;
 use crate::file::cold::{CHUNK, HeldChunk};
 use crate::file::sets::SetId;
-use crate::file::weights::{ChunkWeights, WeightSum};
+use crate::file::weights::WeightSum;
 use crate::{Holder, Offset, RecoveredSum, RecoveryLimits, RecoverySink};
 
 /// What is told of before it is looked again whether sums will do for the rest.
@@ -32,56 +32,67 @@ struct SetSum {
 }
 
 /// So many sets, of those that are one holder each, have their place without a search.
-const PLACES: usize = 1 << 16;
+const PLACES: usize = 1 << 17;
 
 /// What there is of each set.
 #[derive(Debug, Default)]
 struct SetSums {
+    /// For whose holders sums will do.
+    known: Vec<bool>,
     places: Vec<SetSum>,
+    /// The same of the other sets.
     others: HashMap<SetId, SetSum, FixedState>,
     /// Those that there are, in the order in which they came.
     sets: Vec<SetId>,
 }
 
 impl SetSums {
-    fn get(&mut self, set: SetId) -> &mut SetSum {
-        let place = set.place().filter(|place| *place < PLACES);
-        let sum = match place {
-            Some(place) => {
-                if place >= self.places.len() {
-                    self.places.resize(place.saturating_add(1), SetSum::default());
-                }
-                self.places.get_mut(place)
-            }
-            None => None,
-        };
-        sum.unwrap_or_else(|| self.others.entry(set).or_default())
+    fn place(set: SetId) -> Option<usize> {
+        set.place().filter(|place| *place < PLACES)
     }
 
-    /// Adds some, that are there from an offset on, to before another one.
     #[inline]
-    fn add(&mut self, set: SetId, more: WeightSum, offsets: Range<u64>) {
-        let it = self.get(set);
+    fn is_known(&self, set: SetId) -> bool {
+        match Self::place(set) {
+            Some(place) => self.known.get(place).is_some_and(|known| *known),
+            None => self.others.contains_key(&set),
+        }
+    }
+
+    fn set_known(&mut self, set: SetId) {
+        let Some(place) = Self::place(set) else {
+            self.others.insert(set, SetSum::default());
+            return;
+        };
+        if place >= self.known.len() {
+            self.known.resize(place.saturating_add(1), false);
+            self.places.resize(place.saturating_add(1), SetSum::default());
+        }
+        if let Some(known) = self.known.get_mut(place) {
+            *known = true;
+        }
+    }
+
+    fn get(&mut self, set: SetId) -> Option<&mut SetSum> {
+        match Self::place(set) {
+            Some(place) => self.places.get_mut(place),
+            None => self.others.get_mut(&set),
+        }
+    }
+
+    /// Adds some to a set that is known, which are there from an offset on, to before another one.
+    #[inline]
+    fn add(&mut self, set: SetId, more: WeightSum, (from, end): (u64, u64)) {
+        let Some(it) = self.get(set) else { return };
         let is_first = it.sum.count == 0;
         if is_first {
-            it.from = offsets.start;
+            it.from = from;
         }
         it.sum.add(more);
-        it.end = offsets.end;
+        it.end = end;
         if is_first {
             self.sets.push(set);
         }
-    }
-
-    fn has(&mut self, set: SetId) -> bool {
-        self.get(set).sum.count > 0
-    }
-
-    fn clear(&mut self) {
-        for set in std::mem::take(&mut self.sets) {
-            *self.get(set) = SetSum::default();
-        }
-        self.others.clear();
     }
 }
 
@@ -93,7 +104,7 @@ pub(in crate::file) fn count<D: Disk>(
     (apart, enough): (&[Range<Offset>], RecoveryLimits),
     to: &mut dyn RecoverySink,
 ) -> Result<(), OpenError> {
-    let mut sums = Sums { store, apart, here: SetSums::default(), all: SetSums::default() };
+    let mut sums = Sums { store, apart, all: SetSums::default() };
     let (mut left, end) = (enough, again.end());
     for (number, chunk) in store.cold.chunks() {
         let first = number.saturating_mul(CHUNK);
@@ -116,9 +127,6 @@ pub(in crate::file) fn count<D: Disk>(
 struct Sums<'a> {
     store: &'a Store,
     apart: &'a [Range<Offset>],
-    /// Of the chunk.
-    here: SetSums,
-    /// Sums will do for all holders of these sets.
     all: SetSums,
 }
 
@@ -139,54 +147,37 @@ impl Sums<'_> {
         let first = number.saturating_mul(CHUNK);
         let place = |at: u64| u16::try_from(at.saturating_sub(first)).unwrap_or(u16::MAX);
         let places = place(offsets.start)..place(offsets.end);
-        self.here.clear();
-        if !self.add_here(chunk, weights, places) {
-            return false;
+        let mut will_do = true;
+        each_run(chunk, &places, |run, set| {
+            will_do = will_do
+                && weights.sum(run).is_some()
+                && (self.all.is_known(set) || self.ask(set, is_enough, to));
+        });
+        if will_do {
+            each_run(chunk, &places, |run, set| {
+                let sum = weights.sum(run).unwrap_or_default();
+                self.all.add(set, sum, (offsets.start, offsets.end));
+            });
         }
-        let Self { store, here, all, .. } = self;
-        let mut will_do = |set: SetId| {
-            let mut is_all = true;
-            if !all.has(set) {
-                store.sets.each(set, |holder: Holder| {
-                    is_all = is_all && to.takes_sum(holder, is_enough);
-                });
-            }
-            is_all
-        };
-        if !here.sets.iter().all(|set| will_do(*set)) {
-            return false;
-        }
-        for set in here.sets.clone() {
-            all.add(set, here.get(set).sum, offsets.clone());
-        }
-        true
+        will_do
     }
 
-    /// Sums up what is held in these places of a chunk. False if something has to be looked at.
-    fn add_here(
-        &mut self,
-        chunk: HeldChunk<'_>,
-        weights: ChunkWeights<'_>,
-        places: Range<u16>,
-    ) -> bool {
-        let mut is_all = true;
-        chunk.each_range(|run, set| {
-            let run = run.start.max(places.start)..run.end.min(places.end);
-            if run.is_empty() {
-                return;
-            }
-            match weights.sum(run) {
-                Some(sum) => self.here.add(set, sum, 0..0),
-                None => is_all = false,
-            }
+    /// Whether sums will do for all holders of a set.
+    fn ask(&mut self, set: SetId, is_enough: bool, to: &mut dyn RecoverySink) -> bool {
+        let mut will_do = true;
+        self.store.sets.each(set, |holder: Holder| {
+            will_do = will_do && to.takes_sum(holder, is_enough);
         });
-        is_all
+        if will_do {
+            self.all.set_known(set);
+        }
+        will_do
     }
 
     /// Tells each holder's.
     fn tell(mut self, to: &mut dyn RecoverySink) {
         for set in std::mem::take(&mut self.all.sets) {
-            let SetSum { sum, from, end } = *self.all.get(set);
+            let Some(&mut SetSum { sum, from, end }) = self.all.get(set) else { continue };
             let WeightSum { count, bytes, persistent, persistent_bytes } = sum;
             self.store.sets.each(set, |holder| {
                 let offsets = Offset::new(from)..Offset::new(end);
@@ -195,4 +186,14 @@ impl Sums<'_> {
             });
         }
     }
+}
+
+/// Tells of neighbours in these places of a chunk that the same set holds.
+fn each_run(chunk: HeldChunk<'_>, places: &Range<u16>, mut each: impl FnMut(Range<u16>, SetId)) {
+    chunk.each_range(|run, set| {
+        let run = run.start.max(places.start)..run.end.min(places.end);
+        if !run.is_empty() {
+            each(run, set);
+        }
+    });
 }
