@@ -1,6 +1,8 @@
 //! How long a new leader's shard takes until it can serve, and what it does then turn by turn: with MESSAGES in the log of a
 //! follower, in QUEUES in turn, of BYTES each, on a disk in memory. With `digests` sealed segments have theirs.
 
+#![allow(clippy::print_stdout, reason = "a program that prints what it measured")]
+
 use std::time::{Duration, Instant};
 
 use leveret_amqp::content::Properties;
