@@ -287,3 +287,23 @@ fn what_a_node_had_that_ended_comes_back() {
     assert!(back > 40, "{back}");
     assert!(ends > 40 && all.leaders > 40 && all.confirmed > 1_000, "{all:?}");
 }
+
+/// It is in no log: who leads next has it from nodes with sessions.
+#[test]
+fn tracing_outlives_the_leader() {
+    let mut random = leveret_log::suite::numbers(7);
+    let mut world = World::new(false, &mut random);
+    for is_on in [true, false] {
+        (0..2_000).for_each(|_| world.step(false, &mut random));
+        world.rest(&mut random);
+        world.leader.topology.set_tracing("/", is_on).expect("a vhost");
+        world.leader.meta_turn(0);
+        for _ in 0..2 {
+            world.rest(&mut random);
+            assert!(world.sites.iter().all(|it| it.topology.traces_any() == is_on));
+            world.next_leader();
+        }
+        world.rest(&mut random);
+        assert_eq!(world.leader.topology.traces_any(), is_on);
+    }
+}
