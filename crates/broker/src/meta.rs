@@ -51,7 +51,7 @@ pub use room::{CHANGE_ROOM, DELETION_ROOM};
 pub use saved::SaveError;
 use saved::Saved;
 use terms::LastTerm;
-pub use terms::TermNote;
+pub use terms::{AwaitedProcess, TermNote};
 
 /// State of the topology's owner beside the topology itself.
 #[derive(Debug)]

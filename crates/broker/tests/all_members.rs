@@ -233,6 +233,49 @@ fn a_policy_changes_while_confirms_wait() {
     assert_eq!(world.reach_all(), [5]);
 }
 
+/// The same of who committed: a transaction waits for the last of its queues that wants it.
+#[test]
+fn a_policy_changes_while_commits_wait() {
+    for is_part in [false, true] {
+        let mut world = World::new();
+        let [all, majority] = world.queues;
+        let (reply, tx) = (ME, TX);
+        let commit = |targets: &[&[QueueId]]| {
+            let messages = targets.iter().map(|ids| message(0, ids)).collect();
+            let settlements = Vec::new();
+            match is_part {
+                true => ToShard::Prepare { reply, tx, parts: 2, messages, settlements },
+                false => ToShard::Commit { reply, messages, settlements },
+            }
+        };
+        let mut committed = |targets: &[&[QueueId]], policies: &[&str]| {
+            world.turn([commit(targets)]);
+            world.write();
+            if is_part {
+                world.turn([ToShard::Decide { tx, commit: true }]);
+                world.write();
+            }
+            let told = policies.iter().map(|policy| {
+                world.policy(policy);
+                std::mem::take(&mut world.replies)
+            });
+            told.collect::<Vec<_>>()
+        };
+        assert_eq!(committed(&[&[all], &[majority, all]], &["all", "majority", "all"]), [0, 1, 0]);
+        assert_eq!(committed(&[&[majority]], &["all"]), [1]);
+        // One that the disk has not got yet.
+        world.turn([commit(&[&[all]])]);
+        world.policy("majority");
+        assert_eq!(world.replies, 0, "a part {is_part}");
+        world.write();
+        if is_part {
+            world.turn([ToShard::Decide { tx, commit: true }]);
+            world.write();
+        }
+        assert_eq!(world.replies, 1, "a part {is_part}");
+    }
+}
+
 /// Two queues that both want it: one of them changes its mind.
 #[test]
 fn a_message_waits_for_the_last_of_its_queues_that_wants_it() {

@@ -290,7 +290,7 @@ fn nothing_from_before_a_term_is_about_what_came_in_it() {
     let letter = world.settle(ONE, &given[1], Settle::Ack);
     world.turn([letter]);
     world.lose();
-    let begins_at = world.shard.term_begins_at();
+    let begins_at = world.shard.term_begins_at(NODE);
     let (low, high) = (first[0].offset, given[0].offset);
     assert!(low < begins_at && begins_at <= high, "{low:?} {begins_at:?} {high:?}");
     world.last[0] -= 1;
@@ -303,6 +303,33 @@ fn nothing_from_before_a_term_is_about_what_came_in_it() {
     assert_eq!((new.len(), world.counts()), (3, (0, 4)));
     assert!(given.iter().all(|lost| new.iter().any(|it| it.offset == lost.offset)), "{new:?}");
     assert!(new.iter().all(|it| !it.redelivered));
+}
+
+/// The same of what came in a term that waited for a node, and of which that one did not hear.
+#[test]
+fn nothing_from_before_a_term_is_about_what_came_in_one_that_was_missed() {
+    let mut world = World::new(&[]);
+    let (number, _) = world.consume(ONE, 0);
+    let first = world.publish(1);
+    let given = world.take(2, false);
+    let letter = world.settle(ONE, &given[1], Settle::Ack);
+    world.turn([letter]);
+    world.lose();
+    let begins_at = world.shard.term_begins_at(NODE);
+    world.last[0] -= 1;
+    assert!(world.publish(3).is_empty());
+    world.lose_with(&[NODE, OTHER]);
+    world.shard.missed_a_term(NODE, begins_at);
+    assert_eq!(world.shard.term_begins_at(NODE), begins_at);
+    assert!(world.shard.term_begins_at(OTHER) > given[1].offset);
+    world.shard.node_is_gone(OTHER);
+    let attach = world.attach(ONE, number, 0, &[first[0].offset, given[0].offset]);
+    let attached = world.attached();
+    world.last[1] -= 1;
+    let again = world.settle(ONE, &given[1], Settle::Ack);
+    let new = deliveries(&world.turn([attach, attached, again]));
+    assert_eq!((new.len(), world.counts()), (3, (0, 4)));
+    assert!(given.iter().all(|lost| new.iter().any(|it| it.offset == lost.offset)), "{new:?}");
 }
 
 /// A message came back, was given out again, and both were lost with the end of the log: whoever has it now keeps it.

@@ -762,12 +762,12 @@ impl<L: Log> Node<L> {
     pub(crate) fn attach(&mut self, index: usize, attaches: impl Fn(&Site) -> bool) {
         let actor = &mut self.shards[index];
         let (group, term) = (self.topology.homes().group_at(index), actor.shard.term());
-        let begins_at = actor.shard.term_begins_at();
         for site in self.sites.iter_mut().filter(|site| attaches(site)) {
             let Some(link) = site.links.get_mut(index) else { continue };
             let is_asked_here =
                 |letter: &ToShard| is_question(letter).is_some_and(|id| id.node() == site.node);
             actor.inbox.retain(|letter| !is_asked_here(letter));
+            let begins_at = actor.shard.term_begins_at(site.node);
             let all = self.connections.range_mut(site.node.connections());
             let asked = all.filter(|(_, it)| !it.is_over || !it.inbox.is_empty());
             let asked: Vec<ConnectionId> = asked

@@ -1,4 +1,4 @@
-//! Exclusive queues of another node's connections, as records: they outlive the topology that had them first.
+//! Exclusive queues of another node's connections, as records, and which vhosts are traced: they outlive the topology that had them first.
 //!
 //! They are in no log, and belong to connections that go on. So whoever owns the names next has them brought by the node of these
 //! connections, with the ids that they had: no id is used twice, so what that node knows of them stays true.
@@ -19,8 +19,10 @@ pub enum BroughtError {
     /// Bytes that are no record.
     #[error(transparent)]
     Stored(#[from] StoredError),
-    /// Another thing than an exclusive queue of those connections, or a binding.
-    #[error("{0:?} is no exclusive queue of one of the node's connections, and no binding to one")]
+    /// Another thing than an exclusive queue of those connections, a binding, or tracing.
+    #[error(
+        "{0:?} is no exclusive queue of one of the node's connections, no binding to one, and no tracing"
+    )]
     Alien(EntityKey),
 }
 
@@ -46,7 +48,14 @@ impl Topology {
         all
     }
 
-    /// Makes the exclusive queues of these connections again, with their ids, and the bindings to them, which get new ones. Left out is what
+    /// Which vhosts are traced, as [`bring_back`](Self::bring_back) takes it.
+    pub fn traced(&self) -> Vec<Change> {
+        let traced = self.vhosts().filter(|vhost| vhost.is_traced);
+        let key = traced.map(|vhost| EntityKey::Tracing(vhost.id));
+        key.map(|key| self.change(Noted { key, is_stored: false })).collect()
+    }
+
+    /// Vhosts are traced again. Makes the exclusive queues of these connections again, with their ids, and the bindings to them, which get new ones. Left out is what
     /// belongs to something that is not there, a queue whose name is another one's, and what is there already. Returned are the queues
     /// that were made, and their homes; nobody is told of an event.
     ///
@@ -58,7 +67,7 @@ impl Topology {
         records: &[&Change],
         is_owner: impl Fn(ConnectionId) -> bool,
     ) -> Result<Vec<(QueueId, GroupId)>, BroughtError> {
-        let (mut queues, mut bindings) = (BTreeMap::new(), Vec::new());
+        let (mut queues, mut bindings, mut traced) = (BTreeMap::new(), Vec::new(), Vec::new());
         for Change { key, is_stored, record } in records {
             let alien = || BroughtError::Alien(key.clone());
             let record = record.as_deref().filter(|_| !is_stored).ok_or_else(alien)?;
@@ -79,6 +88,7 @@ impl Topology {
                     let (source, target) = ends_of_binding(record)?;
                     bindings.push((source, target, record));
                 }
+                EntityKey::Tracing(vhost) => traced.push(*vhost),
                 _ => return Err(alien()),
             }
         }
@@ -111,6 +121,9 @@ impl Topology {
             }
         }
         self.journal.is_closed = false;
+        for vhost in traced {
+            self.trace(vhost, true);
+        }
         self.forget_events_from(told);
         self.generation += 1;
         made.into_iter().for_each(|key| self.journal.note_as(key, false));

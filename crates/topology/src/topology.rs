@@ -323,14 +323,19 @@ impl Topology {
     /// Begins or ends to trace a vhost; sessions see it with their next route.
     pub fn set_tracing(&mut self, vhost: &str, is_on: bool) -> Result<(), AdminError> {
         let id = self.vhost_id(vhost)?;
-        let Some(vhost) = self.vhost_mut(id) else { return Ok(()) };
+        self.trace(id, is_on);
+        Ok(())
+    }
+
+    /// The same; nothing where the vhost is not there.
+    pub(crate) fn trace(&mut self, id: VhostId, is_on: bool) {
+        let Some(vhost) = self.vhost_mut(id) else { return };
         if std::mem::replace(&mut vhost.is_traced, is_on) != is_on {
             self.traced = self.vhosts.values().filter(|vhost| vhost.is_traced).count();
             self.generation += 1;
             self.journal.note_as(EntityKey::Tracing(id), false);
             self.tell_vhost("vhost.updated", id);
         }
-        Ok(())
     }
 
     /// Protects a vhost from being deleted, or no longer.

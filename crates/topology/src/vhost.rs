@@ -42,7 +42,8 @@ pub struct Vhost {
     /// By component and name.
     pub(crate) parameters: BTreeMap<(Box<str>, Box<str>), Json>,
     pub(crate) limits: BTreeMap<String, i64>,
-    /// Copies of its messages go to `amq.rabbitmq.trace`. Not kept over a restart, as in RabbitMQ.
+    /// Copies of its messages go to `amq.rabbitmq.trace`. Not kept over a restart, as in RabbitMQ, but from one leader of a
+    /// cluster to the next.
     pub is_traced: bool,
     pub(crate) connections: Count,
     pub(crate) rates: Buckets,

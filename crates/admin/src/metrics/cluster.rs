@@ -31,6 +31,17 @@ pub(super) fn write(view: &ClusterView, text: &mut Text) {
             text.sample(name, &labels(&[("group", &number), ("node", node)]), lag);
         }
     }
+    let name = "leveret_cluster_member_left_out";
+    let help = "1 for a member of a group that confirms by all do not wait for, by group and node";
+    text.family(name, Gauge, help);
+    for group in &view.groups {
+        let number = group.group.to_string();
+        for (node, _) in group.lags() {
+            let is_left_out = group.left_out.iter().any(|it| it.node == node);
+            let labels = labels(&[("group", &number), ("node", node)]);
+            text.sample(name, &labels, u64::from(is_left_out));
+        }
+    }
     let name = "leveret_cluster_group_term";
     text.family(name, Gauge, "The term of a group: each election begins one");
     for group in &view.groups {

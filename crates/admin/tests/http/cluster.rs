@@ -212,6 +212,8 @@ fn all_nodes_of_the_cluster_are_listed() {
         "leveret_cluster_node_leads{node=\"rabbit@test\"} 1",
         "leveret_cluster_node_relayed_clients{node=\"rabbit@b\"} 3",
         "leveret_cluster_member_lag_batches{group=\"0\",node=\"rabbit@b\"} 4",
+        "leveret_cluster_member_left_out{group=\"0\",node=\"rabbit@b\"} 1",
+        "leveret_cluster_member_left_out{group=\"0\",node=\"rabbit@c\"} 0",
         "leveret_cluster_group_term{group=\"0\"} 3",
         "leveret_cluster_records_repaired_total 2",
         "leveret_cluster_lease_lapses_total 1",

@@ -53,12 +53,12 @@ pub struct SessionsHello {
     pub attaches: Option<u64>,
     /// Its sessions that are open, and those of whose end the owner of the names has not heard.
     pub connections: Vec<ConnectionId>,
-    /// Exclusive queues of its sessions, and bindings to these: they are in no log, so the
+    /// Exclusive queues of its sessions, bindings to these, and which vhosts are traced: they are in no log, so the
     /// [next owner of the names](leveret_topology::Topology::bring_back) has them from here.
     pub queues: Vec<Brought>,
 }
 
-/// An exclusive queue, or a binding to one.
+/// An exclusive queue, a binding to one, or that a vhost is traced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Brought {
     /// As it is.

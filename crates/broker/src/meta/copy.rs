@@ -19,7 +19,7 @@ use leveret_topology::{EntityKey, Homes, Topology};
 
 use super::Meta;
 use super::recover::RecoverError;
-use super::terms::{TERM_HEAD, TermNote};
+use super::terms::{EARLIER_TERM_HEAD, TERM_HEAD, TermNote};
 use crate::command::{COMMAND_HEAD, CommandNote};
 use crate::transaction::DECISION_HEAD;
 
@@ -97,6 +97,9 @@ impl NamesCopy {
                 note.map(RecordOf::Command).ok_or(RecoverError::Command { at })?
             } else if record.starts_with(&TERM_HEAD) {
                 let note = TermNote::decode(&body);
+                note.map(RecordOf::Term).ok_or(RecoverError::Term { at })?
+            } else if record.starts_with(&EARLIER_TERM_HEAD) {
+                let note = TermNote::decode_earlier(&body);
                 note.map(RecordOf::Term).ok_or(RecoverError::Term { at })?
             } else {
                 RecordOf::Decision(body)
@@ -242,7 +245,7 @@ impl NamesFollower {
 /// Of which kind a record is; none if it is about no name: a decision on a transaction, a note of a command, or of who led.
 pub(super) fn kind_of(at: Offset, record: &[u8]) -> Result<Option<Kind>, RecoverError> {
     let head = record.get(..HEAD).unwrap_or(record);
-    if [DECISION_HEAD, COMMAND_HEAD, TERM_HEAD].iter().any(|it| head == it) {
+    if [DECISION_HEAD, COMMAND_HEAD, TERM_HEAD, EARLIER_TERM_HEAD].iter().any(|it| head == it) {
         return Ok(None);
     }
     Kind::of_head(head).map(Some).map_err(|error| RecoverError::Head { at, error })

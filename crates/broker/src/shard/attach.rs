@@ -49,6 +49,8 @@ pub(super) struct Attaching {
     stage: Stage,
     /// Records from here on are of this term.
     begins_at: Offset,
+    /// What those have counts below these offsets: see [`Shard::missed_a_term`].
+    below: Vec<(NodeId, Offset)>,
     /// Those who attach in this term.
     nodes: Vec<NodeId>,
     /// Of these, who have not yet.
@@ -132,6 +134,12 @@ impl Attaching {
     #[cold]
     pub(super) fn queue_gone(&mut self, id: QueueId) {
         self.claimed.retain(|(queue, _), _| *queue != id);
+    }
+
+    /// What a node has from before the term is below this offset.
+    fn counts_below(&self, node: NodeId) -> Offset {
+        let below = self.below.iter().find(|(of, _)| *of == node);
+        below.map_or(self.begins_at, |(_, offset)| *offset)
     }
 
     /// Bytes that it takes.
@@ -228,9 +236,20 @@ impl<L: Log> Shard<L> {
         self.streams.term()
     }
 
-    /// Records from this offset on are of this term: what [`ToSession::Attach`] is to say, too.
-    pub fn term_begins_at(&self) -> Offset {
-        self.attaching.begins_at
+    /// What sessions of this node have from before the term counts below this offset: what [`ToSession::Attach`] is to say, too.
+    pub fn term_begins_at(&self, node: NodeId) -> Offset {
+        self.attaching.counts_below(node)
+    }
+
+    /// A node did not hear of an earlier term that waited for it, and whose records have offsets from this one on. To be called
+    /// behind [`succeed`](Self::succeed).
+    pub fn missed_a_term(&mut self, node: NodeId, begins_at: Offset) {
+        self.attaching.below.push((node, begins_at.min(self.attaching.begins_at)));
+    }
+
+    /// Where the next term begins, if nothing is written before.
+    pub fn end(&self) -> Offset {
+        queue_offset(self.store.log().end())
     }
 
     /// The shard is of another process than the one before it, whose users these nodes are: they attach as after
@@ -238,8 +257,7 @@ impl<L: Log> Shard<L> {
     /// after [`fill`](Self::fill), and before the first turn.
     pub fn succeed(&mut self, term: u64, nodes: &[NodeId]) {
         self.streams.is_of_term(term);
-        let begins_at = queue_offset(self.store.log().end());
-        self.attaching.begin(begins_at, nodes, Vec::new());
+        self.attaching.begin(self.end(), nodes, Vec::new());
         if self.attaching.is_on() {
             self.hears_all = false;
             self.queues.hold_all();
@@ -324,7 +342,8 @@ impl<L: Log> Shard<L> {
             consumers.extend(it.consumers.into_iter().map(|one| (it.connection, one)));
             claims.extend(it.claims.into_iter().map(|claim| (claim, it.connection, it.behind)));
         }
-        claims.retain(|(claim, ..)| claim.offset < self.attaching.begins_at);
+        let counts_below = |whose: &ConnectionId| self.attaching.counts_below(whose.node());
+        claims.retain(|(claim, whose, _)| claim.offset < counts_below(whose));
         claims.sort_by_key(|(claim, ..)| (claim.queue, claim.offset));
         claims.dedup_by_key(|(claim, ..)| (claim.queue, claim.offset));
         // Of a queue with a single active consumer whoever has something was the active one.
@@ -429,6 +448,13 @@ impl<L: Log> Shard<L> {
         until.iter().chain(gone).any(is_before) || gone_early.contains(&stream.node)
     }
 
+    /// Settlements of the letter that is being done are about messages below this offset, if it is from before the term.
+    fn what_is_done_counts_below(&self) -> Offset {
+        let Attaching { begins_at, .. } = self.attaching;
+        let doing = self.streams.doing();
+        doing.map_or(begins_at, |tag| self.attaching.counts_below(tag.stream.node))
+    }
+
     /// A claimed message had come back, and was given out again before the term: whoever has it has it still.
     fn had_come_back(&mut self, id: QueueId, offset: Offset, unacked: Option<UnackedId>) {
         let Some(unacked) = unacked else { return };
@@ -442,7 +468,7 @@ impl<L: Log> Shard<L> {
     #[cold]
     pub(super) fn settle_claimed(&mut self, settlement: &Settlement, now: Time) {
         let Settlement { queue: id, offset, how, .. } = *settlement;
-        if self.attaching.is_on() && offset >= self.attaching.begins_at {
+        if self.attaching.is_on() && offset >= self.what_is_done_counts_below() {
             // Nothing of this term has been given out.
             return;
         }
@@ -481,7 +507,8 @@ impl<L: Log> Shard<L> {
     #[cold]
     pub(super) fn take_out_for_part(&mut self, settlements: &mut Vec<Settlement>) {
         if self.attaching.stage == Stage::CatchesUp {
-            settlements.retain(|it| it.offset < self.attaching.begins_at);
+            let below = self.what_is_done_counts_below();
+            settlements.retain(|it| it.offset < below);
             self.bring_to_all(settlements);
             self.queues.take_out_all(settlements);
         }

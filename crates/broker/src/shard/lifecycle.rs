@@ -120,16 +120,18 @@ impl<L: Log> Shard<L> {
         store.persist_all(end);
         match replication {
             ReplicationConfirm::All if store.has_others() => {
-                store.wait_for_all(end, Waiter::Freed(id, kept));
+                store.wait_for_all(end, vec![id], Waiter::Freed(id, kept));
             }
             _ => store.wait(end, Waiter::Freed(id, kept)),
         }
     }
 
-    /// The queue waits for all members in contact no more: publishers of what is in it are told as soon as a majority has it. What has left
-    /// it waits as before.
+    /// The queue waits for all members in contact no more: publishers of what is in it, and who committed, are told as soon as a majority has
+    /// it. What has left it waits as before.
     #[cold]
     fn free_from_all(&mut self, id: QueueId) {
+        let Self { queues, store, .. } = self;
+        store.wait_for_majority(|ids| queues.is_one_for_all(ids));
         let Self { queues, confirms, .. } = self;
         let Some(hosted) = queues.get(id).filter(|_| confirms.wait_for_all()) else { return };
         hosted.queue.each_kept(|at, _| confirms.wants_majority(at.get()));

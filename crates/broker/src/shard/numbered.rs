@@ -318,12 +318,7 @@ impl<L: Log> Shard<L> {
 
     /// Whether a queue of a message of an earlier term wants it on all members in contact.
     fn is_for_all(&self, targets: &[QueueId]) -> bool {
-        let has_others = self.store.has_others();
-        has_others
-            && match targets {
-                [] => self.queues.are_for_all(),
-                ids => self.queues.is_one_for_all(ids),
-            }
+        self.store.has_others() && self.queues.is_one_for_all(targets)
     }
 
     fn answer_commit(
@@ -338,7 +333,8 @@ impl<L: Log> Shard<L> {
             Outcome::Done if messages.iter().any(|message| self.is_for_all(&message.targets)) => {
                 // What was decided may have been applied in this term.
                 let end = self.store.end().get();
-                self.store.wait_for_all(end, Waiter::Decided(reply));
+                let for_all = self.queues.those_for_all(messages);
+                self.store.wait_for_all(end, for_all, Waiter::Decided(reply));
             }
             Outcome::Done => out.reply(reply, Reply::Committed),
             Outcome::Refused => refuse(reply, "it was refused before", out),

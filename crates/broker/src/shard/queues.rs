@@ -22,7 +22,7 @@ use super::jobs::cost;
 use super::numbers::Use;
 use super::ports::Chain;
 use super::store::{Odds, Reading};
-use crate::message::{ReplyTo, Settlement};
+use crate::message::{Publish, ReplyTo, Settlement};
 use rest::{Rest, Resting};
 
 /// A queue and what the shard keeps beside it.
@@ -226,10 +226,22 @@ impl Queues {
         self.for_all > 0
     }
 
-    /// Whether one of these does.
+    /// Whether one of these does. If it is not known which they are, all count.
     pub(super) fn is_one_for_all(&self, ids: &[QueueId]) -> bool {
-        self.are_for_all()
-            && ids.iter().any(|id| self.get(*id).is_some_and(|it| is_for_all(&it.confirm)))
+        let is_one = |id: &QueueId| self.get(*id).is_some_and(|it| is_for_all(&it.confirm));
+        self.are_for_all() && (ids.is_empty() || ids.iter().any(is_one))
+    }
+
+    /// Those of the queues of these messages that do, each once.
+    pub(super) fn those_for_all<'a>(
+        &self,
+        messages: impl IntoIterator<Item = &'a Publish>,
+    ) -> Vec<QueueId> {
+        let targets = messages.into_iter().flat_map(|message| message.targets.iter().copied());
+        let mut all: Vec<_> = targets.filter(|id| self.is_one_for_all(&[*id])).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// Whether the queue gives messages out that are not agreed upon yet.

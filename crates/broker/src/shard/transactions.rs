@@ -19,7 +19,7 @@ use hashbrown::HashSet;
 use leveret_amqp::reply::ReplyCode;
 use leveret_log::{AppendError, Log};
 use leveret_queue::{Offset, Time};
-use leveret_topology::Topology;
+use leveret_topology::{QueueId, Topology};
 
 use super::jobs::{Job, JobOrigin, cost, price_of_places};
 use super::publish::Wants;
@@ -119,17 +119,25 @@ impl<L: Log> Shard<L> {
             }
         };
         self.jobs.pay(price_of_places(messages));
-        let is_for_all = wants.iter().any(|wants| wants.for_all > 0);
+        let for_all = self.those_for_all(messages, &wants);
         let mut until = None;
         for ((at, wants), message) in offsets.into_iter().zip(wants).zip(messages) {
             until = self.place(at, message, None, wants, now).until.or(until);
         }
         self.settle(&settlements, now);
         match until {
-            Some(until) if is_for_all => self.store.wait_for_all(until, Waiter::Commit(reply)),
+            Some(until) if !for_all.is_empty() => {
+                self.store.wait_for_all(until, for_all, Waiter::Commit(reply));
+            }
             Some(until) => self.store.wait(until, Waiter::Commit(reply)),
             None => out.reply(reply, Reply::Committed),
         }
+    }
+
+    /// The queues whose messages are to be on all members in contact before their publisher is told, of a transaction's.
+    fn those_for_all(&self, messages: &[Publish], wants: &[Wants]) -> Vec<QueueId> {
+        let waiting = messages.iter().zip(wants).filter(|(_, wants)| wants.for_all > 0);
+        self.queues.those_for_all(waiting.map(|(message, _)| message))
     }
 
     /// Stores a part and holds it back.
@@ -250,12 +258,15 @@ impl<L: Log> Shard<L> {
             return;
         }
         self.jobs.pay(price_of_places(&messages));
-        let is_for_all = part.is_some() && wants.iter().any(|wants| wants.for_all > 0);
+        let for_all = match part {
+            Some(_) => self.those_for_all(&messages, &wants),
+            None => Vec::new(),
+        };
         for ((at, wants), message) in offsets.into_iter().zip(wants).zip(&messages) {
             self.place(at, message, None, wants, now);
         }
         self.settle(&settlements, now);
-        if !is_for_all {
+        if for_all.is_empty() {
             out.reply(reply, Reply::Committed);
         }
         if part.is_none() {
@@ -266,10 +277,10 @@ impl<L: Log> Shard<L> {
         if let Ok(at) = self.append_note(Note::Applied { tx }, now) {
             self.store.wait_lazily(at.get() + 1, Waiter::Applied(tx, at));
         }
-        if is_for_all {
+        if !for_all.is_empty() {
             // Who has the batch of this turn needs no decision: the record of the part is let go of in it.
             let end = self.store.end().get();
-            self.store.wait_for_all(end, Waiter::Decided(reply));
+            self.store.wait_for_all(end, for_all, Waiter::Decided(reply));
         }
     }
 

@@ -4,7 +4,7 @@ use leveret_broker::command::{
     Answered, COMMANDS_MAX, CommandAnswer, CommandStream, NumberedCommand,
 };
 use leveret_broker::message::*;
-use leveret_broker::meta::TermNote;
+use leveret_broker::meta::{AwaitedProcess, TermNote};
 use leveret_log::Log as _;
 use leveret_topology::{NodeId, VhostId};
 
@@ -575,7 +575,12 @@ fn the_next_owner_knows_who_led_last() {
         let mut copy = Copy::of(&world.log, &mut rng);
         for term in 1..=4 {
             world.meta.begin_term(term);
-            let until = world.meta.note_term(None, &mut world.topology).expect("its log");
+            let process = CommandStream { start: 10, ..STREAM };
+            let awaited =
+                AwaitedProcess { process, below: vec![leveret_queue::Offset::new(term); 2] };
+            let awaited = vec![awaited; usize::from(term > 2)];
+            let noted = world.meta.note_term(awaited.clone(), &mut world.topology);
+            let until = noted.expect("its log");
             assert!(world.meta.log().durable() < until.expect("there is room"));
             let before = world.crash();
             assert_eq!(before.meta.last_term().map(|it| it.term), (term > 1).then(|| term - 1));
@@ -583,15 +588,16 @@ fn the_next_owner_knows_who_led_last() {
             assert!(world.meta.log().durable() >= until.unwrap_or_default());
             let over = vec![CommandStream { start: term as u32, ..STREAM }; rng.at(2)];
             for &process in &over {
-                world.meta.note_term(Some(process), &mut world.topology).expect("its log");
+                world.meta.note_over(process, &mut world.topology).expect("its log");
                 all_written(&mut world);
             }
             copy.follow(&world.log, &mut rng);
-            let note = TermNote { term, over };
+            let awaited = if over.is_empty() { awaited } else { Vec::new() };
+            let note = TermNote { term, over, awaited };
             assert_eq!(next_owner(&world).meta.last_term(), Some(&note));
         }
         world.log.hand().is_full = true;
-        assert_eq!(world.meta.note_term(None, &mut world.topology), Ok(None), "no room");
+        assert_eq!(world.meta.note_term(vec![], &mut world.topology), Ok(None), "no room");
         world.log.hand().is_full = false;
         let next = copy.take_over(&world.log);
         assert_eq!(next.meta.last_term().map(|it| it.term), Some(4));

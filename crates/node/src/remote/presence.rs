@@ -12,10 +12,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leveret_broker::Shard;
 use leveret_broker::command::CommandStream;
 use leveret_broker::message::{ConnectionId, NodeId, Outbox, SessionsHello};
-use leveret_broker::meta::TermNote;
+use leveret_broker::meta::{AwaitedProcess, TermNote};
 use leveret_broker::stream::StreamId;
+use leveret_log::Log;
+use leveret_queue::Offset;
 use leveret_topology::Homes;
 
 use super::{HeldTurns, RemoteNode};
@@ -47,8 +50,12 @@ pub enum Refused {
 /// Whose streams and sessions count in the terms that begin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Nodes whose sessions are to attach: for [`Shard::succeed`](leveret_broker::Shard::succeed).
+    /// Nodes whose sessions are to attach.
     pub attaching: Vec<NodeId>,
+    /// Of these, those that missed a term, and where that one began in each shard.
+    missed: Vec<(NodeId, Vec<Offset>)>,
+    /// Those that are [noted](Presence::notes) as awaited, and went: their end [is to be noted](leveret_broker::Meta::note_over).
+    pub over: Vec<CommandStream>,
     /// All that are here.
     processes: Vec<CommandStream>,
     /// Connections whose exclusive queues were brought by a node that is gone: they are to be told to be
@@ -68,21 +75,28 @@ pub struct Came {
 /// A node is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Went {
-    /// The shards are in their terms, and [`Shard::node_is_gone`](leveret_broker::Shard::node_is_gone) is to be said to each, before what
-    /// the node [leaves](RemoteNode::gone) is posted. If it [was heard](RemoteNode::is_heard), too, its end is noted
-    /// ([`Meta::note_term`](leveret_broker::Meta::note_term)).
+    /// The shards are in their terms, and [`Shard::node_is_gone`] is to be said to each, before what the node
+    /// [leaves](RemoteNode::gone) is posted.
     pub leads: bool,
+    /// Another leader would take in this process: its end [is to be noted](leveret_broker::Meta::note_over).
+    pub over: Option<CommandStream>,
     /// As [`Counted::left`].
     pub left: Vec<ConnectionId>,
 }
 
 impl Counted {
-    /// Whether a stream stays: for [`Shard::keep_streams`](leveret_broker::Shard::keep_streams).
-    pub fn numbers(&self, StreamId { node, start, .. }: StreamId) -> bool {
-        self.commands(CommandStream { node, start })
+    /// The shard with this index begins its term. To be called before its first turn.
+    pub fn begin<L: Log>(&self, index: usize, term: u64, shard: &mut Shard<L>) {
+        shard.keep_streams(|StreamId { node, start, .. }| {
+            self.commands(CommandStream { node, start })
+        });
+        shard.succeed(term, &self.attaching);
+        for (node, begins_at) in &self.missed {
+            begins_at.get(index).into_iter().for_each(|it| shard.missed_a_term(*node, *it));
+        }
     }
 
-    /// The same of commands: for [`Meta::keep_commands`](leveret_broker::Meta::keep_commands).
+    /// Whether a stream of commands stays: for [`Meta::keep_commands`](leveret_broker::Meta::keep_commands).
     pub fn commands(&self, stream: CommandStream) -> bool {
         self.processes.contains(&stream)
     }
@@ -96,6 +110,8 @@ pub struct Presence {
     term: u64,
     /// Who led last.
     last: Option<TermNote>,
+    /// Who is noted as awaited in this term.
+    noted: Option<Vec<AwaitedProcess>>,
     stage: Stage,
     turns: HeldTurns,
     here: BTreeMap<NodeId, Here>,
@@ -113,7 +129,8 @@ pub struct Presence {
 struct Here {
     raft_id: u64,
     process: CommandStream,
-    attaches: bool,
+    /// It has sessions of earlier leaders, the last of whom told it in this term that it is heard.
+    attaches: Option<u64>,
 }
 
 impl Presence {
@@ -123,6 +140,7 @@ impl Presence {
             homes,
             term,
             last: None,
+            noted: None,
             stage: Stage::Gathers,
             turns: HeldTurns::default(),
             here: BTreeMap::new(),
@@ -209,7 +227,7 @@ impl Presence {
     /// from now on.
     pub fn comes(&mut self, remote: &RemoteNode) -> Came {
         let (raft_id, process) = (remote.raft_id(), remote.commands());
-        let here = Here { raft_id, process, attaches: remote.attaches() };
+        let here = Here { raft_id, process, attaches: remote.heard() };
         self.here.insert(remote.node(), here);
         self.turns.comes(remote.node());
         let tells = (self.stage != Stage::Gathers).then(|| self.turns.number());
@@ -240,13 +258,51 @@ impl Presence {
         members.into_iter().all(|id| self.refused.contains(&id) || is_here(&id))
     }
 
+    /// The queues are filled, and shards end there: those processes are to be [noted](leveret_broker::Meta::note_term) before this node
+    /// [begins](Self::begins). None if all who are here are noted.
+    pub fn notes(&mut self, ends: &[Offset]) -> Option<Vec<AwaitedProcess>> {
+        let attaching = self.here.values().filter(|here| here.attaches.is_some());
+        let new = attaching.filter(|here| !self.is_noted(here.process));
+        let new: Vec<_> = new.map(|here| self.awaited(here, ends)).collect();
+        if self.noted.is_some() && new.is_empty() {
+            return None;
+        }
+        let noted = self.noted.get_or_insert_default();
+        noted.extend(new);
+        Some(noted.clone())
+    }
+
+    fn awaited(&self, here: &Here, ends: &[Offset]) -> AwaitedProcess {
+        let missed = self.missed(here).unwrap_or_default();
+        let missed = missed.iter().copied().chain(std::iter::repeat(Offset::new(u64::MAX)));
+        let below = ends.iter().zip(missed).map(|(end, missed)| missed.min(*end)).collect();
+        AwaitedProcess { process: here.process, below }
+    }
+
+    /// Where the terms of shards began that a node missed: who led last waited for it, and it was not told that it was heard.
+    fn missed(&self, here: &Here) -> Option<&[Offset]> {
+        let last = self.last.as_ref()?;
+        here.attaches.filter(|heard| *heard < last.term)?;
+        Some(&last.awaited(here.process)?.below)
+    }
+
+    fn is_noted(&self, process: CommandStream) -> bool {
+        self.noted.iter().flatten().any(|it| it.process == process)
+    }
+
     /// The queues are filled, and the shards begin their terms with those who are here: nobody else attaches.
     pub fn begins(&mut self) -> Counted {
         self.stage = self.stage.max(Stage::Begins);
-        let attaching = self.here.iter().filter(|(_, here)| here.attaches);
+        let attaching = self.here.iter().filter(|(_, here)| here.attaches.is_some());
+        let missed =
+            self.here.iter().filter_map(|(node, here)| Some((*node, self.missed(here)?.to_vec())));
+        let processes: Vec<_> = self.here.values().map(|here| here.process).collect();
+        let noted = self.noted.iter().flatten().map(|it| it.process);
         Counted {
             attaching: attaching.map(|(node, _)| *node).collect(),
-            processes: self.here.values().map(|here| here.process).collect(),
+            missed: missed.collect(),
+            over: noted.filter(|it| !processes.contains(it)).collect(),
+            processes,
             left: std::mem::take(&mut self.left).into_values().flat_map(|(_, left)| left).collect(),
         }
     }
@@ -285,7 +341,11 @@ impl Presence {
             Stage::Begins => self.gone.push(node),
             _ => {}
         }
-        Went { leads: self.stage == Stage::Leads, left }
+        let process = remote.commands();
+        let is_taken_in = remote.is_heard() || self.is_noted(process);
+        let has_begun = matches!(self.stage, Stage::Begins | Stage::Leads);
+        let over = (has_begun && is_taken_in).then_some(process);
+        Went { leads: self.stage == Stage::Leads, over, left }
     }
 
     /// This node leads no more: nobody is here, and nobody is to be told that anybody's sessions are over. What waited goes to `out`.
@@ -384,7 +444,7 @@ mod tests {
         let mut presence = fresh();
         let remote = come(&mut presence, &hello(5, 2, true));
         let went = presence.goes(&remote, &mut Outbox::default());
-        assert_eq!(went, Went { leads: false, left: vec![] }, "shards know of nobody");
+        assert_eq!(went, Went { leads: false, over: None, left: vec![] }, "shards know of nobody");
         let alien = SessionsHello { attaches: None, ..brings(2) };
         assert!(matches!(presence.admit(&alien), Err(Refused::NotNow(_))));
         come(&mut presence, &hello(5, 2, true));
@@ -447,7 +507,8 @@ mod tests {
     fn whom_the_leader_before_did_not_tell_that_it_hears_is_refused() {
         let is_refused = |term, over: &[u32], attaches| {
             let process = |&start: &u32| CommandStream { node: node_of(5), start };
-            let note = TermNote { term, over: over.iter().map(process).collect() };
+            let over = over.iter().map(process).collect();
+            let note = TermNote { term, over, awaited: Vec::new() };
             let mut presence = fresh();
             presence.found(Some(note));
             is_over(presence.admit(&hello(5, 2, attaches)))
@@ -459,6 +520,45 @@ mod tests {
         let mut presence = Presence::new(Homes::among(2), 2);
         let later = presence.admit(&hello(5, 2, true));
         assert!(matches!(later, Err(Refused::NotNow(_))), "another one leads since: {later:?}");
+    }
+
+    /// Whom a leader waited for counts at the next one, though it did not hear of that; not if it went, and others have what it had.
+    #[test]
+    fn whom_the_leader_before_waited_for_is_taken_in() {
+        let offsets = |all: [u64; 2]| all.map(Offset::new).to_vec();
+        let mut presence = fresh();
+        let gone = come(&mut presence, &hello(4, 2, true));
+        let stays = come(&mut presence, &hello(5, 2, true));
+        come(&mut presence, &hello(6, 0, false));
+        let noted = presence.notes(&offsets([7, 9])).expect("nobody is noted");
+        let below = offsets([7, 9]);
+        let of = |remote: &RemoteNode| AwaitedProcess {
+            process: remote.commands(),
+            below: below.clone(),
+        };
+        assert_eq!(noted, [of(&gone), of(&stays)]);
+        assert_eq!(presence.notes(&below), None);
+        let mut out = Outbox::default();
+        assert_eq!(presence.goes(&gone, &mut out).over, None, "it may come again");
+        let late = come(&mut presence, &hello(7, 1, true));
+        assert_eq!(presence.notes(&below).map(|it| it.len()), Some(3));
+        let counted = presence.begins();
+        assert_eq!((&counted.over[..], &counted.missed[..]), (&[gone.commands()][..], &[][..]));
+        assert_eq!(presence.goes(&late, &mut out).over, Some(late.commands()));
+        presence.leads();
+        assert_eq!(presence.goes(&stays, &mut out).over, Some(stays.commands()), "unheard");
+
+        // Others have the offsets from there on, until it hears of a leader.
+        let mut next = Presence::new(Homes::among(2), 10);
+        next.found(Some(TermNote { term: 9, over: vec![], awaited: vec![of(&stays)] }));
+        assert!(is_over(next.admit(&hello(4, 2, true))));
+        come(&mut next, &hello(5, 2, true));
+        let heard = SessionsHello { attaches: Some(9), ..hello(8, 2, true) };
+        come(&mut next, &heard);
+        let noted = next.notes(&offsets([8, 8])).expect("a term without a note");
+        let below: Vec<_> = noted.into_iter().map(|it| it.below).collect();
+        assert_eq!(below, [offsets([7, 8]), offsets([8, 8])]);
+        assert_eq!(next.begins().missed, [(stays.node(), offsets([7, 9]))]);
     }
 
     #[test]

@@ -120,6 +120,11 @@ impl RemoteNode {
         self.attaches.is_some()
     }
 
+    /// The last term in which a leader told it that it is heard, if it has sessions of that time.
+    pub(super) fn heard(&self) -> Option<u64> {
+        self.attaches
+    }
+
     /// Whether what its sessions have from earlier leaders counts for one of this term that found this note in the log of names.
     ///
     /// # Errors

@@ -62,8 +62,8 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Their exclusive queues, by this node's names as they are.
-    pub fn exclusive_queues(&self, names: &Topology) -> Vec<Brought> {
+    /// Their exclusive queues, and which vhosts are traced, by this node's names as they are.
+    pub fn brings(&self, names: &Topology) -> Vec<Brought> {
         let mut unbinds = BTreeMap::<*const _, Vec<u64>>::new();
         for (number, it) in &self.unbinds {
             let Binding { vhost, source, destination, key, arguments, reply, .. } = it;
@@ -82,7 +82,8 @@ impl Owners {
             let unbinds = binding.and_then(|it| unbinds.remove(&std::ptr::from_ref(it)));
             Brought { change, unbinds: unbinds.unwrap_or_default() }
         });
-        brought.collect()
+        let traced = names.traced().into_iter();
+        brought.chain(traced.map(|change| Brought { change, unbinds: Vec::new() })).collect()
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Leader<L> {
     pub(crate) nodes: BTreeMap<NodeId, RemoteNode>,
     filled: Option<Filled>,
     /// Its term is noted, once the log of names is durable so far.
-    noted_until: Option<Offset>,
+    noted_until: Offset,
     /// Of shards whose terms have begun: with whom, and how many.
     beginning: Option<(Counted, usize)>,
     /// In which it leads each group: first that of the names.
@@ -142,7 +142,7 @@ impl<L: Log> Leader<L> {
             presence,
             nodes: BTreeMap::new(),
             filled: Some(filled),
-            noted_until: None,
+            noted_until: Offset::ZERO,
             beginning: None,
             terms,
             back: 0,
@@ -273,7 +273,7 @@ impl<L: Log> Leader<L> {
         let classes = StreamClass::BOTH.map(|class| remote.stream(class));
         let terms = self.shards.iter().enumerate().map(|(index, shard)| ShardTerm {
             group: HOMES.group_at(index),
-            begins_at: shard.term_begins_at(),
+            begins_at: shard.term_begins_at(node),
             streams: classes.map(|stream| shard.stream_place(stream)),
         });
         let terms = LeaderTerms { names: self.meta.term(), shards: terms.collect() };
@@ -286,19 +286,23 @@ impl<L: Log> Leader<L> {
     /// it has got a step further.
     pub(crate) fn begin(&mut self) -> bool {
         self.awake = [true; 1 + SHARDS];
-        let until = self.noted_until.unwrap_or_else(|| {
-            let noted = self.meta.note_term(None, &mut self.topology);
-            noted.expect("its log").unwrap_or_default()
-        });
-        self.noted_until = Some(until);
-        if self.meta.log().durable() < until {
-            return false;
+        let Self { shards, meta, topology, presence, beginning, .. } = self;
+        if beginning.is_none() {
+            let ends: Vec<_> = shards.iter().map(Shard::end).collect();
+            if let Some(awaited) = presence.notes(&ends) {
+                let noted = meta.note_term(awaited, topology);
+                self.noted_until = noted.expect("its log").unwrap_or_default();
+            }
+            if meta.log().durable() < self.noted_until {
+                return false;
+            }
         }
-        let Self { shards, meta, presence, beginning, .. } = self;
         let (counted, begun) = beginning.get_or_insert_with(|| (presence.begins(), 0));
+        for process in counted.over.drain(..) {
+            meta.note_over(process, topology).expect("its log");
+        }
         if let Some((shard, term)) = shards.iter_mut().zip(&self.terms[1..]).nth(*begun) {
-            shard.keep_streams(|stream| counted.numbers(stream));
-            shard.succeed(term << 32, &counted.attaching);
+            counted.begin(*begun, term << 32, shard);
             *begun += 1;
             return true;
         }
@@ -323,13 +327,12 @@ impl<L: Log> Leader<L> {
         let Some(remote) = self.nodes.remove(&node) else { return };
         self.awake = [true; 1 + SHARDS];
         let mut out = Outbox::default();
-        let Went { leads, left } = self.presence.goes(&remote, &mut out);
+        let Went { leads, over, left } = self.presence.goes(&remote, &mut out);
         if leads {
             self.shards.iter_mut().for_each(|shard| shard.node_is_gone(node));
-            if remote.is_heard() {
-                let noted = self.meta.note_term(Some(remote.commands()), &mut self.topology);
-                noted.expect("its log");
-            }
+        }
+        if let Some(process) = over {
+            self.meta.note_over(process, &mut self.topology).expect("its log");
         }
         remote.gone(&mut out);
         out.disconnected(left);

@@ -69,7 +69,7 @@ impl Site {
 
     /// There is a connection to another leader.
     pub(crate) fn begin(&mut self) {
-        let brings = self.remote.owners().exclusive_queues(&self.topology);
+        let brings = self.remote.owners().brings(&self.topology);
         self.remote.begin(brings);
         self.is_connected = true;
     }

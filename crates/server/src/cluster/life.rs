@@ -287,7 +287,7 @@ fn read(
     if let Some(term) = relays_in.filter(|_| !meta.is_new()) {
         meta.begin_term(term);
         // The names below are written behind it, and waited for.
-        meta.note_term(None, &mut topology)?;
+        meta.note_term(Vec::new(), &mut topology)?;
     }
     // Definitions are for the first one that leads: what was changed since stays, whoever leads.
     add_names(config, false, &mut meta, &mut topology, waker)?;

@@ -53,6 +53,8 @@ pub(crate) struct Broker {
     pub(crate) site: Option<Site>,
     /// What its clients had is others': they do nothing any more but go.
     pub(crate) is_doomed: bool,
+    /// A leader gave away what its clients had, or had its mind made up to do so.
+    pub(crate) is_left_out: bool,
     pub(crate) stage: Stage,
     wakes: Vec<Arc<AtomicBool>>,
     /// When it began to lead.
@@ -69,6 +71,7 @@ impl Broker {
             life,
             site: Some(Site::new(facts.raft_id.0, facts.start as u32, max)),
             is_doomed: false,
+            is_left_out: false,
             stage: Stage::Follows,
             wakes: Vec::new(),
             since_ms: 0,

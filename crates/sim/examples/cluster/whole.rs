@@ -141,7 +141,7 @@ impl Whole {
         let Some(broker) = broker(&mut self.world.nodes[at]) else { return };
         if let Some(site) = &mut broker.site {
             self.world.shared.traffic.borrow_mut().loses(&mut site.clients);
-            broker.is_doomed = true;
+            (broker.is_doomed, broker.is_left_out) = (true, true);
         }
     }
 
@@ -270,18 +270,24 @@ impl Whole {
             leader.begin();
             return;
         }
-        if !leader.begin() {
-            return;
-        }
+        let has_begun = leader.begin();
         let here: Vec<_> = leader.nodes.keys().copied().collect();
         for of in 0..count {
             let is_here = self
                 .site(of)
                 .is_none_or(|site| here.contains(&site.remote.node()) && site.is_known);
-            if !is_here {
-                // Nobody waits for what it had.
-                self.doom(of);
+            if is_here {
+                continue;
             }
+            // Nobody waits for what it had.
+            if has_begun {
+                self.doom(of);
+            } else if let Some(broker) = broker(&mut self.world.nodes[of]) {
+                broker.is_left_out = true;
+            }
+        }
+        if !has_begun {
+            return;
         }
         self.world.shared.traffic.borrow_mut().another_leads();
     }
@@ -334,6 +340,8 @@ impl Whole {
                 return;
             }
             self.overs += 1;
+            let is_left_out = broker(&mut self.world.nodes[at]).is_some_and(|it| it.is_left_out);
+            assert!(is_left_out, "node {at} is refused, though all waited for it: {refused:?}");
             match broker(&mut self.world.nodes[at]).filter(|it| it.leads()) {
                 Some(own) => own.ends_sessions(),
                 None => self.world.end(at, true, 10),

@@ -76,6 +76,28 @@ fn described(names: &Topology, vhost: VhostId) -> Vec<(String, Vec<String>)> {
     all
 }
 
+/// Of which nobody stores anything: so it is brought, to vhosts that are there.
+#[test]
+fn vhosts_are_traced_again() {
+    let (mut names, vhost) = names();
+    names.add_vhost("passing").unwrap();
+    for name in ["/", "passing"] {
+        names.set_tracing(name, true).unwrap();
+    }
+    let brought = names.traced();
+    assert_eq!(brought.len(), 2);
+    names.delete_vhost("passing").unwrap();
+    let mut next = next(&names);
+    assert!(!next.traces_any());
+    assert_eq!(bring(&mut next, &brought, |_| false).unwrap(), []);
+    assert!(next.vhost_by_id(vhost).unwrap().is_traced);
+    next.assert_invariants();
+    assert!(next.has_only_transient_changes());
+    assert_eq!(next.take_changes().len(), 1);
+    bring(&mut next, &brought, |_| false).unwrap();
+    assert_eq!(next.take_changes(), [], "it is there already");
+}
+
 #[test]
 fn exclusive_queues_come_back_with_their_ids_and_bindings() {
     let (mut names, vhost) = names();

@@ -74,8 +74,8 @@ pub(super) struct Disk {
     joins: Joins,
     /// Ascending by the offset that has to be durable first.
     waiters: VecDeque<(u64, Waiter)>,
-    /// The same, of those who wait for all members in contact.
-    all_waiters: VecDeque<(u64, Waiter)>,
+    /// The same, of those who wait for all members in contact, with the queues that want that.
+    all_waiters: VecDeque<(u64, Vec<QueueId>, Waiter)>,
     has_failed: bool,
     gauge: DiskGauge,
     /// Publishers that were told to pause.
@@ -257,10 +257,28 @@ impl<L: Log> Store<L> {
         self.disk.waiters.push_back((end, waiter));
     }
 
-    /// Somebody is to be told when all members in contact have everything below `end`.
-    pub(in super::super) fn wait_for_all(&mut self, end: u64, waiter: Waiter) {
+    /// Somebody is to be told when all members in contact have everything below `end`, as these queues want that; if it is known.
+    pub(in super::super) fn wait_for_all(
+        &mut self,
+        end: u64,
+        queues: Vec<QueueId>,
+        waiter: Waiter,
+    ) {
         self.disk.ask(end);
-        self.disk.all_waiters.push_back((end, waiter));
+        self.disk.all_waiters.push_back((end, queues, waiter));
+    }
+
+    /// Queues have other options: who waits for all members in contact, and is not to any more, waits for a majority.
+    #[cold]
+    pub(in super::super) fn wait_for_majority(&mut self, waits: impl Fn(&[QueueId]) -> bool) {
+        let Disk { waiters, all_waiters, .. } = &mut self.disk;
+        for (end, queues, waiter) in std::mem::take(all_waiters) {
+            if waits(&queues) {
+                all_waiters.push_back((end, queues, waiter));
+            } else {
+                waiters.insert(waiters.partition_point(|(other, _)| *other <= end), (end, waiter));
+            }
+        }
     }
 
     /// Whether somebody does.
@@ -275,7 +293,8 @@ impl<L: Log> Store<L> {
         let mut next = self.disk.waiters.pop_front_if(|(end, _)| *end <= durable);
         if next.is_none() && self.waits_for_all() {
             let on_all = self.on_all();
-            next = self.disk.all_waiters.pop_front_if(|(end, _)| *end <= on_all);
+            let waiter = self.disk.all_waiters.pop_front_if(|(end, ..)| *end <= on_all);
+            next = waiter.map(|(end, _, waiter)| (end, waiter));
         }
         next.map(|(_, waiter)| waiter)
     }
@@ -283,7 +302,8 @@ impl<L: Log> Store<L> {
     /// Takes all who wait, with how far the log has to be for that.
     pub(in super::super) fn take_waiters(&mut self) -> VecDeque<(u64, Waiter)> {
         let mut waiters = std::mem::take(&mut self.disk.waiters);
-        waiters.append(&mut self.disk.all_waiters);
+        let of_all = std::mem::take(&mut self.disk.all_waiters);
+        waiters.extend(of_all.into_iter().map(|(end, _, waiter)| (end, waiter)));
         waiters
     }
 

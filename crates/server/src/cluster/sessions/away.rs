@@ -229,7 +229,7 @@ pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Ca
             match called.reach(leader).await {
                 Ok(socket) => {
                     let owners = away.shards.lock().owners();
-                    let brings = owners.exclusive_queues(&node.topology());
+                    let brings = owners.brings(&node.topology());
                     away.shards.lock().begin(brings);
                     wire::call(&socket, &caller, &away.woken).await
                 }

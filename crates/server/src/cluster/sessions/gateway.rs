@@ -34,12 +34,14 @@ use leveret_link::frame::Letter;
 use leveret_link::letters::{read_to_leader, write_from_leader};
 use leveret_log::{Log as _, Offset};
 use leveret_node::Run;
-use leveret_node::remote::{Came, NodeHeard, Presence, Refused, RemoteNode, Went, node_of};
-use leveret_topology::{Change, GroupId, Homes, UseWatch, UsedBy};
+use leveret_node::remote::{
+    Came, Counted, NodeHeard, Presence, Refused, RemoteNode, Went, node_of,
+};
+use leveret_topology::{Change, GroupId, Homes, Topology, UseWatch, UsedBy};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use self::refusals::Refusals;
 use super::away::REPLIES_LOST;
@@ -118,7 +120,9 @@ struct State {
     /// Of turns that wait no more: Meta's next turn sends it.
     free: Outbox,
     /// Once the term is noted: how far the log of names is to be durable for all to agree upon that.
-    noted_until: Option<Offset>,
+    noted_until: Offset,
+    /// Once they do: with whom the shards begin.
+    counted: Option<Counted>,
     uses: uses::Counted,
 }
 
@@ -197,7 +201,7 @@ impl Gateway {
     pub(crate) fn new(homes: Homes, terms: Vec<u64>, views: Option<Views>) -> Self {
         let presence = Presence::new(homes, terms.first().copied().unwrap_or_default());
         let (free, uses) = (Outbox::default(), uses::Counted::new());
-        let state = State { presence, free, noted_until: None, uses };
+        let state = State { presence, free, noted_until: Offset::ZERO, counted: None, uses };
         let noted = Arc::new(Notify::new());
         let wakes = Arc::clone(&noted);
         Self {
@@ -274,33 +278,41 @@ impl Gateway {
         let _ = self.are_here.subscribe().wait_for(|it| *it).await;
     }
 
-    /// Notes the term, and waits until all agree upon that: the next leader takes nobody whom this one does not tell that it hears. May be
-    /// called again if it was dropped before.
+    /// Notes the term and who is waited for, and waits until all agree upon that: the next leader takes in these, and whom this one tells
+    /// that it hears. May be called again if it was dropped before.
     pub(crate) async fn note_term(&self, node: &Node) {
-        let until = {
-            let mut meta = node.meta().state();
-            let mut names = node.topology_mut();
-            let mut state = self.state.lock();
-            let until = state.noted_until.unwrap_or_else(|| {
-                // One whose log has failed gives nothing out, and is about to end.
-                let until = meta.note_term(None, &mut names);
-                until.map_or(Offset::new(u64::MAX), Option::unwrap_or_default)
-            });
-            state.noted_until = Some(until);
-            self.names_are_durable(&meta);
-            until
-        };
+        let ends: Vec<_> = node.shards.iter().map(|shard| shard.actor.state().end()).collect();
         let mut durable = self.durable.subscribe();
         loop {
-            tokio::select! {
-                // It is told as long as the gateway is there.
-                _ = durable.wait_for(|durable| *durable >= until) => return,
-                () = sleep(LOOK) => {}
-            }
-            if until != Offset::new(u64::MAX) && node.meta().state().log().last_room() == 0 {
-                tracing::warn!("there is no room on the disk to note that this node leads");
-                return;
-            }
+            let until = {
+                // No hello is half done: what it brought would stay.
+                let mut meta = node.meta().state();
+                let mut names = node.topology_mut();
+                let mut state = self.state.lock();
+                if state.counted.is_some() {
+                    return;
+                }
+                if let Some(awaited) = state.presence.notes(&ends) {
+                    // One whose log has failed gives nothing out, and is about to end.
+                    let until = meta.note_term(awaited, &mut names);
+                    state.noted_until =
+                        until.map_or(Offset::new(u64::MAX), Option::unwrap_or_default);
+                }
+                self.names_are_durable(&meta);
+                let until = state.noted_until;
+                let is_noted = meta.log().durable() >= until;
+                let has_room = until == Offset::new(u64::MAX) || meta.log().last_room() > 0;
+                if !is_noted && !has_room {
+                    tracing::warn!("there is no room on the disk to note that this node leads");
+                }
+                if is_noted || !has_room {
+                    state.counted = Some(state.presence.begins());
+                    return;
+                }
+                until
+            };
+            // It is told as long as the gateway is there.
+            let _ = timeout(LOOK, durable.wait_for(|durable| *durable >= until)).await;
         }
     }
 
@@ -314,17 +326,20 @@ impl Gateway {
     /// turns.
     pub(crate) fn begin(&self, node: &Arc<Node>) {
         let (counted, here) = {
-            // No hello is half done: what it brought would stay.
-            let _meta = node.meta().state();
             let mut state = self.state.lock();
-            (state.presence.begins(), self.here())
+            let counted = state.counted.take();
+            (counted.unwrap_or_else(|| state.presence.begins()), self.here())
         };
-        for (shard, term) in node.shards.iter().zip(self.terms.iter().skip(1)) {
-            let mut shard = shard.actor.state();
-            shard.keep_streams(|stream| counted.numbers(stream));
-            shard.succeed(term << 32, &counted.attaching);
+        for (index, (shard, term)) in node.shards.iter().zip(self.terms.iter().skip(1)).enumerate()
+        {
+            counted.begin(index, term << 32, &mut shard.actor.state());
         }
-        node.meta().state().keep_commands(|stream| counted.commands(stream));
+        {
+            let mut meta = node.meta().state();
+            meta.keep_commands(|stream| counted.commands(stream));
+            let mut names = node.topology_mut();
+            counted.over.iter().for_each(|process| note_over(*process, &mut meta, &mut names));
+        }
         let mut out = Outbox::default();
         out.disconnected(counted.left);
         if !out.is_empty() {
@@ -489,20 +504,18 @@ impl Gateway {
 
     /// The shards hear a node from now on.
     fn tell_begins(&self, node: &Node, end: &RemoteEnd) {
-        let streams = |sessions: &Sessions| {
-            sessions
-                .remote
-                .as_ref()
-                .map(|remote| StreamClass::BOTH.map(|class| remote.stream(class)))
+        let who = |sessions: &Sessions| {
+            let remote = sessions.remote.as_ref()?;
+            Some((remote.node(), StreamClass::BOTH.map(|class| remote.stream(class))))
         };
-        let Some(streams) = streams(&end.sessions.lock()) else { return };
+        let Some((id, streams)) = who(&end.sessions.lock()) else { return };
         let term = |(index, shard): (usize, &ShardActor)| {
             let (group, state) = (self.homes.group_at(index), shard.actor.state());
             let streams = streams.map(|stream| state.stream_place(stream));
-            ShardTerm { group, begins_at: state.term_begins_at(), streams }
+            ShardTerm { group, begins_at: state.term_begins_at(id), streams }
         };
         let shards = node.shards.iter().enumerate().map(term).collect();
-        let uses = end.node().and_then(|id| self.all_uses_elsewhere(node, id));
+        let uses = self.all_uses_elsewhere(node, id);
         let names = self.terms.first().copied().unwrap_or_default();
         {
             let mut state = self.state.lock();
@@ -597,7 +610,7 @@ impl Gateway {
     /// The connection of a node has ended, and with it its sessions: as if each of their clients had gone. One that was not told that
     /// the shards hear may call again, and nobody has heard of its sessions.
     fn gone(&self, node: &Arc<Node>, end: &Arc<RemoteEnd>) {
-        let (remote, Went { leads, left }) = {
+        let (remote, Went { leads, over, left }) = {
             let mut state = self.state.lock();
             let remote = {
                 let mut sessions = end.sessions.lock();
@@ -620,10 +633,8 @@ impl Gateway {
         if leads {
             node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(id));
         }
-        if remote.is_heard() && leads {
-            let (mut meta, mut names) = (node.meta().state(), node.topology_mut());
-            // What cannot be written another leader does not know: that one's sessions are heard there.
-            let _ = meta.note_term(Some(remote.commands()), &mut names);
+        if let Some(process) = over {
+            note_over(process, &mut node.meta().state(), &mut node.topology_mut());
         }
         remote.gone(&mut out);
         out.disconnected(left);
@@ -634,6 +645,12 @@ impl Gateway {
         out.meta.push(ToMeta::Continue);
         with_runner(node, |runner| runner.run_outbox(out));
     }
+}
+
+/// What the sessions of a process held is given to others.
+fn note_over(process: CommandStream, meta: &mut Meta<NodeLog>, names: &mut Topology) {
+    // What cannot be written another leader does not know: that one's sessions are heard there.
+    let _ = meta.note_over(process, names);
 }
 
 /// The members for which a leader waits, by Raft id.
