@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     fn weight(bytes: u64) -> RecordWeight {
-        RecordWeight { bytes, persistent: Some(bytes % 3 > 0) }
+        RecordWeight { bytes, persistent: Some(!bytes.is_multiple_of(3)) }
     }
 
     fn held() -> Held {
@@ -289,11 +289,11 @@ mod tests {
                 map.extend((first..end).map(|at| (at, weight(bytes))));
                 // One that comes late.
                 let at = rng(end);
-                if !map.contains_key(&at) {
+                map.entry(at).or_insert_with(|| {
                     weights.set_all(at..at + 1, weight(bytes));
                     cold.insert(at, held());
-                    map.insert(at, weight(bytes));
-                }
+                    weight(bytes)
+                });
                 for _ in 0..rng(60) {
                     let at = rng(end);
                     assert_eq!(cold.remove(at).is_some(), map.remove(&at).is_some());

@@ -83,7 +83,7 @@ impl Run<&[u8]> {
 }
 
 /// Where the next records are.
-enum Source {
+enum RecordPlace {
     Digest(usize),
     /// The file of a segment.
     File(usize),
@@ -149,9 +149,9 @@ impl Again {
         };
         while !teller.is_done() {
             match self.source(disk, &mut teller)? {
-                Source::Digest(index) => self.tell_digest(index, &mut teller),
-                Source::File(index) => self.tell_file(disk, index, &mut teller)?,
-                Source::Behind(next) => teller.pass_to(next),
+                RecordPlace::Digest(index) => self.tell_digest(index, &mut teller),
+                RecordPlace::File(index) => self.tell_file(disk, index, &mut teller)?,
+                RecordPlace::Behind(next) => teller.pass_to(next),
             }
         }
         Ok(teller.at)
@@ -162,25 +162,25 @@ impl Again {
         &mut self,
         disk: &mut D,
         teller: &mut Teller<'_, '_>,
-    ) -> Result<Source, OpenError> {
+    ) -> Result<RecordPlace, OpenError> {
         let at = teller.at;
         let index = self.digests.partition_point(|it| it.end() <= at);
         let next_digest = self.digests.get(index).map_or(u64::MAX, |digest| digest.first());
         if next_digest <= at {
-            return Ok(Source::Digest(index));
+            return Ok(RecordPlace::Digest(index));
         }
         let segments = &teller.store.segments.all;
         let after = segments.partition_point(|segment| segment.first <= at);
         let index = after.saturating_sub(1);
         let Some(segment) = segments.get(index).filter(|it| it.first <= at && at < it.end) else {
             let next_segment = segments.get(after).map_or(u64::MAX, |segment| segment.first);
-            return Ok(Source::Behind(next_digest.min(next_segment)));
+            return Ok(RecordPlace::Behind(next_digest.min(next_segment)));
         };
         let is_paused =
             matches!(&self.paused, Some((_, Paused::File { name, .. })) if *name == segment.file);
         let may_have = self.has_digests && segment.is_sealed && !segment.is_damaged;
         if !may_have || is_paused || self.undigested == Some(segment.file) {
-            return Ok(Source::File(index));
+            return Ok(RecordPlace::File(index));
         }
         let bytes = disk.digest(segment.file).unwrap_or_default();
         teller.has_read(bytes.len() as u64);
@@ -188,7 +188,7 @@ impl Again {
             Some(digest) => self.keep(Box::new(digest)),
             None => self.undigested = Some(segment.file),
         }
-        Ok(Source::Behind(at))
+        Ok(RecordPlace::Behind(at))
     }
 
     fn tell_digest(&mut self, index: usize, teller: &mut Teller<'_, '_>) {

@@ -44,7 +44,7 @@ impl Follower {
 }
 
 fn weight(bytes: u64) -> RecordWeight {
-    RecordWeight { bytes, persistent: Some(bytes % 2 > 0) }
+    RecordWeight { bytes, persistent: Some(!bytes.is_multiple_of(2)) }
 }
 
 /// What a table says of records, whatever files they are in.
