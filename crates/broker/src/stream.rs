@@ -63,6 +63,8 @@ pub struct Numbered {
     pub heard_below: u64,
     /// Of no transaction, and of no part of one, in a letter below the sender waits for an answer.
     pub undecided_from: u64,
+    /// The shard of an earlier term may have had it, too.
+    pub is_again: bool,
     /// `Publish`, `Settle`, `GiveBack`, `Commit` or `Prepare`; `Ask` if the shard is known to have the letter.
     pub letter: ToShard,
 }

@@ -340,6 +340,7 @@ fn numbered(number: u64, messages: Vec<Publish>) -> ToShard {
         term: u64::MAX,
         heard_below: 1,
         undecided_from: 1,
+        is_again: false,
         letter: ToShard::Publish { from: ME.connection, messages },
     }))
 }

@@ -84,6 +84,7 @@ impl World {
             term: u64::MAX,
             heard_below: 1,
             undecided_from: 1,
+            is_again: false,
             letter,
         }))
     }
@@ -408,6 +409,7 @@ fn what_a_node_that_is_gone_had_sent_is_done() {
         term: u64::MAX,
         heard_below: 1,
         undecided_from: 1,
+        is_again: false,
         letter,
     };
     world.turn([ToShard::Numbered(Box::new(next))]);
@@ -447,6 +449,7 @@ fn what_a_node_that_is_gone_gave_back_before_a_claim_does_not_end_it() {
             term: u64::MAX,
             heard_below: 1,
             undecided_from: 1,
+            is_again: false,
             letter: ToShard::Settle { from: OTHER.connection(1), settlements },
         };
         let out = world.turn([ToShard::Numbered(Box::new(again))]);

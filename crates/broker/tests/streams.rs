@@ -65,6 +65,7 @@ fn numbered(stream: StreamId, number: u64, letter: ToShard) -> ToShard {
         term: u64::MAX,
         heard_below: 1,
         undecided_from: 1,
+        is_again: false,
         letter,
     }))
 }
@@ -782,6 +783,7 @@ fn a_part_that_a_start_undid_is_done_when_its_letter_comes_again() {
                     term: u64::MAX,
                     heard_below: 2,
                     undecided_from: 2,
+                    is_again: false,
                     letter,
                 };
                 world.turn([ToShard::Numbered(Box::new(numbered))]);
@@ -1011,6 +1013,7 @@ fn once(seed: u64) {
                 term: u64::MAX,
                 heard_below,
                 undecided_from,
+                is_again: false,
                 letter,
             };
             letters.push(ToShard::Numbered(Box::new(numbered)));
@@ -1068,6 +1071,7 @@ fn once(seed: u64) {
             term: u64::MAX,
             heard_below: number,
             undecided_from: number,
+            is_again: false,
             letter,
         };
         world.turn([ToShard::Numbered(Box::new(numbered))]);

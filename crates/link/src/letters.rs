@@ -136,7 +136,7 @@ pub fn write_to_shard(
     to: &mut Writer,
 ) -> Result<Letter, NotSent> {
     let number = letter.number()?;
-    let mut of_stream = 0;
+    let (mut of_stream, mut again) = (0, false);
     match letter {
         ToShard::GiveBack { from, unsettled } => {
             from.put(to);
@@ -145,12 +145,13 @@ pub fn write_to_shard(
         ToShard::Consume { .. } => values::put_consume(letter, to),
         ToShard::Attach(attachment) => attach::put(attachment, to),
         ToShard::Numbered(numbered) => {
-            of_stream = numbered.number;
+            (of_stream, again) = (numbered.number, numbered.is_again);
             streams::put_numbered(numbered, group, to)?;
         }
         letter => letter.put_fields(to),
     }
-    Ok(enveloped(number, group, of_stream, to))
+    let Letter { envelope, payload } = enveloped(number, group, of_stream, to);
+    Ok(Letter { envelope: Envelope { again, ..envelope }, payload })
 }
 
 /// The letter that the owner of the names is to get, whose group is `group`. Its number is that of a
@@ -228,7 +229,7 @@ fn check_group(group: GroupId) -> Result<(), LetterError> {
 }
 
 fn read_kind(envelope: &Envelope, from: &mut Reader<'_>) -> Result<Arrived, LetterError> {
-    let Envelope { kind, group, number, .. } = *envelope;
+    let Envelope { kind, group, number, again } = *envelope;
     check_group(group)?;
     let unknown = LetterError::Unknown { what: "kind of letter", number: kind.byte().into() };
     if kind.class() != Class::Letters {
@@ -237,7 +238,7 @@ fn read_kind(envelope: &Envelope, from: &mut Reader<'_>) -> Result<Arrived, Lett
     match kind.number() {
         table::CONSUME => values::get_consume(from).map(Arrived::ToShard),
         table::ATTACH => attach::get(from).map(Arrived::ToShard),
-        table::NUMBERED => streams::get_numbered(number, from).map(Arrived::ToShard),
+        table::NUMBERED => streams::get_numbered((number, again), from).map(Arrived::ToShard),
         listed @ (1..=24 | table::ALLOW | table::ASK | table::STORE_WAITING) => {
             ToShard::get_fields(listed, from).map(Arrived::ToShard)
         }

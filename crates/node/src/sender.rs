@@ -106,6 +106,10 @@ struct Window {
     to_be_written: u64,
     /// The number that is sent next.
     cursor: u64,
+    /// Those below were sent, if they had to be,
+    sent_below: u64,
+    /// and those below to the shard of an earlier term, or were to be.
+    again_below: u64,
     /// The other side had those below when the link was new.
     has_below: u64,
     /// Of each message of those up to this one is known whether it was stored, or refused.
@@ -347,6 +351,8 @@ impl Window {
             ever_in_memory: 0,
             to_be_written: 0,
             cursor: 1,
+            sent_below: 1,
+            again_below: 1,
             has_below: 0,
             heard: 0,
             agreed: 0,
@@ -460,6 +466,11 @@ impl Window {
         self.cursor < self.end() && self.cursor <= last
     }
 
+    /// What was sent so far was sent to another shard.
+    fn is_of_another_term(&mut self) {
+        self.again_below = self.sent_below;
+    }
+
     /// The next letter is the first one, and the other side has those below `next`.
     fn begins(&mut self, next: u64) {
         (self.cursor, self.has_below) = (self.first_kept(), next);
@@ -477,6 +488,7 @@ impl Window {
         };
         let end = self.end().min(last.saturating_add(1));
         self.cursor = end.min(number + 1);
+        self.sent_below = self.sent_below.max(self.cursor);
         (number < end).then_some(number)
     }
 
@@ -593,9 +605,15 @@ impl StreamSender {
             {
                 let letter = kept.letter.again();
                 let heard_below = window.first_kept().max(window.heard + 1);
-                let numbered =
-                    Numbered { stream, number, term, heard_below, undecided_from, letter };
-                return Some(numbered);
+                return Some(Numbered {
+                    stream,
+                    number,
+                    term,
+                    heard_below,
+                    undecided_from,
+                    is_again: number < window.again_below,
+                    letter,
+                });
             }
         }
         None
@@ -650,6 +668,8 @@ impl StreamSender {
     pub fn begins(&mut self, bodies: StreamPlace, acks: StreamPlace, out: &mut Outbox) {
         if bodies.term > self.term {
             self.term = bodies.term;
+            self.bodies.is_of_another_term();
+            self.acks.is_of_another_term();
             self.take_back();
         }
         let untold = &self.untold;

@@ -57,6 +57,8 @@ pub(super) struct Attaching {
     awaited: Vec<NodeId>,
     /// Letters up to these numbers are from before the term.
     until: Vec<(StreamId, u64)>,
+    /// The last letters that came again: an earlier shard may have given out what is in them, and in those before.
+    again: Vec<(StreamId, u64)>,
     /// Of nodes that are gone, for which nobody waits: letters up to these numbers are from before the term, too.
     gone: Vec<(StreamId, u64)>,
     /// Nodes that are gone and had not attached: so are all of their letters.
@@ -99,6 +101,19 @@ impl Attaching {
         // What had a number comes again.
         let unnumbered = before.letters.into_iter().filter(|(tag, _)| tag.is_none());
         unnumbered.for_each(|(_, letter)| self.keep(letter));
+    }
+
+    /// An earlier shard may have had this letter, and all of its stream that are before it.
+    pub(super) fn came_again(&mut self, Tag { stream, number }: Tag) {
+        match self.again.iter_mut().find(|(of, _)| *of == stream) {
+            Some((_, last)) => *last = number.max(*last),
+            None => self.again.push((stream, number)),
+        }
+    }
+
+    /// Whether an earlier shard may have given out what is in a letter.
+    pub(super) fn had_come(&self, Tag { stream, number }: Tag) -> bool {
+        self.again.iter().any(|&(of, last)| of == stream && number <= last)
     }
 
     /// A letter from before the term, unless it comes again.

@@ -42,7 +42,8 @@ impl<L: Log> Shard<L> {
         now: Time,
         out: &mut Outbox,
     ) {
-        let Numbered { stream, number, term, heard_below, undecided_from, letter } = numbered;
+        let Numbered { stream, number, term, heard_below, undecided_from, is_again, letter } =
+            numbered;
         if term < self.streams.term() || self.store.has_failed() {
             return self.jobs.count();
         }
@@ -52,6 +53,9 @@ impl<L: Log> Shard<L> {
             self.keep_streams(|it| it.node != stream.node || it.start >= stream.start);
         }
         self.forget_undecided(stream, undecided_from);
+        if is_again && self.attaching.is_on() {
+            self.attaching.came_again(tag);
+        }
         match self.streams.take(stream, number, heard_below, undecided_from) {
             NumberFate::Next { done } => {
                 let heard = match self.attaching.is_on() {

@@ -208,9 +208,10 @@ impl<L: Log> Shard<L> {
             return Put { taken: PutResult::Yes, until: None, fails: false, waits: None };
         }
         let mut wants = self.wants(publish, must_keep, topology, now);
-        if self.attaching.is_on() && self.streams.doing().is_some() {
-            // Its node may have sent it to the leader before, who may have given it out, if that waits for no log.
-            wants.is_redelivered = wants.before_commit || !wants.slot.waits_for_disk();
+        if self.attaching.is_on() && (wants.before_commit || !wants.slot.waits_for_disk()) {
+            // It waited for no log: a shard that had it before may have given it out.
+            let doing = self.streams.doing();
+            wants.is_redelivered = doing.is_some_and(|tag| self.attaching.had_come(tag));
         }
         self.put(publish, from, wants, must_keep, now)
     }

@@ -43,7 +43,7 @@ pub(super) fn put_numbered(
     group: GroupId,
     to: &mut Writer,
 ) -> Result<(), NotSent> {
-    let Numbered { stream, number: _, term, heard_below, undecided_from, letter } = numbered;
+    let Numbered { stream, term, heard_below, undecided_from, letter, .. } = numbered;
     let StreamId { node, start, class: _ } = stream;
     let kind @ (PUBLISH | SETTLE | COMMIT | PREPARE | ASK) = letter.number()? else {
         return Err(NotSent::NotYet(letter.kind()));
@@ -65,7 +65,10 @@ pub(super) fn put_numbered(
 }
 
 /// Reads the letter with this number.
-pub(super) fn get_numbered(number: u64, from: &mut Reader<'_>) -> Result<ToShard, LetterError> {
+pub(super) fn get_numbered(
+    (number, is_again): (u64, bool),
+    from: &mut Reader<'_>,
+) -> Result<ToShard, LetterError> {
     let (node, start) = (get_node(from)?, from.get()?);
     let (term, heard_below, undecided_from) = (from.get()?, from.get()?, from.get()?);
     if number == 0 {
@@ -81,7 +84,7 @@ pub(super) fn get_numbered(number: u64, from: &mut Reader<'_>) -> Result<ToShard
     };
     let letter = ToShard::get_fields(kind, from)?;
     let stream = StreamId { node, start, class };
-    let numbered = Numbered { stream, number, term, heard_below, undecided_from, letter };
+    let numbered = Numbered { stream, number, term, heard_below, undecided_from, is_again, letter };
     Ok(ToShard::Numbered(Box::new(numbered)))
 }
 

@@ -246,8 +246,7 @@ impl RemoteNode {
     }
 
     fn hear_numbered(&mut self, group: GroupId, numbered: &Numbered) -> Result<(), String> {
-        let Numbered { stream, number, term: _, heard_below: _, undecided_from: _, letter } =
-            numbered;
+        let Numbered { stream, number, letter, .. } = numbered;
         if *stream != self.stream(stream.class) {
             return Err(format!("{number} of {stream:?} is no letter of this node"));
         }

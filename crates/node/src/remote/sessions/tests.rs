@@ -14,8 +14,15 @@ fn hello(raft_id: u64, start: u32, attaches: bool) -> SessionsHello {
 
 fn numbered(start: u32, class: StreamClass, letter: ToShard) -> ToLeader {
     let stream = StreamId { node: node_of(5), start, class };
-    let numbered =
-        Numbered { stream, number: 1, term: u64::MAX, heard_below: 1, undecided_from: 1, letter };
+    let numbered = Numbered {
+        stream,
+        number: 1,
+        term: u64::MAX,
+        heard_below: 1,
+        undecided_from: 1,
+        is_again: false,
+        letter,
+    };
     ToLeader::Shard(GROUP, ToShard::Numbered(Box::new(numbered)))
 }
 
