@@ -102,9 +102,10 @@ fn exclusive_queues_outlive_the_one_that_leads() {
     for (exchange, key) in [("", &*queue), ("amq.direct", "other"), ("amq.direct", "all")] {
         publish(exchange, key, key.as_bytes());
     }
-    for key in [&*queue, "all"] {
+    // The first one may have been sent to the old leader, who may have given it out.
+    for (key, may_have_come) in [(&*queue, true), ("all", false)] {
         let (tag, redelivered, body) = delivered(&mut asks);
-        assert_eq!((redelivered, &body[..]), (false, key.as_bytes()));
+        assert_eq!((redelivered && !may_have_come, &body[..]), (false, key.as_bytes()));
         asks.ack(asking, tag, false);
     }
     asks.ack(asking, before, false);
