@@ -76,9 +76,7 @@ impl<L: Log> Shard<L> {
     pub(super) fn options_changed(&mut self, id: QueueId, topology: &Topology, now: Time) {
         let Some(queue) = topology.queue_by_id(id) else { return };
         let options = queue.options();
-        if self.changes_later(id) {
-            return;
-        }
+        self.bring_all(id);
         let confirm = queue.confirm_options();
         if let Some(was) = self.queues.set_confirm(id, confirm) {
             if waits_for_consumers(&was) && !waits_for_consumers(&confirm) {
@@ -159,9 +157,7 @@ impl<L: Log> Shard<L> {
             return;
         }
         // What came in this turn and found a consumer is not ready any more.
-        if !self.bring_all(id) {
-            return;
-        }
+        self.bring_all(id);
         self.dispatch(id, now);
         let backlog = self.queues.change(id, |hosted, _| take(&mut hosted.queue));
         let Some(backlog) = backlog else { return };
@@ -240,9 +236,7 @@ impl<L: Log> Shard<L> {
     ) {
         // What left it before is a dead letter, and what left with it is not.
         self.work_off_left(Pays::Nobody, topology, now, out);
-        if !self.bring_all(id) {
-            return;
-        }
+        self.bring_all(id);
         let Some(mut hosted) = self.queues.remove(id, asked.reply) else { return };
         if !self.attaching.is_over() {
             self.attaching.queue_gone(id);
@@ -349,20 +343,7 @@ impl<L: Log> Shard<L> {
         let Some(hosted) = self.queues.get(last.queue) else { return };
         if hosted.queue.options().auto_delete {
             say_auto_deleted(last, is_closing, topology);
-            self.delete_unused(last.queue, topology, now, out);
-        }
-    }
-
-    /// Nobody consumes from the queue any more, or uses it, and so it goes.
-    pub(super) fn delete_unused(
-        &mut self,
-        id: QueueId,
-        topology: &Topology,
-        now: Time,
-        out: &mut Outbox,
-    ) {
-        if !self.goes_later(id) {
-            self.delete_for_good(id, Asked::default(), topology, now, out);
+            self.delete_for_good(last.queue, Asked::default(), topology, now, out);
         }
     }
 

@@ -35,9 +35,7 @@ impl<L: Log> Shard<L> {
     ) {
         let ToShard::Move { reply, queue: id, ref offsets, ref to } = letter else { return };
         // What came in this turn and finds a consumer is not ready any more.
-        if !self.bring_all(id) {
-            return;
-        }
+        self.bring_all(id);
         self.dispatch(id, now);
         if self.hosted(id, topology, now).is_none() {
             out.reply(reply, Reply::Gone);

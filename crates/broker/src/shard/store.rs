@@ -12,11 +12,9 @@ mod disk;
 mod lending;
 mod race;
 
-use std::ops::Range;
-
 use leveret_log::{
     AppendError, HoldError, Holder, Keep, Log, Moment, PagedOut, ReadError, Record, Recovered,
-    RecoveryLimits, RecoverySink, SyncError, Usage,
+    RecoveredRun, SyncError, Usage,
 };
 use leveret_queue::{Offset, Time};
 use leveret_topology::QueueId;
@@ -335,26 +333,24 @@ impl<L: Log> Store<L> {
         self.log.own(each);
     }
 
-    /// What the log kept: see [`Log::recover_sums`]. Messages below `seen_below` may have been delivered.
-    pub(super) fn recover(
+    /// Reads what the log kept. Messages below `seen_below` may have been delivered.
+    pub(super) fn recover_runs(
         &mut self,
         seen_below: leveret_log::Offset,
-        (apart, enough): (&[Range<leveret_log::Offset>], RecoveryLimits),
-        to: &mut dyn RecoverySink,
+        each: &mut dyn FnMut(RecoveredRun<'_>),
     ) {
         self.seen_below = seen_below.min(self.log.end());
-        self.log.recover_sums(apart, enough, to);
+        self.log.recover_runs(each);
         self.opened();
     }
 
-    /// Tells of records from an offset on, of so many at most: where it goes on, unless that is all. An error is told when the log
-    /// is asked for more.
+    /// Tells once more of records from an offset on, so many at most: where it goes on, unless that is all.
     pub(super) fn recover_more(
         &mut self,
         from: leveret_log::Offset,
-        most: RecoveryLimits,
+        most: u32,
         each: &mut dyn FnMut(Recovered<'_>),
-    ) -> Result<Option<leveret_log::Offset>, SyncError> {
+    ) -> Option<leveret_log::Offset> {
         self.log.recover_more(from, most, each)
     }
 
