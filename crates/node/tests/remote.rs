@@ -4,7 +4,6 @@
 //! Each message is confirmed once and stored once, each ack counts, what somebody has is given to nobody else, each command is
 //! answered once, and what was answered is so on all nodes.
 
-#[expect(dead_code, reason = "another world asks who is idle")]
 #[path = "remote/client.rs"]
 mod client;
 #[path = "remote/leader.rs"]

@@ -650,7 +650,7 @@ impl Seeded {
         let number = self.word().max(1);
         let heard_below = self.word();
         let (term, undecided_from) = (heard_below / 5, heard_below / 3);
-        let is_again = heard_below % 2 > 0;
+        let is_again = !heard_below.is_multiple_of(2);
         let numbered =
             Numbered { stream, number, term, heard_below, undecided_from, is_again, letter };
         ToShard::Numbered(Box::new(numbered))
