@@ -281,56 +281,66 @@ fn settlements_of_an_earlier_term_are_done_once() {
     assert_eq!(world.counts(), (0, 0));
 }
 
+/// A message that is in the log, and two that were in no batch, all given to a client, which has acked the last one; three others have come
+/// in the next term, and have the offsets of those two.
+struct Overtaken {
+    world: World,
+    /// Of the client's consumer.
+    number: u64,
+    kept: Offset,
+    lost: Vec<Delivery>,
+    begins_at: Offset,
+}
+
+impl Overtaken {
+    fn new() -> Self {
+        let mut world = World::new(&[]);
+        let (number, _) = world.consume(ONE, 0);
+        let kept = world.publish(1)[0].offset;
+        let lost = world.take(2, false);
+        let letter = world.settle(ONE, &lost[1], Settle::Ack);
+        world.turn([letter]);
+        world.lose();
+        let begins_at = world.shard.term_begins_at(NODE);
+        let first = lost[0].offset;
+        assert!(kept < begins_at && begins_at <= first, "{kept:?} {begins_at:?} {first:?}");
+        world.last[0] -= 1;
+        assert!(world.publish(3).is_empty());
+        Self { world, number, kept, lost, begins_at }
+    }
+
+    /// The client says what it has, and its ack comes again: nothing of that is about the new messages, which are given to it.
+    fn attach(self) -> Vec<Delivery> {
+        let Self { mut world, number, kept, lost, .. } = self;
+        let attach = world.attach(ONE, number, 0, &[kept, lost[0].offset]);
+        let attached = world.attached();
+        world.last[1] -= 1;
+        let again = world.settle(ONE, &lost[1], Settle::Ack);
+        let new = deliveries(&world.turn([attach, attached, again]));
+        assert_eq!((new.len(), world.counts()), (3, (0, 4)));
+        assert!(lost.iter().all(|lost| new.iter().any(|it| it.offset == lost.offset)), "{new:?}");
+        new
+    }
+}
+
 /// What was in no batch is gone, and others have its offsets: what was claimed, or settled before, is none of these.
 #[test]
 fn nothing_from_before_a_term_is_about_what_came_in_it() {
-    let mut world = World::new(&[]);
-    let (number, _) = world.consume(ONE, 0);
-    let first = world.publish(1);
-    let given = world.take(2, false);
-    let letter = world.settle(ONE, &given[1], Settle::Ack);
-    world.turn([letter]);
-    world.lose();
-    let begins_at = world.shard.term_begins_at(NODE);
-    let (low, high) = (first[0].offset, given[0].offset);
-    assert!(low < begins_at && begins_at <= high, "{low:?} {begins_at:?} {high:?}");
-    world.last[0] -= 1;
-    assert!(world.publish(3).is_empty());
-    let attach = world.attach(ONE, number, 0, &[first[0].offset, given[0].offset]);
-    let attached = world.attached();
-    world.last[1] -= 1;
-    let again = world.settle(ONE, &given[1], Settle::Ack);
-    let new = deliveries(&world.turn([attach, attached, again]));
-    assert_eq!((new.len(), world.counts()), (3, (0, 4)));
-    assert!(given.iter().all(|lost| new.iter().any(|it| it.offset == lost.offset)), "{new:?}");
+    let new = Overtaken::new().attach();
     assert!(new.iter().all(|it| !it.redelivered));
 }
 
 /// The same of what came in a term that waited for a node, and of which that one did not hear.
 #[test]
 fn nothing_from_before_a_term_is_about_what_came_in_one_that_was_missed() {
-    let mut world = World::new(&[]);
-    let (number, _) = world.consume(ONE, 0);
-    let first = world.publish(1);
-    let given = world.take(2, false);
-    let letter = world.settle(ONE, &given[1], Settle::Ack);
-    world.turn([letter]);
-    world.lose();
-    let begins_at = world.shard.term_begins_at(NODE);
-    world.last[0] -= 1;
-    assert!(world.publish(3).is_empty());
+    let mut overtaken = Overtaken::new();
+    let Overtaken { world, lost, begins_at, .. } = &mut overtaken;
     world.lose_with(&[NODE, OTHER]);
-    world.shard.missed_a_term(NODE, begins_at);
-    assert_eq!(world.shard.term_begins_at(NODE), begins_at);
-    assert!(world.shard.term_begins_at(OTHER) > given[1].offset);
+    world.shard.missed_a_term(NODE, *begins_at);
+    assert_eq!(world.shard.term_begins_at(NODE), *begins_at);
+    assert!(world.shard.term_begins_at(OTHER) > lost[1].offset);
     world.shard.node_is_gone(OTHER);
-    let attach = world.attach(ONE, number, 0, &[first[0].offset, given[0].offset]);
-    let attached = world.attached();
-    world.last[1] -= 1;
-    let again = world.settle(ONE, &given[1], Settle::Ack);
-    let new = deliveries(&world.turn([attach, attached, again]));
-    assert_eq!((new.len(), world.counts()), (3, (0, 4)));
-    assert!(given.iter().all(|lost| new.iter().any(|it| it.offset == lost.offset)), "{new:?}");
+    overtaken.attach();
 }
 
 /// A message came back, was given out again, and both were lost with the end of the log: whoever has it now keeps it.

@@ -128,9 +128,8 @@ impl<L: Log> Shard<L> {
     /// it. What has left it waits as before.
     #[cold]
     fn free_from_all(&mut self, id: QueueId) {
-        let Self { queues, store, .. } = self;
+        let Self { queues, confirms, store, .. } = self;
         store.wait_for_majority(|ids| queues.is_one_for_all(ids));
-        let Self { queues, confirms, .. } = self;
         let Some(hosted) = queues.get(id).filter(|_| confirms.wait_for_all()) else { return };
         hosted.queue.each_kept(|at, _| confirms.wants_majority(at.get()));
     }
