@@ -15,6 +15,7 @@
 
 use bytes::Bytes;
 pub use leveret_log::LARGE;
+use leveret_log::RecordWeight;
 
 use crate::message::Publish;
 
@@ -107,9 +108,11 @@ impl Head {
     }
 }
 
-/// What a record counts among those that are on the disk only: the length of its body.
-pub fn weigh(record: &[u8]) -> u64 {
-    Head::decode(record).map_or(0, |head| head.body_len.into())
+/// What a record counts where it is not looked at: the length of its body, and apart if it is persistent.
+pub fn weigh(record: &[u8]) -> RecordWeight {
+    let head = Head::decode(record);
+    let bytes = head.map_or(0, |head| head.body_len.into());
+    RecordWeight { bytes, persistent: head.map(|head| head.persistent) }
 }
 
 /// An expiration as a record keeps it: exact below 50 days, from then on in whole seconds.

@@ -26,6 +26,7 @@ mod confirms;
 mod consume;
 mod dead_letter;
 mod exits;
+mod filling;
 mod history;
 mod jobs;
 mod late;
@@ -310,6 +311,9 @@ impl<L: Log> Shard<L> {
         out: &mut Outbox,
     ) -> bool {
         self.jobs.count();
+        if self.late.has_waiting() {
+            self.go_on_with_whole(topology, now, out);
+        }
         self.work_off_left(Pays::Nobody, topology, now, out);
         self.jobs.spend();
         self.work_on(topology, now, out);
@@ -353,7 +357,7 @@ impl<L: Log> Shard<L> {
         self.store.watch_spares(now);
         // What is due still, or again, had more to do than one turn may.
         let is_due = self.queues.are_due(now) || self.exits.are_due(now);
-        let has_more = self.queues.are_touched() || self.late.is_coming();
+        let has_more = self.queues.are_touched() || self.late.has_more();
         has_letters || is_due || has_more || !self.jobs.is_empty()
     }
 
@@ -419,8 +423,12 @@ impl<L: Log> Shard<L> {
         {
             let Some(hosted) = self.queues.get(id) else { continue };
             if hosted.queue.is_expired_unused(now) {
+                if self.changes_later(id) {
+                    // It is looked at again then.
+                    continue;
+                }
                 self.say_expired(id, topology);
-                self.delete_for_good(id, Asked::default(), topology, now, out);
+                self.delete_unused(id, topology, now, out);
                 continue;
             }
             self.jobs.pay(jobs::cost::DISPATCH);

@@ -13,7 +13,7 @@ use leveret_broker::record::join_names;
 use leveret_broker::shard::LateLimits;
 use leveret_broker::transaction::Decided;
 use leveret_broker::work::Limits;
-use leveret_log::Offset as LogOffset;
+use leveret_log::{Offset as LogOffset, RecoveryLimits};
 use leveret_queue::{Counts, Gate, LookAt, Offset, Time, UnackedId};
 use leveret_topology::{ApplyTo, GroupId, NodeId, PolicySpec, QueueId, QueueSpec, Topology};
 use log::HandLog;
@@ -106,6 +106,7 @@ impl Node {
         seen: LogOffset,
     ) -> Self {
         log.hand().cold.clear();
+        log.hand().sums_up = late.enough.bytes > 0;
         let mut shard = Shard::new(GroupId::new(0), log.clone());
         shard.set_late_limits(late);
         shard.recover(topology, &Decided::default(), seen, now);
@@ -159,6 +160,11 @@ impl Node {
 
     fn is_at_rest(&self) -> bool {
         self.shard.queues().any(|(_, queue)| queue.is_at_rest())
+    }
+
+    /// Whether messages of a queue are to come.
+    fn is_late(&self, id: QueueId) -> bool {
+        self.shard.queues().any(|(it, queue)| it == id && queue.rest() > 0)
     }
 
     fn counts(&self) -> Vec<(QueueId, Counts, u64, u64)> {
@@ -217,6 +223,10 @@ fn change_policy(random: &mut Random, topology: &mut Topology) -> Vec<QueueId> {
         .expect("set")
 }
 
+fn records(records: u32) -> RecoveryLimits {
+    RecoveryLimits { records, ..RecoveryLimits::NONE }
+}
+
 /// Commands by chance, to both.
 fn run(seed: u64) -> u64 {
     let mut random = Random(seed);
@@ -247,8 +257,12 @@ fn run(seed: u64) -> u64 {
         let _ = first.shard.sync();
     }
     now = now.after_ms(random.below(80));
-    let limits = LateLimits { first: random.below(5), turn: 1 + random.below(8) as u32 };
-    let whole = LateLimits { first: u64::MAX, ..limits };
+    let enough = records(random.below(3) as u32 * 100);
+    // Without bytes all are told of singly.
+    let enough = RecoveryLimits { bytes: random.below(3), ..enough };
+    let turn = records(1 + random.below(8) as u32);
+    let limits = LateLimits { first: random.below(5), enough, turn };
+    let whole = LateLimits { first: u64::MAX, enough: RecoveryLimits::NONE, ..limits };
     let mut late = Node::new(first.log.crash(), &topology, limits, now, seen);
     let mut whole = Node::new(first.log.crash(), &topology, whole, now, seen);
     let came_late = late.shard.late_messages();
@@ -288,6 +302,11 @@ fn run(seed: u64) -> u64 {
             14 => {
                 for queue in change_policy(&mut random, &mut topology) {
                     late.turns(ToShard::OptionsChanged { queue }, &topology, now);
+                    // They wait for all of the queue.
+                    while late.is_late(queue) {
+                        assert!(late.turn(Vec::new(), &topology, now), "nobody goes on");
+                    }
+                    late.turn(Vec::new(), &topology, now);
                     whole.turns(ToShard::OptionsChanged { queue }, &topology, now);
                 }
                 assert_eq!(late.counts(), whole.counts(), "step {step}");
@@ -371,7 +390,7 @@ fn who_gets_from_what_has_expired_waits_for_later_turns() {
         let _ = first.shard.sync();
     }
     now = now.after_ms(1_000);
-    let limits = LateLimits { first: 0, turn: 1_000 };
+    let limits = LateLimits { first: 0, turn: records(1_000), ..LateLimits::default() };
     let mut node = Node::new(first.log.crash(), &topology, limits, now, LogOffset::MAX);
     assert_eq!(node.shard.late_messages(), 10_000);
     node.turn(
@@ -404,7 +423,7 @@ fn a_queue_is_purged_and_deleted_with_what_is_to_come() {
         while first.log.hand().finish_any() {
             let _ = first.shard.sync();
         }
-        let limits = LateLimits { first: 2, turn: 3 };
+        let limits = LateLimits { first: 2, turn: records(3), ..LateLimits::default() };
         let log = first.log.crash();
         let mut node = Node::new(log, &topology, limits, now, LogOffset::MAX);
         let all = node.counts().iter().find(|it| it.0 == queues[0]).map_or(0, |it| it.1.ready);
@@ -430,4 +449,48 @@ fn a_queue_is_purged_and_deleted_with_what_is_to_come() {
         while node.turn(Vec::new(), &topology, now) {}
         assert!(node.log.hand().held.is_empty());
     }
+}
+
+/// What cannot be read any more is not forgotten: queues count it, stand still before it, and nobody is told anything else.
+#[test]
+fn a_log_that_cannot_be_read_keeps_queues_at_rest() {
+    let (topology, queues) = names();
+    let now = Time::from_ms(10_000);
+    let mut first =
+        Node::new(HandLog::default(), &topology, LateLimits::default(), now, LogOffset::MAX);
+    let mut random = Random(1);
+    let messages = (0..50).map(|_| message(&mut random, &queues[..1])).collect();
+    first.turn(vec![ToShard::Publish { from: ME, messages }], &topology, now);
+    let _ = first.shard.sync();
+    while first.log.hand().finish_any() {
+        let _ = first.shard.sync();
+    }
+    let limits = LateLimits { first: 2, turn: records(3), ..LateLimits::default() };
+    let mut node = Node::new(first.log.crash(), &topology, limits, now, LogOffset::MAX);
+    node.turn(Vec::new(), &topology, now);
+    node.log.hand().cannot_tell = true;
+    let counts = node.counts();
+    let late = node.shard.late_messages();
+    assert!(late > 30, "{late} are late");
+    for letter in [
+        consume(queues[0], 0, true, 0),
+        ToShard::Purge { reply: reply(), queue: queues[0], max: u64::MAX },
+        ToShard::Get { reply: reply(), queue: queues[0], no_ack: true },
+        ToShard::OptionsChanged { queue: queues[0] },
+    ] {
+        node.turn(vec![letter], &topology, now);
+    }
+    let mut turns = 0;
+    while node.turn(Vec::new(), &topology, now) {
+        turns += 1;
+        assert!(turns < 100, "it goes on for nothing");
+    }
+    assert_eq!(node.answers.len(), 1, "consume-ok: {:?}", node.answers);
+    let given = node.given.get(&queues[0]).map_or(0, Vec::len) as u64;
+    assert_eq!(node.shard.late_messages(), late);
+    let ready = |counts: &[(QueueId, Counts, u64, u64)]| {
+        counts.iter().find(|it| it.0 == queues[0]).map(|it| it.1.ready)
+    };
+    assert_eq!(ready(&node.counts()), ready(&counts).map(|ready| ready - given));
+    assert!(node.is_at_rest());
 }

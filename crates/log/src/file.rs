@@ -15,6 +15,7 @@
 //! | what is handed to the disk, and what it answers | [`write`] |
 //! | which file has what | [`segments`] |
 //! | who holds what | [`sets`], of cold records [`cold`], in sums [`paged`], as the batches say [`table`] |
+//! | what cold records weigh, until they are told of | [`weights`] |
 //! | what several logs were given, and one writes | [`crate::shared`], [`lend`], [`elsewhere`] |
 //! | reading what is cold | [`fetch`]; what was damaged here and is whole elsewhere: [`mend`] |
 //! | opening | [`recover`], of damaged files [`salvage`], without reading all of them [`digest`] |
@@ -51,9 +52,11 @@ mod space;
 mod table;
 mod terms;
 mod walk;
+mod weights;
 mod write;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -66,7 +69,8 @@ use crate::memory::{LARGE, MemoryLog, RecordBytes};
 use crate::shared::{Errand, LogNumber, Shared};
 use crate::{
     AppendError, BatchName, BatchUnderWay, HEAD_MAX, HoldError, Holder, Keep, Log, Moment, Offset,
-    PagedOut, ReadError, Record, Recovered, RecoveredRun, SyncError, Usage,
+    PagedOut, ReadError, Record, RecordWeight, Recovered, RecoveryLimits, RecoverySink, SyncError,
+    Usage,
 };
 use cold::{Cold, Held};
 use elsewhere::Elsewhere;
@@ -75,6 +79,7 @@ use lend::{Lending, Seen};
 use paged::{Leaving, Paged};
 use segments::Segments;
 use sets::{SetId, Sets};
+use weights::Weights;
 use write::Writer;
 
 pub use contents::BatchContents;
@@ -122,7 +127,7 @@ pub struct Options {
     /// What to do about a damaged file when the log is opened.
     pub on_damage: OnDamage,
     /// How much a record counts in [`PagedOut::bytes`], of its head or of all its bytes.
-    pub weigh: fn(&[u8]) -> u64,
+    pub weigh: fn(&[u8]) -> RecordWeight,
     /// Where the log ends, if others had to agree: the batches from this number on are cut off when it is opened, and the
     /// next record has this offset, or a later one. Up to there all has to be there, but what is gone as nobody needs it: a
     /// log that ends before is refused.
@@ -161,7 +166,7 @@ impl Default for Options {
             copies_bytes: 16 << 20,
             manifest_bytes: 4 << 30,
             on_damage: OnDamage::default(),
-            weigh: |record| record.len() as u64,
+            weigh: |record| RecordWeight { bytes: record.len() as u64, persistent: Some(true) },
             until: None,
             follows: None,
             begins_behind: None,
@@ -196,7 +201,7 @@ impl Tag {
     }
 }
 
-type Own = BTreeMap<u64, SmallVec<[u8; 16]>>;
+type Heads = BTreeMap<u64, SmallVec<[u8; 16]>>;
 
 type Marks = HashMap<u64, SmallVec<[(Holder, u8); 1]>, FixedState>;
 
@@ -213,7 +218,10 @@ struct Store {
     elsewhere: Elsewhere,
     seen: Seen,
     /// The heads of records that the log's owner holds, until they are told of.
-    own: Own,
+    own: Heads,
+    /// Those of stragglers, and what all records weigh, until nobody is to be told of them.
+    heads: Heads,
+    weights: Weights,
 }
 
 /// Sums, kept step by step.
@@ -587,7 +595,7 @@ impl<D: Disk> FileLog<D> {
                 written.push(Offset::new(at));
                 let (records, sum) = leaving.entry((held, tag.is(Tag::VOLATILE))).or_default();
                 *records += 1;
-                *sum += weigh(&bytes);
+                *sum += weigh(&bytes).bytes;
             }
         });
         written.into_iter().for_each(|at| self.evict_one(at));
@@ -668,12 +676,33 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
+    /// What tells of the records that are there now.
+    fn again(&mut self) -> recover::Again {
+        recover::Again::new(&mut self.store, self.hot.end().get(), self.options.digests)
+    }
+
+    /// Tells of records from an offset on. Where it goes on.
+    fn tell(
+        &mut self,
+        again: &mut recover::Again,
+        from: u64,
+        most: RecoveryLimits,
+        each: &mut dyn FnMut(Recovered<'_>),
+    ) -> Result<u64, OpenError> {
+        let (range, mut left) = ((from, again.end()), most);
+        again.tell(&mut self.disk, &self.store, range, &mut left, &mut |run| {
+            for at in run.at.get()..run.at.get().saturating_add(run.count) {
+                each(Recovered { at: Offset::new(at), head: run.head, holders: run.holders });
+            }
+        })
+    }
+
     fn release_cold(&mut self, at: Offset, holder: Holder) -> Result<(), HoldError> {
         let released = HoldError::Released { at };
         let store = &mut self.store;
         let Held { set, is_volatile } = store.cold.get(at.get()).ok_or(released)?;
         let rest = store.sets.without(set, holder).map_err(|()| released)?;
-        let bytes = self.fetch.bytes(at).map(|bytes| (self.options.weigh)(bytes));
+        let bytes = self.fetch.bytes(at).map(|bytes| (self.options.weigh)(bytes).bytes);
         store.paged.released(holder, is_volatile, bytes);
         match rest {
             Some(rest) if rest == set => {}
@@ -883,36 +912,56 @@ impl<D: Disk> Log for FileLog<D> {
     }
 
     fn recover(&mut self, each: &mut dyn FnMut(Recovered<'_>)) {
-        self.recover_runs(&mut |RecoveredRun { at, count, head, holders, .. }| {
-            for at in at.get()..at.get().saturating_add(count) {
-                each(Recovered { at: Offset::new(at), head, holders });
+        let mut again = self.again();
+        let mut at = 0;
+        while at < again.end() {
+            match self.tell(&mut again, at, RecoveryLimits::NONE, each) {
+                Ok(next) => at = next,
+                Err(error) => return self.writer.fail(error.to_string()),
             }
-        });
+        }
         self.recovered_all();
     }
 
-    fn recover_runs(&mut self, each: &mut dyn FnMut(RecoveredRun<'_>)) {
-        let has_digests = self.options.digests;
-        match recover::tell(&mut self.disk, &mut self.store, has_digests, each) {
-            Ok((live_bytes, again)) => {
-                self.sums.live_bytes = live_bytes;
-                self.again = Some(Box::new(again));
-            }
+    fn recover_sums(
+        &mut self,
+        apart: &[Range<Offset>],
+        enough: RecoveryLimits,
+        to: &mut dyn RecoverySink,
+    ) {
+        let mut again = self.again();
+        let Self { disk, store, .. } = self;
+        match recover::count(&mut again, disk, store, (apart, enough), to) {
+            Ok(()) => self.again = Some(Box::new(again)),
             Err(error) => self.writer.fail(error.to_string()),
         }
+        self.store.weights = Weights::default();
     }
 
     fn recover_more(
         &mut self,
         from: Offset,
-        most: u32,
+        most: RecoveryLimits,
         each: &mut dyn FnMut(Recovered<'_>),
-    ) -> Option<Offset> {
-        self.again.as_mut()?.tell(from, most, &self.store, each)
+    ) -> Result<Option<Offset>, SyncError> {
+        self.writer.check()?;
+        let Some(mut again) = self.again.take() else { return Ok(None) };
+        again.pass(from.get());
+        let told = self.tell(&mut again, from.get(), most, each);
+        let end = again.end();
+        self.again = Some(again);
+        match told {
+            Ok(next) => Ok((next < end).then_some(Offset::new(next))),
+            Err(error) => {
+                self.writer.fail(error.to_string());
+                self.writer.check().map(|()| None)
+            }
+        }
     }
 
     fn recovered_all(&mut self) {
         self.again = None;
+        (self.store.heads, self.store.weights) = Default::default();
     }
 
     fn collect(&mut self) -> Result<(), SyncError> {
@@ -960,6 +1009,8 @@ impl<D: Disk> Log for FileLog<D> {
             + self.store.paged.held_bytes()
             + self.store.marks.allocation_size()
             + self.store.elsewhere.held_bytes()
+            + self.store.weights.held_bytes()
+            + self.store.heads.len() * 2 * size_of::<(u64, SmallVec<[u8; 16]>)>()
             + self.lending.held_bytes();
         let held = store + self.fetch.held_bytes() + self.writer.held_bytes();
         let held = held + self.space.held_bytes() + self.giving.held_bytes();

@@ -60,6 +60,7 @@ mod memory;
 pub mod shared;
 pub mod suite;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -211,6 +212,15 @@ pub struct PagedOut {
     pub volatile_bytes: u64,
 }
 
+/// What a record counts, as whoever appended it says: see `Options::weigh` of a log in files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordWeight {
+    /// How much, in whatever unit.
+    pub bytes: u64,
+    /// Whether it is of those that are [counted](RecoveredSum) apart from others. None if it has to be looked at.
+    pub persistent: Option<bool>,
+}
+
 /// The name of one who holds a record: a queue, in the broker. The log keeps it and gives it back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(u64);
@@ -268,7 +278,7 @@ pub struct Recovered<'a> {
     pub holders: &'a [(Holder, u8)],
 }
 
-/// Neighbours that survived a restart and have all but their offsets in common: see [`Log::recover_runs`].
+/// Neighbours that survived a restart and have all but their offsets in common.
 #[derive(Clone, Copy, Debug)]
 pub struct RecoveredRun<'a> {
     /// The name of the first one.
@@ -279,8 +289,48 @@ pub struct RecoveredRun<'a> {
     pub head: &'a [u8],
     /// Who holds them still, with the last mark of each, 0 if there was none.
     pub holders: &'a [(Holder, u8)],
-    /// [`Log::recover_more`] tells of them once more.
-    pub comes_again: bool,
+}
+
+/// What a holder has of the records that survived a restart with offsets in a range, in sums.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveredSum {
+    /// Its records of the sum are there, besides others of it perhaps that were told of singly.
+    pub offsets: Range<Offset>,
+    /// Records.
+    pub count: u64,
+    /// What they weigh together: [`RecordWeight::bytes`].
+    pub bytes: u64,
+    /// Those of them that are persistent, as their [weights](RecordWeight) say.
+    pub persistent: u64,
+    /// What they weigh together.
+    pub persistent_bytes: u64,
+}
+
+/// Who is told of what survived a restart: see [`Log::recover_sums`].
+pub trait RecoverySink {
+    /// Whether it will do to know how many a holder has of the records that come next. Who said so once says so from then on.
+    /// `is_enough`: so much was looked at already that no record should be whose head is not needed at once.
+    fn takes_sum(&mut self, holder: Holder, is_enough: bool) -> bool;
+
+    /// So many of a holder's records are not told of singly. To be called at the end.
+    fn sum(&mut self, holder: Holder, sum: RecoveredSum);
+
+    /// These are.
+    fn run(&mut self, run: RecoveredRun<'_>);
+}
+
+/// How much is looked at in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryLimits {
+    /// Records.
+    pub records: u32,
+    /// Bytes that are read from the disk. What says what a batch has, or a segment, is read at once.
+    pub bytes: u64,
+}
+
+impl RecoveryLimits {
+    /// No bound.
+    pub const NONE: Self = Self { records: u32::MAX, bytes: u64::MAX };
 }
 
 /// The longest head of a record.
@@ -548,26 +598,32 @@ pub trait Log {
         let _ = each;
     }
 
-    /// As [`recover`](Self::recover), and in its place: neighbours that have all in common are told of together. Who needs no
-    /// more than counts of some that [come again](RecoveredRun::comes_again) may leave them for
-    /// [`recover_more`](Self::recover_more).
-    fn recover_runs(&mut self, each: &mut dyn FnMut(RecoveredRun<'_>)) {
+    /// As [`recover`](Self::recover), and in its place: of neighbours that have all in common it is told together, and what a
+    /// holder has is told in sums where these [will do](RecoverySink::takes_sum). Records with offsets in `apart`, which are
+    /// ascending ranges, are told of singly. `enough`: how much may be looked at before no more is than has to be.
+    fn recover_sums(
+        &mut self,
+        apart: &[Range<Offset>],
+        enough: RecoveryLimits,
+        to: &mut dyn RecoverySink,
+    ) {
+        let _ = (apart, enough);
         self.recover(&mut |Recovered { at, head, holders }| {
-            each(RecoveredRun { at, count: 1, head, holders, comes_again: false });
+            to.run(RecoveredRun { at, count: 1, head, holders });
         });
     }
 
-    /// Tells of the next of those records that [come again](RecoveredRun::comes_again) and are held still, ascending, from an
-    /// offset on, which never goes back from call to call. Of so many, or fewer; where it goes on, or none if that were all.
-    /// Nothing is waited for. The log may be in use since [`recover_runs`](Self::recover_runs).
+    /// Tells of the next of those records that survived and are held still, ascending, from an offset on, which never goes back
+    /// from call to call. Of so many, or fewer; where it goes on, or none if that were all. The log may be in use
+    /// since [`recover_sums`](Self::recover_sums). What has to be read is waited for; if it cannot be, the log has failed.
     fn recover_more(
         &mut self,
         from: Offset,
-        most: u32,
+        most: RecoveryLimits,
         each: &mut dyn FnMut(Recovered<'_>),
-    ) -> Option<Offset> {
+    ) -> Result<Option<Offset>, SyncError> {
         let _ = (from, most, each);
-        None
+        Ok(None)
     }
 
     /// Nobody asks for [more](Self::recover_more): what the log keeps for that may go.

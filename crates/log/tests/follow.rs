@@ -11,7 +11,10 @@ use leveret_log::file::{
     BatchCopy, CopyError, CutError, NoBatch, OnDamage, OpenError, Options, OtherBatch, There,
 };
 use leveret_log::suite::{AskingDisk, Deed, numbers};
-use leveret_log::{AppendError, BatchName, FileLog, Holder, Keep, Log, Offset};
+use leveret_log::{
+    AppendError, BatchName, FileLog, Holder, Keep, Log, Offset, RecoveredRun, RecoveredSum,
+    RecoveryLimits, RecoverySink,
+};
 
 fn name(number: u64, term: u64) -> BatchName {
     BatchName { number, term }
@@ -894,30 +897,53 @@ fn each_gives_back_space_on_its_own() {
         assert!(found(&mut open(&disk.copy_whole(1), options())) == want, "seed {seed}");
         follower.begin_term(leader.term + 1);
         settle(&mut follower);
-        assert!(found(&mut follower) == want, "seed {seed}");
+        if seed % 4 == 0 {
+            assert!(found(&mut follower) == want, "seed {seed}");
+            continue;
+        }
         let (records, gone) = tell_again(&mut follower, &mut below, want.1);
         (again, released) = (again + records, released + gone);
     }
     assert!(merged > 20 && again > 100 && released > 100, "{merged} {again} {released}");
 }
 
-/// Who leads now has the digests that it made as a follower: it tells of their records once more, of those that are held then, while others
-/// come, these are released and files go. How many come again, and how many were released.
+/// Whom sums do.
+#[derive(Default)]
+struct Summed(BTreeMap<Holder, u64>);
+
+impl RecoverySink for Summed {
+    fn takes_sum(&mut self, _: Holder, _: bool) -> bool {
+        true
+    }
+
+    fn sum(&mut self, holder: Holder, sum: RecoveredSum) {
+        *self.0.entry(holder).or_default() += sum.count;
+    }
+
+    fn run(&mut self, run: RecoveredRun<'_>) {
+        panic!("{run:?} need not be looked at");
+    }
+}
+
+/// Who leads now tells what each holder has, without a look at a record, and then of all records that are held, while others
+/// come, these are released and files go. How many there were, and how many were released.
 fn tell_again(
     log: &mut FileLog<SimDisk>,
     below: &mut impl FnMut(u64) -> u64,
     all: Found,
 ) -> (usize, usize) {
-    let mut again = BTreeSet::new();
-    log.recover_runs(&mut |it| {
-        let offsets = it.at.get()..it.at.get() + it.count;
-        again.extend(offsets.filter(|_| it.comes_again));
-    });
+    let mut summed = Summed::default();
+    log.recover_sums(&[], RecoveryLimits::NONE, &mut summed);
+    let mut want = BTreeMap::new();
+    for (holder, _) in all.iter().flat_map(|it| &it.2) {
+        *want.entry(*holder).or_default() += 1;
+    }
+    assert_eq!(summed.0, want);
     log.reclaim();
     let names = |holders: &[(Holder, u8)]| holders.iter().map(|it| it.0).collect::<BTreeSet<_>>();
     let mut held: BTreeMap<u64, BTreeSet<Holder>> =
         all.iter().map(|(at, _, holders)| (*at, names(holders))).collect();
-    let (mut from, mut released) = (again.first().copied(), 0);
+    let (mut from, mut released, end) = (Some(0), 0, log.end().get());
     while let Some(here) = from {
         for _ in 0..below(20) {
             let Some(nth) = (held.len() as u64).checked_sub(1) else { break };
@@ -936,17 +962,18 @@ fn tell_again(
             log.set_agreed(u64::MAX);
         }
         let mut told = Vec::new();
-        let most = 1 + below(30) as u32;
-        let next = log.recover_more(Offset::new(here), most, &mut |it| {
+        let (records, bytes) = (1 + below(30) as u32, 1 + below(1 << 16));
+        let limits = RecoveryLimits { records, bytes };
+        let next = log.recover_more(Offset::new(here), limits, &mut |it| {
             told.push((it.at.get(), names(it.holders)));
         });
-        let next = next.map(Offset::get);
-        let those = held.range(here..next.unwrap_or(u64::MAX));
-        let those = those.filter(|(at, _)| again.contains(at)).map(|(at, it)| (*at, it.clone()));
+        let next = next.unwrap().map(Offset::get);
+        let those = held.range(here..next.unwrap_or(end));
+        let those = those.map(|(at, it)| (*at, it.clone()));
         assert!(told == those.collect::<Vec<_>>(), "from {here} to {next:?}");
         from = next;
     }
-    (again.len(), released)
+    (all.len(), released)
 }
 
 /// Whoever adds and takes away what each batch has comes to what a follower holds, batch by batch, and has its bytes.

@@ -815,11 +815,9 @@ impl Queue {
     }
 
     /// So many messages have no entries, and so many bytes together.
-    pub(crate) fn count_persistent_rest(&mut self, persistent: bool, count: u64, bytes: u64) {
-        if persistent {
-            self.persistent += count;
-            self.persistent_bytes += bytes;
-        }
+    pub(crate) fn count_persistent_rest(&mut self, (count, bytes): (u64, u64)) {
+        self.persistent += count;
+        self.persistent_bytes += bytes;
     }
 
     /// Counts those that have entries: some that were counted are not there.

@@ -441,18 +441,18 @@ impl Ready {
         }
     }
 
-    /// Messages from an offset on, to before another one, are behind all others, and are counted only: so many, of so many bytes
-    /// each. Others may have offsets between.
-    pub(crate) fn push_rest(&mut self, offsets: Range<u64>, count: u64, size: u32) {
-        let bytes = count * u64::from(size);
+    /// Messages from an offset on, to before another one, are behind all that have entries, and are counted only: so many, of so
+    /// many bytes together. Others may have offsets between.
+    pub(crate) fn push_rest(&mut self, offsets: Range<u64>, count: u64, bytes: u64) {
         self.len += count;
         self.bytes += bytes;
         let gap = self.gap.get_or_insert_default();
         debug_assert!(gap.behind.is_empty(), "they are not behind all others");
         if gap.count == 0 {
-            gap.from = offsets.start;
+            (gap.from, gap.end) = (offsets.start, offsets.end);
         }
-        gap.end = offsets.end;
+        gap.from = gap.from.min(offsets.start);
+        gap.end = gap.end.max(offsets.end);
         gap.count += count;
         gap.bytes += bytes;
     }

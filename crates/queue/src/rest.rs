@@ -8,6 +8,8 @@
 //! has no head ([`is_at_rest`](Queue::is_at_rest)) and gives nothing out until the next one came. What is asked for by an offset is found
 //! once the rest [up to it](Queue::has_rest_to) came. Counts are those of all.
 
+use std::ops::Range;
+
 use crate::message::{Incoming, Offset};
 use crate::options::Options;
 use crate::queue::Queue;
@@ -25,15 +27,31 @@ impl Queue {
     /// As [`restore`](Self::restore), of `count` messages one after the other which are alike but for their offsets. False if they
     /// are to be restored one by one: the queue has fewer than `first`, or cannot do without their entries.
     pub fn defer(&mut self, message: Incoming, count: u64, first: u64) -> bool {
-        let has_first = self.ready.rest() > 0 || self.ready.len() >= first;
-        if !has_first || !self.options.look_at_head_only() || !self.ready.may_have_rest() {
-            return false;
-        }
         let Incoming { offset, size, persistent, .. } = message;
-        self.ready.push_rest(offset.get()..offset.get() + count, count, size);
-        self.count_persistent_rest(persistent, count, count * u64::from(size));
+        let bytes = count * u64::from(size);
+        let (persistent, persistent_bytes) = if persistent { (count, bytes) } else { (0, 0) };
+        let may = self.may_defer(first);
+        if may {
+            let offsets = offset..Offset::new(offset.get() + count);
+            self.defer_sum(offsets, (count, bytes), (persistent, persistent_bytes));
+        }
+        may
+    }
+
+    /// Whether messages that come next may be counted only: the queue has `first`, and can do without the entries of others. Once
+    /// it is so it stays so, as long as all that come are.
+    pub fn may_defer(&self, first: u64) -> bool {
+        let has_first = self.ready.rest() > 0 || self.ready.len() >= first;
+        has_first && self.options.look_at_head_only() && self.ready.may_have_rest()
+    }
+
+    /// Counts messages that are there with these offsets: so many, and so many bytes, of all and of those that are
+    /// persistent. The queue [may](Self::may_defer) do without entries of them; they come behind all that have some.
+    pub fn defer_sum(&mut self, offsets: Range<Offset>, all: (u64, u64), persistent: (u64, u64)) {
+        let (count, bytes) = all;
+        self.ready.push_rest(offsets.start.get()..offsets.end.get(), count, bytes);
+        self.count_persistent_rest(persistent);
         self.totals.restored += count;
-        true
     }
 
     /// Messages that are counted only.

@@ -5,7 +5,7 @@
 //! the last batch ends that is agreed upon, and pass what needs no batch once there is none that is not.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::{Deref, DerefMut, RangeInclusive};
+use std::ops::{Deref, DerefMut, Range, RangeInclusive};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,7 +13,8 @@ use leveret_log::disk::Disk;
 use leveret_log::file::{Mended, NoBatch};
 use leveret_log::{
     AppendError, BatchName, BatchUnderWay, Errand, FileLog, HoldError, Holder, Keep, Log, Moment,
-    Offset, PagedOut, ReadError, Record, Recovered, RecoveredRun, Shared, SyncError, Usage,
+    Offset, PagedOut, ReadError, Record, Recovered, RecoveryLimits, RecoverySink, Shared,
+    SyncError, Usage,
 };
 
 use crate::desk::{AllUse, Desk, Hold, Reports};
@@ -466,16 +467,21 @@ impl<D: Disk> Log for GroupLog<D> {
         self.log.recover(each);
     }
 
-    fn recover_runs(&mut self, each: &mut dyn FnMut(RecoveredRun<'_>)) {
-        self.log.recover_runs(each);
+    fn recover_sums(
+        &mut self,
+        apart: &[Range<Offset>],
+        enough: RecoveryLimits,
+        to: &mut dyn RecoverySink,
+    ) {
+        self.log.recover_sums(apart, enough, to);
     }
 
     fn recover_more(
         &mut self,
         from: Offset,
-        most: u32,
+        most: RecoveryLimits,
         each: &mut dyn FnMut(Recovered<'_>),
-    ) -> Option<Offset> {
+    ) -> Result<Option<Offset>, SyncError> {
         self.log.recover_more(from, most, each)
     }
 

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use leveret_log::disk::{
 use leveret_log::file::{OnDamage, Options as LogOptions, Report};
 use leveret_log::{
     AppendError, BatchUnderWay, Errand, FileLog, HoldError, Holder, Keep, Log, LogNumber,
-    MemoryLog, Moment, Offset, ReadError, Record, Recovered, RecoveredRun, Shared, SyncError,
-    Usage,
+    MemoryLog, Moment, Offset, ReadError, Record, Recovered, RecoveryLimits, RecoverySink, Shared,
+    SyncError, Usage,
 };
 use leveret_queue::Time;
 
@@ -696,16 +697,21 @@ impl Log for Store {
         both!(mut self, log => log.recover(each));
     }
 
-    fn recover_runs(&mut self, each: &mut dyn FnMut(RecoveredRun<'_>)) {
-        both!(mut self, log => log.recover_runs(each));
+    fn recover_sums(
+        &mut self,
+        apart: &[Range<Offset>],
+        enough: RecoveryLimits,
+        to: &mut dyn RecoverySink,
+    ) {
+        both!(mut self, log => log.recover_sums(apart, enough, to));
     }
 
     fn recover_more(
         &mut self,
         from: Offset,
-        most: u32,
+        most: RecoveryLimits,
         each: &mut dyn FnMut(Recovered<'_>),
-    ) -> Option<Offset> {
+    ) -> Result<Option<Offset>, SyncError> {
         both!(mut self, log => log.recover_more(from, most, each))
     }
 

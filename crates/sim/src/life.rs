@@ -3,8 +3,8 @@
 use leveret_broker::Meta;
 use leveret_broker::shard::{LateLimits, Restored};
 use leveret_broker::work::Limits;
-use leveret_log::Offset;
 use leveret_log::file::match_up;
+use leveret_log::{Offset, RecoveryLimits};
 use leveret_node::KeptMax;
 use leveret_node::start::{Filled, Past, host};
 use leveret_queue::Time;
@@ -108,7 +108,10 @@ fn limits(random: &mut Random) -> Limits {
 
 /// Of a queue so little is there at first, and later so little comes in a turn, that most of it comes late.
 fn late_limits(seed: u64) -> LateLimits {
-    LateLimits { first: (seed >> 33) % 6, turn: 1 + ((seed >> 40) % 12) as u32 }
+    let limits = |records, bytes| RecoveryLimits { records, bytes };
+    let enough = limits((seed >> 44) as u32 % 300, u64::MAX);
+    let turn = limits(1 + (seed >> 40) as u32 % 12, 1 + (seed >> 50) % 2 * (1 << 20));
+    LateLimits { first: (seed >> 33) % 6, enough, turn }
 }
 
 /// The logs of all shards, and of names.

@@ -25,7 +25,6 @@ use leveret_log::Log;
 use leveret_queue::{ConsumerId, ConsumerSpec, Offset, Time, UnackedId};
 use leveret_topology::{QueueId, Topology};
 
-use super::lifecycle::Asked;
 use super::ports::Listed;
 use super::recover::mark;
 use super::{Shard, queue_offset};
@@ -439,7 +438,7 @@ impl<L: Log> Shard<L> {
         for id in std::mem::take(&mut self.attaching.used) {
             let hosted = self.queues.get(id);
             if hosted.is_some_and(|hosted| hosted.consumers.is_empty()) {
-                self.delete_for_good(id, Asked::default(), topology, now, out);
+                self.delete_unused(id, topology, now, out);
             }
         }
         for (_, letter) in self.attaching.take_letters(false) {

@@ -268,6 +268,8 @@ impl<L: Log> Shard<L> {
                     return;
                 }
                 Found::Damaged => {}
+                // Whoever asked hears of the failure.
+                Found::Late if self.late.has_failed() => return,
                 Found::Late => {
                     self.bring_late();
                     let expired = self.queues.call(id, |it, left| it.queue.expire(now, left));

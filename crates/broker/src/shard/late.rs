@@ -8,20 +8,27 @@
 //!
 //! Invariants: a record that a queue counts and has no entry of is held by it, and by it alone is let go of, which needs an entry:
 //! so it is there when its turn comes. What needs more than a queue's counts and its head waits for the messages that it
-//! needs: letters of clients in their lines, while others have their turns; other options, and a queue that nobody uses or
-//! consumes from any more, in the same turn. What needs the head alone has it in the same turn if it is near; `basic.get` waits for
+//! needs, while others have their turns: letters of clients in their lines, and here other options, and the end of a queue that
+//! nobody uses or consumes from any more. What needs the head alone has it in the same turn if it is near; `basic.get` waits for
 //! later turns else.
+//!
+//! What a turn brings is bounded by records and by what is read for it. A log that cannot be read has failed, and the process ends or
+//! another one leads: until then queues stand still where they have no entries, count what they counted, and nobody is told anything
+//! of it that is not so.
 
-use leveret_log::{Log, Recovered};
+use std::collections::BTreeSet;
+
+use leveret_log::{Log, Recovered, RecoveryLimits};
 use leveret_queue::{Offset, Queue, Time};
-use leveret_topology::QueueId;
+use leveret_topology::{QueueId, Topology};
 
 use super::jobs::cost;
-use super::queues::Queues;
+use super::lifecycle::Asked;
+use super::queues::{Hosted, Queues};
 use super::recover::{Excluded, incoming};
 use super::store::log_offset;
 use super::{Shard, queue_offset};
-use crate::message::{Settlement, ToShard};
+use crate::message::{Outbox, Settlement, ToShard};
 use crate::record::Head;
 
 /// How much of its queues a shard has at first, and brings later.
@@ -29,13 +36,17 @@ use crate::record::Head;
 pub struct LateLimits {
     /// Messages of a queue that are restored before the shard begins: more than a consumer usually has at once.
     pub first: u64,
-    /// Records that are looked at in a turn: some 0.3 ms.
-    pub turn: u32,
+    /// What is looked at for that, in all: some 20 ms. With more no queue gets entries that can do without.
+    pub enough: RecoveryLimits,
+    /// What is looked at in a turn: some 0.3 ms, unless the disk has to be waited for.
+    pub turn: RecoveryLimits,
 }
 
 impl Default for LateLimits {
     fn default() -> Self {
-        Self { first: 1_024, turn: 4_096 }
+        let enough = RecoveryLimits { records: 1 << 17, bytes: 16 << 20 };
+        let turn = RecoveryLimits { records: 4_096, bytes: 512 << 10 };
+        Self { first: 1_024, enough, turn }
     }
 }
 
@@ -48,6 +59,10 @@ pub(super) struct Late {
     pub(super) limits: LateLimits,
     /// Unless all came.
     coming: Option<Box<Coming>>,
+    /// Queues that are to have other options once all of their messages came,
+    changed: BTreeSet<QueueId>,
+    /// and those that are to go then, unless somebody consumes from them.
+    unused: BTreeSet<QueueId>,
 }
 
 #[derive(Debug)]
@@ -56,6 +71,8 @@ struct Coming {
     from: leveret_log::Offset,
     /// Messages that are counted only, of all queues.
     messages: u64,
+    /// The log could not be read: nothing comes any more.
+    has_failed: bool,
     /// What is below may have been delivered.
     seen_below: leveret_log::Offset,
     /// Records that are in no queue though queues hold them.
@@ -71,7 +88,8 @@ impl Late {
         seen_below: leveret_log::Offset,
         excluded: Excluded,
     ) {
-        self.coming = Some(Box::new(Coming { from, messages, seen_below, excluded }));
+        self.coming =
+            Some(Box::new(Coming { from, messages, has_failed: false, seen_below, excluded }));
     }
 
     /// All came, or are not to come.
@@ -82,12 +100,29 @@ impl Late {
     /// Whether messages are to come.
     #[inline]
     pub(super) fn is_coming(&self) -> bool {
-        self.coming.is_some()
+        self.coming.as_ref().is_some_and(|coming| !coming.has_failed)
+    }
+
+    /// Whether messages that are counted cannot be brought.
+    pub(super) fn has_failed(&self) -> bool {
+        self.coming.as_ref().is_some_and(|coming| coming.has_failed)
+    }
+
+    /// Whether something waits until all of a queue came.
+    #[inline]
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.changed.is_empty() || !self.unused.is_empty()
+    }
+
+    /// Whether there is something to do in the next turn.
+    #[inline]
+    pub(super) fn has_more(&self) -> bool {
+        self.is_coming() || self.has_waiting() && !self.has_failed()
     }
 
     /// How often some are brought for what needs a queue's head.
     pub(super) fn brings_for_head(&self) -> u32 {
-        HEAD_RECORDS / self.limits.turn.max(1)
+        HEAD_RECORDS / self.limits.turn.records.max(1)
     }
 }
 
@@ -148,9 +183,14 @@ impl<L: Log> Shard<L> {
     pub(super) fn bring_late(&mut self) {
         let Self { late, queues, store, jobs, .. } = self;
         let (most, Some(coming)) = (late.limits.turn, &mut late.coming) else { return };
-        jobs.pay(u64::from(most) / cost::LATE_A_UNIT);
+        jobs.pay(u64::from(most.records) / cost::LATE_A_UNIT);
         let from = coming.from;
-        let next = store.recover_more(from, most, &mut |record| coming.record(record, queues));
+        let told = store.recover_more(from, most, &mut |record| coming.record(record, queues));
+        let Ok(next) = told else {
+            // The log says why when it is asked to go on, at the end of the turn.
+            coming.has_failed = true;
+            return;
+        };
         if let Some(next) = next.filter(|_| coming.messages > 0) {
             coming.from = next;
             return;
@@ -185,23 +225,65 @@ impl<L: Log> Shard<L> {
         }
     }
 
-    /// Brings all of a queue: for what is decided by more than its counts and its head.
+    /// Brings all of a queue: for what is decided by more than its counts and its head. Who waited in a line has all of it. False
+    /// if they cannot be brought: then nothing is to be decided.
     #[inline]
-    pub(super) fn bring_all(&mut self, id: QueueId) {
+    pub(super) fn bring_all(&mut self, id: QueueId) -> bool {
         if self.late.is_coming() {
             self.bring_while(id, |queue| queue.rest() > 0);
         }
+        !self.waits_for_all(id)
     }
 
-    /// What it costs about to bring all of the queue whose messages a letter needs.
+    /// Whether a queue lacks messages.
+    #[inline]
+    pub(super) fn waits_for_all(&self, id: QueueId) -> bool {
+        self.late.coming.is_some() && self.queues.get(id).is_some_and(|it| it.queue.rest() > 0)
+    }
+
+    /// A queue has other options. True if that has to wait until all of its messages came.
+    pub(super) fn changes_later(&mut self, id: QueueId) -> bool {
+        let waits = self.waits_for_all(id);
+        if waits {
+            self.late.changed.insert(id);
+        }
+        waits
+    }
+
+    /// A queue goes as nobody consumes from it any more. True if that has to wait until all of its messages came.
+    pub(super) fn goes_later(&mut self, id: QueueId) -> bool {
+        let waits = self.waits_for_all(id);
+        if waits {
+            self.late.unused.insert(id);
+        }
+        waits
+    }
+
+    /// Does what waited for all messages of a queue.
+    #[cold]
+    pub(super) fn go_on_with_whole(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
+        let waiting = [&self.late.changed, &self.late.unused].into_iter().flatten();
+        let whole: BTreeSet<_> = waiting.copied().filter(|id| !self.waits_for_all(*id)).collect();
+        for id in whole {
+            if self.late.changed.remove(&id) {
+                self.options_changed(id, topology, now);
+            }
+            let is_unused = |hosted: &Hosted| hosted.consumers.is_empty();
+            if self.late.unused.remove(&id) && self.queues.get(id).is_some_and(is_unused) {
+                self.delete_for_good(id, Asked::default(), topology, now, out);
+            }
+        }
+    }
+
+    /// What it costs about to bring all of the queue whose messages a letter needs: more than a turn has room for, so that it waits.
     #[inline]
     pub(super) fn price_of_late(&self, letter: &ToShard) -> u64 {
         match &self.late.coming {
             None => 0,
             Some(coming) => {
-                let lacks = |id| self.queues.get(id).is_some_and(|it| it.queue.rest() > 0);
-                let needs = needed_queue(letter).is_some_and(lacks);
-                if needs { 1 + coming.messages / cost::LATE_A_UNIT } else { 0 }
+                let needs = needed_queue(letter).is_some_and(|id| self.waits_for_all(id));
+                let least = self.jobs.limits().turn;
+                if needs { 1 + least.max(coming.messages / cost::LATE_A_UNIT) } else { 0 }
             }
         }
     }
@@ -211,7 +293,7 @@ impl<L: Log> Shard<L> {
     pub(super) fn bring_for(&mut self, letter: &ToShard, allowed: u64) -> u64 {
         loop {
             let price = self.price_of_late(letter);
-            if price == 0 || self.jobs.used() >= allowed {
+            if price == 0 || self.late.has_failed() || self.jobs.used() >= allowed {
                 return price;
             }
             self.bring_late();
@@ -223,7 +305,8 @@ impl<L: Log> Shard<L> {
     pub(super) fn bring_to(&mut self, id: QueueId, offset: Offset) {
         if self.late.is_coming() {
             let from = log_offset(offset);
-            while self.late.coming.as_ref().is_some_and(|coming| coming.from <= from)
+            while self.late.is_coming()
+                && self.late.coming.as_ref().is_some_and(|coming| coming.from <= from)
                 && self.queues.get(id).is_some_and(|it| it.queue.has_rest_to(offset))
             {
                 self.bring_late();
@@ -240,6 +323,6 @@ impl<L: Log> Shard<L> {
     /// Whether the message that a queue gives out next is to come.
     #[inline]
     pub(super) fn is_at_rest(&self, id: QueueId) -> bool {
-        self.late.is_coming() && self.queues.get(id).is_some_and(|it| it.queue.is_at_rest())
+        self.late.coming.is_some() && self.queues.get(id).is_some_and(|it| it.queue.is_at_rest())
     }
 }

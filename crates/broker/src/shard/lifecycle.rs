@@ -76,7 +76,9 @@ impl<L: Log> Shard<L> {
     pub(super) fn options_changed(&mut self, id: QueueId, topology: &Topology, now: Time) {
         let Some(queue) = topology.queue_by_id(id) else { return };
         let options = queue.options();
-        self.bring_all(id);
+        if self.changes_later(id) {
+            return;
+        }
         let confirm = queue.confirm_options();
         if let Some(was) = self.queues.set_confirm(id, confirm) {
             if waits_for_consumers(&was) && !waits_for_consumers(&confirm) {
@@ -156,7 +158,9 @@ impl<L: Log> Shard<L> {
             return;
         }
         // What came in this turn and found a consumer is not ready any more.
-        self.bring_all(id);
+        if !self.bring_all(id) {
+            return;
+        }
         self.dispatch(id, now);
         let backlog = self.queues.change(id, |hosted, _| take(&mut hosted.queue));
         let Some(backlog) = backlog else { return };
@@ -235,7 +239,9 @@ impl<L: Log> Shard<L> {
     ) {
         // What left it before is a dead letter, and what left with it is not.
         self.work_off_left(Pays::Nobody, topology, now, out);
-        self.bring_all(id);
+        if !self.bring_all(id) {
+            return;
+        }
         let Some(mut hosted) = self.queues.remove(id, asked.reply) else { return };
         if !self.attaching.is_over() {
             self.attaching.queue_gone(id);
@@ -342,7 +348,20 @@ impl<L: Log> Shard<L> {
         let Some(hosted) = self.queues.get(last.queue) else { return };
         if hosted.queue.options().auto_delete {
             say_auto_deleted(last, is_closing, topology);
-            self.delete_for_good(last.queue, Asked::default(), topology, now, out);
+            self.delete_unused(last.queue, topology, now, out);
+        }
+    }
+
+    /// Nobody consumes from the queue any more, or uses it, and so it goes.
+    pub(super) fn delete_unused(
+        &mut self,
+        id: QueueId,
+        topology: &Topology,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        if !self.goes_later(id) {
+            self.delete_for_good(id, Asked::default(), topology, now, out);
         }
     }
 

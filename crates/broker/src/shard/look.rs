@@ -29,8 +29,8 @@ impl<L: Log> Shard<L> {
     ) {
         let ToShard::Look { reply, queue: id, place, from, max } = letter else { return };
         // What came in this turn and finds a consumer is not ready any more.
-        if place == LookAt::Ready {
-            self.bring_all(id);
+        if place == LookAt::Ready && !self.bring_all(id) {
+            return;
         }
         self.dispatch(id, now);
         let Some(hosted) = self.hosted(id, topology, now) else {

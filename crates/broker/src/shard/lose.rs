@@ -12,7 +12,6 @@ use leveret_topology::{QueueId, Topology};
 use super::allowances::Allowances;
 use super::exits::Exits;
 use super::jobs::{Job, JobOrigin, cost};
-use super::lifecycle::Asked;
 use super::store::{Parked, Store, Waiter};
 use super::{Restored, Shard, queue_offset};
 use crate::message::{ConnectionId, NodeId, Outbox, PutResult, Reply, ReplyTo, ToSession, ToShard};
@@ -109,7 +108,7 @@ impl<L: Log> Shard<L> {
             self.queues.hold_all();
         } else {
             for id in used {
-                self.delete_for_good(id, Asked::default(), topology, now, out);
+                self.delete_unused(id, topology, now, out);
             }
         }
         for (line, job) in jobs {
@@ -197,7 +196,7 @@ impl<L: Log> Shard<L> {
                 if self.queues.get(queue).is_some_and(|hosted| {
                     hosted.queue.options().auto_delete && hosted.consumers.is_empty()
                 }) {
-                    self.delete_for_good(queue, Asked::default(), topology, now, out);
+                    self.delete_unused(queue, topology, now, out);
                 }
             }
             _ => {}

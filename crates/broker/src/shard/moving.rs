@@ -35,7 +35,9 @@ impl<L: Log> Shard<L> {
     ) {
         let ToShard::Move { reply, queue: id, ref offsets, ref to } = letter else { return };
         // What came in this turn and finds a consumer is not ready any more.
-        self.bring_all(id);
+        if !self.bring_all(id) {
+            return;
+        }
         self.dispatch(id, now);
         if self.hosted(id, topology, now).is_none() {
             out.reply(reply, Reply::Gone);

@@ -261,6 +261,10 @@ impl<L: Log> Shard<L> {
             }
             Job::Letter(letter) => {
                 let units = self.bring_for(&letter, allowed);
+                if units > 0 && self.late.has_failed() {
+                    // Whoever sent it hears of the failure.
+                    return None;
+                }
                 if units > 0 {
                     return Some((Job::Letter(letter), units + cost::LETTER));
                 }

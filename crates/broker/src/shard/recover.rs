@@ -13,10 +13,11 @@ use std::ops::Range;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
-use leveret_log::{Holder, Log, RecoveredRun};
+use leveret_log::{Holder, Log};
 use leveret_queue::{Incoming, Left, Offset, Time};
 use leveret_topology::{Homes, QueueId, Topology};
 
+use super::filling::Filling;
 use super::store::{Parked, Store};
 use super::{Shard, queue_offset};
 use crate::message::{Outbox, ToShard};
@@ -25,12 +26,6 @@ use crate::stream::{NotePiece, Tag};
 use crate::transaction::{Decided, Note, TxId};
 
 const SEEN: u8 = 0x80;
-
-/// How many queues that are not known are told of by their ids.
-const ORPHANED_MAX: usize = 100;
-
-/// Records between two words on how far it is.
-const TELLS_EVERY: u64 = 4096;
 
 /// What came back, in numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,7 +69,7 @@ struct Part {
 
 /// What becomes of the messages of a part that are in no queue.
 #[derive(Clone, Copy)]
-enum PartFate {
+pub(super) enum PartFate {
     HeldBack,
     Undone,
 }
@@ -91,9 +86,19 @@ impl Excluded {
         let next = self.ranges.partition_point(|range| range.end <= at);
         self.ranges.get(next).is_some_and(|range| range.contains(&at))
     }
+
+    /// These, and some more offsets: ascending, and apart.
+    fn and_each(&self, offsets: impl Iterator<Item = u64>) -> Vec<Range<leveret_log::Offset>> {
+        let each = offsets.filter(|at| !self.has(*at)).map(|at| at..at + 1);
+        let mut all: Vec<_> = self.ranges.iter().cloned().chain(each).collect();
+        all.sort_unstable_by_key(|range| range.start);
+        all.dedup();
+        let offset = leveret_log::Offset::new;
+        all.into_iter().map(|range| offset(range.start)..offset(range.end)).collect()
+    }
 }
 
-fn complain(at: leveret_log::Offset) {
+pub(super) fn complain(at: leveret_log::Offset) {
     tracing::error!(offset = %at, "a record in the log is not a message: left alone");
 }
 
@@ -142,9 +147,7 @@ impl<L: Log> Shard<L> {
     ) -> Restored {
         let keeps_orphans = self.keeps_orphans;
         let Self { store, queues, transactions, streams, late, .. } = self;
-        let mut read = 0;
         let mut restored = Restored::default();
-        let mut orphans: Vec<(leveret_log::Offset, Holder)> = Vec::new();
         // What transactions leave behind.
         let mut finished: Vec<(leveret_log::Offset, Holder)> = Vec::new();
         // The messages of parts that are in no queue, in order: those of transactions that never were, and those of
@@ -196,87 +199,30 @@ impl<L: Log> Shard<L> {
         }
         let excluded = Excluded { ranges: parts.iter().map(|(range, _)| range.clone()).collect() };
         debug_assert!(excluded.ranges.is_sorted_by(|a, b| a.end <= b.start), "parts are apart");
-        // Each record is looked at for itself then.
-        let is_plain = parts.is_empty() && decided.acked.is_empty();
-        let mut parts = parts.into_iter().peekable();
-        let first = late.limits.first;
+        let apart = excluded.and_each(decided.acked.iter().map(|(_, offset)| offset.get()));
+        let limits = late.limits;
         late.end();
-        let (mut left, mut from) = (0, None);
-        let mut tell = |record: RecoveredRun<'_>| {
-            read += record.count;
-            if read >= TELLS_EVERY {
-                progress(std::mem::take(&mut read));
-            }
-            if let [(Holder::OWNER, _)] = record.holders {
-                return;
-            }
-            let at = record.at.get();
-            while parts.next_if(|(messages, _)| messages.end <= at).is_some() {}
-            match parts.peek().filter(|(messages, _)| messages.contains(&at)) {
-                Some((_, PartFate::HeldBack)) => {
-                    transactions.there.insert(queue_offset(record.at));
-                    return;
-                }
-                Some((_, PartFate::Undone)) => {
-                    restored.undone += 1;
-                    if !keeps_orphans {
-                        let all = record.holders.iter().map(|&(holder, _)| (record.at, holder));
-                        finished.extend(all);
-                    }
-                    return;
-                }
-                None => {}
-            }
-            let all = at..at + record.count;
-            let Some(head) = Head::decode(record.head) else {
-                restored.damaged += record.count;
-                all.map(leveret_log::Offset::new).for_each(complain);
-                return;
-            };
-            // What other shards hold is in their queues.
-            let own = record.holders.iter().filter(|(holder, _)| holder.as_log().is_none());
-            for &(holder, mark) in own {
-                let id = QueueId::new(holder.get());
-                if decided.acked.contains(&(id, queue_offset(record.at))) {
-                    finished.push((record.at, holder));
-                    continue;
-                }
-                let Some(hosted) = queues.get_mut(id) else {
-                    restored.orphans += record.count;
-                    if !keeps_orphans {
-                        let all = all.clone().map(leveret_log::Offset::new);
-                        orphans.extend(all.map(|at| (at, holder)));
-                    } else if restored.orphaned.len() < ORPHANED_MAX {
-                        restored.orphaned.insert(id);
-                    }
-                    continue;
-                };
-                restored.messages += record.count;
-                let published = Time::from_ms(head.published_ms);
-                for at in all.clone() {
-                    let offset = leveret_log::Offset::new(at);
-                    let is_seen = offset < seen_below;
-                    let message = incoming(queue_offset(offset), &head, mark, is_seen);
-                    let count = all.end - at;
-                    if record.comes_again && hosted.queue.defer(message, count, first) {
-                        left += count;
-                        from.get_or_insert(offset);
-                        break;
-                    }
-                    hosted.queue.restore(message, published);
-                }
-            }
+        let mut filling = Filling {
+            queues,
+            there: &mut transactions.there,
+            acked: &decided.acked,
+            parts: parts.into_iter().peekable(),
+            is_plain: apart.is_empty(),
+            keeps_orphans,
+            seen_below,
+            first: limits.first,
+            restored,
+            orphans: Vec::new(),
+            finished,
+            deferred: 0,
+            from: None,
+            passed: 0,
+            progress,
         };
-        store.recover_runs(seen_below, &mut |run| {
-            if is_plain || run.count == 1 {
-                return tell(run);
-            }
-            for at in run.at.get()..run.at.get() + run.count {
-                tell(RecoveredRun { at: leveret_log::Offset::new(at), count: 1, ..run });
-            }
-        });
+        store.recover(seen_below, (&apart, limits.enough), &mut filling);
+        let Filling { restored, orphans, finished, deferred, from, .. } = filling;
         match from {
-            Some(from) => late.begin(from, left, seen_below, excluded),
+            Some(from) => late.begin(from, deferred, seen_below, excluded),
             None => store.recovered_all(),
         }
         self.store.let_go(orphans.into_iter().chain(finished));

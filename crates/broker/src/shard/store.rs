@@ -12,9 +12,11 @@ mod disk;
 mod lending;
 mod race;
 
+use std::ops::Range;
+
 use leveret_log::{
     AppendError, HoldError, Holder, Keep, Log, Moment, PagedOut, ReadError, Record, Recovered,
-    RecoveredRun, SyncError, Usage,
+    RecoveryLimits, RecoverySink, SyncError, Usage,
 };
 use leveret_queue::{Offset, Time};
 use leveret_topology::QueueId;
@@ -333,24 +335,26 @@ impl<L: Log> Store<L> {
         self.log.own(each);
     }
 
-    /// Reads what the log kept. Messages below `seen_below` may have been delivered.
-    pub(super) fn recover_runs(
+    /// What the log kept: see [`Log::recover_sums`]. Messages below `seen_below` may have been delivered.
+    pub(super) fn recover(
         &mut self,
         seen_below: leveret_log::Offset,
-        each: &mut dyn FnMut(RecoveredRun<'_>),
+        (apart, enough): (&[Range<leveret_log::Offset>], RecoveryLimits),
+        to: &mut dyn RecoverySink,
     ) {
         self.seen_below = seen_below.min(self.log.end());
-        self.log.recover_runs(each);
+        self.log.recover_sums(apart, enough, to);
         self.opened();
     }
 
-    /// Tells once more of records from an offset on, so many at most: where it goes on, unless that is all.
+    /// Tells of records from an offset on, of so many at most: where it goes on, unless that is all. An error is told when the log
+    /// is asked for more.
     pub(super) fn recover_more(
         &mut self,
         from: leveret_log::Offset,
-        most: u32,
+        most: RecoveryLimits,
         each: &mut dyn FnMut(Recovered<'_>),
-    ) -> Option<leveret_log::Offset> {
+    ) -> Result<Option<leveret_log::Offset>, SyncError> {
         self.log.recover_more(from, most, each)
     }
 

@@ -5,6 +5,7 @@
 
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 use leveret_log::disk::FileName;
@@ -65,6 +66,10 @@ pub(crate) struct State {
     pub(crate) damaged: BTreeSet<u64>,
     /// What was noted of records and their holders.
     pub(crate) marks: BTreeMap<(u64, u64), u8>,
+    /// What holders have is told in sums where these will do.
+    pub(crate) sums_up: bool,
+    /// More of what the log kept cannot be read.
+    pub(crate) cannot_tell: bool,
     /// Added to what is to be written.
     pub(crate) more_unwritten: u64,
     /// That is written, which is found when it is next looked.
@@ -381,28 +386,55 @@ impl Log for HandLog {
         }
     }
 
-    fn recover_runs(&mut self, each: &mut dyn FnMut(RecoveredRun<'_>)) {
+    /// Each record by itself: its holders may be counted, or are told of.
+    fn recover_sums(
+        &mut self,
+        apart: &[Range<Offset>],
+        enough: RecoveryLimits,
+        to: &mut dyn RecoverySink,
+    ) {
+        let (mut left, sums_up) = (enough.records, self.hand().sums_up);
+        let mut sums = Vec::new();
         self.recover(&mut |Recovered { at, head, holders }| {
-            each(RecoveredRun { at, count: 1, head, holders, comes_again: true });
+            let is_apart = apart.iter().any(|range| range.contains(&at));
+            let will_do = sums_up
+                && !is_apart
+                && holders.iter().all(|&(holder, _)| to.takes_sum(holder, left == 0));
+            if !will_do {
+                left = left.saturating_sub(1);
+                return to.run(RecoveredRun { at, count: 1, head, holders });
+            }
+            let RecordWeight { bytes, persistent } = leveret_broker::record::weigh(head);
+            let (persistent, offsets) = (persistent == Some(true), at..at.next());
+            let of = |all: u64| if persistent { all } else { 0 };
+            let (persistent, persistent_bytes) = (of(1), of(bytes));
+            let sum = RecoveredSum { offsets, count: 1, bytes, persistent, persistent_bytes };
+            sums.extend(holders.iter().map(|&(holder, _)| (holder, sum.clone())));
         });
+        sums.into_iter().for_each(|(holder, sum)| to.sum(holder, sum));
     }
 
     fn recover_more(
         &mut self,
         from: Offset,
-        most: u32,
+        most: RecoveryLimits,
         each: &mut dyn FnMut(Recovered<'_>),
-    ) -> Option<Offset> {
+    ) -> Result<Option<Offset>, SyncError> {
+        if self.hand().cannot_tell {
+            let (durable, reason) = (self.durable(), "a file cannot be read".to_owned());
+            self.hand().failure = Some(SyncError { durable, reason });
+        }
+        self.hand().collect()?;
         let (mut looked_at, mut next) = (0, None);
         self.recover(&mut |record| {
-            if record.at >= from && looked_at < most {
+            if record.at >= from && looked_at < most.records {
                 looked_at += 1;
                 each(record);
             } else if record.at >= from && next.is_none() {
                 next = Some(record.at);
             }
         });
-        next
+        Ok(next)
     }
 
     fn collect(&mut self) -> Result<(), SyncError> {

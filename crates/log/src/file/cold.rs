@@ -14,7 +14,7 @@ use super::sets::SetId;
 use table::Table;
 
 /// Offsets in a chunk.
-const CHUNK: u64 = 4096;
+pub(super) const CHUNK: u64 = 4096;
 
 /// Runs above which a chunk becomes a table: they take as much memory.
 const RUNS_MAX: usize = 1024;
@@ -54,6 +54,29 @@ pub(super) struct Cold {
     last: (u64, Chunk),
     /// Of all chunks.
     bytes: usize,
+}
+
+/// The records of a chunk that are held, of which there are some.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldChunk<'a>(&'a Chunk);
+
+impl HeldChunk<'_> {
+    /// How many they are.
+    pub(super) fn count(self) -> usize {
+        match self.0 {
+            Chunk::Runs(runs) => runs.iter().map(|run| usize::from(run.len)).sum(),
+            Chunk::Table(table) => table.count(),
+        }
+    }
+
+    /// Tells of neighbours that the same set holds, by their places in the chunk, ascending.
+    pub(super) fn each_range(self, mut each: impl FnMut(Range<u16>, SetId)) {
+        self.0.each_run(|run| {
+            if let Some(Held { set, .. }) = Held::unpack(run.held) {
+                each(run.start..run.end(), set);
+            }
+        });
+    }
 }
 
 /// Looks records up whose offsets ascend: each costs a step, not a search.
@@ -322,11 +345,22 @@ impl Cold {
         Ascending { cold: self, number: u64::MAX, chunk: None, runs: &[], before: 0 }
     }
 
+    /// The chunk of this number, if it has records.
+    pub(super) fn held_in(&self, number: u64) -> Option<HeldChunk<'_>> {
+        self.chunk(number).filter(|chunk| !chunk.is_empty()).map(HeldChunk)
+    }
+
+    /// All chunks with records, ascending, each with its number.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = (u64, HeldChunk<'_>)> {
+        let (last, chunk) = &self.last;
+        let all = self.chunks.iter().chain([(last, chunk)]).filter(|(_, chunk)| !chunk.is_empty());
+        all.map(|(number, chunk)| (*number, HeldChunk(chunk)))
+    }
+
     /// Tells of all records: the first of a run of neighbours that the same set holds, and how many those are.
     pub(super) fn each_run(&self, mut each: impl FnMut(u64, u64, Held)) {
-        let (last, chunk) = &self.last;
-        for (number, chunk) in self.chunks.iter().chain([(last, chunk)]) {
-            chunk.each_run(|run| {
+        for (number, chunk) in self.chunks() {
+            chunk.0.each_run(|run| {
                 if let Some(held) = Held::unpack(run.held) {
                     each(number * CHUNK + u64::from(run.start), u64::from(run.len), held);
                 }

@@ -90,13 +90,6 @@ pub(super) struct Row<'a> {
     pub(super) head: &'a [u8],
 }
 
-impl Row<'_> {
-    /// Bytes of it in the segment.
-    pub(super) fn stored_len(&self) -> u32 {
-        if self.elsewhere.is_some() { 0 } else { self.len }
-    }
-}
-
 /// Records one after the other that have all but their offsets in common, and nothing but holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Alike<'a> {
@@ -207,6 +200,11 @@ impl Digest {
         self.end
     }
 
+    /// None of its records has a lower offset, but for stragglers.
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
+
     /// Its rows from where others stopped.
     pub(super) fn resume(&self, PausedRows { left, rows }: PausedRows) -> Rows<'_> {
         let at = self.bytes.len().saturating_sub(left);
@@ -309,13 +307,7 @@ impl<'a> Rows<'a> {
 
     /// The next records of the batch, as many as are like the row before. They are most of a backlog, and cost a byte each.
     pub(super) fn alike(&mut self) -> Result<Option<Alike<'_>>, Malformed> {
-        self.alike_within(u32::MAX)
-    }
-
-    /// The same, of so many at most.
-    pub(super) fn alike_within(&mut self, most: u32) -> Result<Option<Alike<'_>>, Malformed> {
-        let most = usize::try_from(self.records.min(most)).unwrap_or(usize::MAX);
-        let most = most.min(self.rest.len());
+        let most = usize::try_from(self.records).unwrap_or(usize::MAX).min(self.rest.len());
         let rows = self.rest.get(..most).unwrap_or_default();
         let same = zeros(rows);
         if same == 0 {

@@ -815,6 +815,7 @@ impl<D: Disk> FileLog<D> {
             self.sums.records = self.sums.records.saturating_add(segment.live);
             self.sums.live_bytes = self.sums.live_bytes.saturating_add(segment.live_bytes);
         }
+        self.store.weights.sweep(&self.store.cold, self.sums.records);
         self.hot = MemoryLog::starting_at(end);
         self.evicted = end;
         self.writer.set_applied(tail.applied, end, next(tail.applied.number));

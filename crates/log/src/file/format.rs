@@ -476,6 +476,16 @@ impl<'a> IndexReader<'a> {
         Self { rest: notes, before, records: 0, notes: count }
     }
 
+    /// So many records that are left of a batch, behind one at `before`.
+    pub(super) fn of_records(records: &'a [u8], before: u64, count: u32) -> Self {
+        Self { rest: records, before, records: count, notes: 0 }
+    }
+
+    /// What [`of_records`](Self::of_records) goes on with.
+    pub(super) fn records_left(&self) -> (&'a [u8], u64, u32) {
+        (self.rest, self.before, self.records)
+    }
+
     /// What was not read yet.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest

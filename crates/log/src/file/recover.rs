@@ -1,7 +1,7 @@
 //! Opening a log: from files to who holds what.
 //!
-//! Twice through the headers and indexes: once for the table of holders, once, in [`tell`], for the
-//! heads of what is held. So memory is what the log needs anyway, however long the backlog.
+//! Once through the headers and indexes, or digests, for the table of holders. With it who asks for that knows what a holder
+//! has; the heads of what is held are read when they are asked for, in [`tell`](mod@tell).
 //!
 //! What may be wrong with files, and what follows:
 //!
@@ -23,11 +23,13 @@
 //! | which files count | [`choose`] |
 //! | what is in each, for the table of holders | [`reading`], [`table`](super::table) |
 //! | a file, read a piece at a time | [`window`] |
+//! | what holders have, in sums | [`count`](mod@count) |
 //! | the heads of what is held | [`tell`](mod@tell) |
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
 
 mod choose;
+mod count;
 mod known;
 mod reading;
 mod tell;
@@ -50,7 +52,8 @@ use choose::{Choice, File, choose, is_finished};
 use known::{Known, there};
 use reading::Recovery;
 
-pub(super) use tell::{Again, tell};
+pub(super) use count::count;
+pub(super) use tell::Again;
 pub(super) use window::{Window, crcs, have_crcs};
 
 /// How far opening is.
@@ -496,9 +499,10 @@ fn read_all<D: Disk>(
 
 /// Forgets where stragglers are that nobody holds, and volatile records: they are lost.
 pub(super) fn forget_gone(store: &mut Store) {
-    let Store { segments, cold, .. } = store;
+    let Store { segments, cold, heads, .. } = store;
     segments.all.iter_mut().for_each(|segment| segment.lost = 0);
     segments.stragglers.retain(|at, _| cold.get(*at).is_some());
+    heads.retain(|at, _| cold.get(*at).is_some());
 }
 
 /// Whether a file has nothing that others agreed to. What was rewritten has nothing else.

@@ -193,6 +193,12 @@ impl Segment {
         self.has_members |= header.kind == Kind::Members;
     }
 
+    /// Where a batch is that has a record, or one before it.
+    pub(super) fn near_record(&self, at: u64) -> Option<u64> {
+        let after = self.waypoints.partition_point(|point| point.first <= at);
+        Some(self.waypoints.get(after.checked_sub(1)?)?.position)
+    }
+
     /// Where a batch of this number is, or one before it.
     pub(super) fn near_batch(&self, number: u64) -> Option<u64> {
         let after = self.waypoints.partition_point(|point| point.sequence <= number);

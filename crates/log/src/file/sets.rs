@@ -25,7 +25,7 @@ const SHARED_MAX: usize = 64;
 const LONE: u32 = 1 << 30;
 
 /// The name of a set. Never 0, so that 0 can stand for nobody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SetId(u32);
 
 impl SetId {
@@ -40,6 +40,11 @@ impl SetId {
     /// The set of one holder with a small number.
     fn lone(name: Holder) -> Option<Self> {
         (name.get() < u64::from(LONE)).then_some(Self(LONE | name.get() as u32))
+    }
+
+    /// The number of its only holder, if that is small.
+    pub(super) fn place(self) -> Option<usize> {
+        (self.0 & LONE > 0).then_some((self.0 & !LONE) as usize)
     }
 
     fn as_lone(self) -> Option<Holder> {

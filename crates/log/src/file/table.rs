@@ -22,9 +22,9 @@ use super::format::{
 use super::segments::{Digested, Epoch, Segment, SegmentTerms};
 use super::sets::{SetId, Sets};
 use super::walk::Batch;
-use crate::Holder;
 use crate::disk::{FileName, Reached};
 use crate::shared::Original;
+use crate::{Holder, RecordWeight};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) struct Table {
     /// Changes of members, each with the number of its batch.
     pub(super) members: Vec<(u64, Bytes)>,
     /// What a record weighs, by its head.
-    weigh: fn(&[u8]) -> u64,
+    weigh: fn(&[u8]) -> RecordWeight,
 }
 
 /// A volatile record on disk: lost, unless a note says otherwise.
@@ -48,7 +48,7 @@ pub(super) struct Table {
 struct Lost {
     segment: u64,
     len: u32,
-    weight: u64,
+    weight: RecordWeight,
 }
 
 /// What there is to know of a record besides who holds it.
@@ -113,7 +113,7 @@ struct Tally {
     of: Vec<Counted>,
     /// Sets that have a count.
     counted: Vec<u32>,
-    weight: u64,
+    weight: RecordWeight,
     /// Some of the sets have the log's owner.
     has_own: bool,
 }
@@ -129,7 +129,7 @@ impl Tally {
     fn of(digest: &Digest) -> Self {
         let of = vec![Counted::default(); digest.sets.len()];
         let has_own = digest.sets.iter().any(|names| is_own(names));
-        Self { of, counted: Vec::new(), weight: 0, has_own }
+        Self { of, counted: Vec::new(), weight: RecordWeight::default(), has_own }
     }
 
     /// Whether one of these sets has the log's owner.
@@ -159,20 +159,22 @@ impl Tally {
             let Some(id) = it.set else { continue };
             // One was counted when the set was asked for.
             sets.add_uses(id, it.count.saturating_sub(1).into());
-            paged.found(names, it.count.into(), self.weight);
+            paged.found(names, it.count.into(), self.weight.bytes);
         }
         Ok(())
     }
 }
 
 impl Table {
-    pub(super) fn new(weigh: fn(&[u8]) -> u64) -> Self {
+    pub(super) fn new(weigh: fn(&[u8]) -> RecordWeight) -> Self {
         let (store, lost, reached, members) = Default::default();
         Self { store, lost, reached, next_segment: 0, freed: 0, members, weigh }
     }
 
     /// The batches that follow are those of this file.
     pub(super) fn begin(&mut self, name: FileName, header: &FileHeader) -> Result<(), Malformed> {
+        let records = self.store.segments.all.iter().map(|it| it.live).fold(0, u64::saturating_add);
+        self.store.weights.sweep(&self.store.cold, records);
         let last = self.store.segments.all.back();
         if header.first < self.reached.end || last.is_some_and(|last| name.segment <= last.through)
         {
@@ -350,12 +352,14 @@ impl Table {
             return Ok(());
         }
         order.check_all(at, end.saturating_sub(1))?;
-        let Store { segments, sets, cold, paged, .. } = &mut self.store;
+        let weight = (self.weigh)(head);
+        let Store { segments, sets, cold, paged, weights, .. } = &mut self.store;
         let segment = segments.all.get_mut(batch.index).ok_or(Malformed)?;
         segment.add_records(count.into(), len);
         let set = sets.get_for(names, count.into());
         cold.insert_all(at..end, Held { set, is_volatile: false });
-        paged.found(names, count.into(), (self.weigh)(head));
+        weights.set_all(at..end, weight);
+        paged.found(names, count.into(), weight.bytes);
         Ok(())
     }
 
@@ -381,7 +385,8 @@ impl Table {
         }
         let count = mixed.sets().len() as u64;
         order.check_all(at, at.saturating_add(count).saturating_sub(1))?;
-        let Store { segments, sets, cold, .. } = &mut self.store;
+        let Store { segments, sets, cold, weights, .. } = &mut self.store;
+        weights.set_all(at..at.saturating_add(count), tally.weight);
         let segment = segments.all.get_mut(batch.index).ok_or(Malformed)?;
         segment.add_records(count, len);
         let mut held = SmallVec::<[Held; MIXED]>::new();
@@ -400,7 +405,8 @@ impl Table {
         names: &[Holder],
         list: &[(Holder, u8)],
     ) -> Result<(), Malformed> {
-        let Store { segments, sets, cold, marks, elsewhere, seen, paged, own } = &mut self.store;
+        let Store { segments, sets, cold, marks, elsewhere, seen, paged, own, heads, weights } =
+            &mut self.store;
         let Fact { at, len, .. } = fact;
         let weight = (self.weigh)(fact.head);
         let segment = segments.all.get_mut(batch.index).ok_or(Malformed)?;
@@ -412,6 +418,7 @@ impl Table {
                 return Err(Malformed);
             }
             segments.stragglers.insert(at, (number, batch.position));
+            heads.insert(at, SmallVec::from_slice(fact.head));
         }
         if fact.is_volatile {
             segment.lost = next(segment.lost);
@@ -420,7 +427,8 @@ impl Table {
         }
         segment.add_record(if fact.elsewhere.is_some() { 0 } else { len });
         cold.insert(at, Held { set: sets.get(names), is_volatile: false });
-        paged.found(names, 1, weight);
+        weights.set_all(at..next(at), weight);
+        paged.found(names, 1, weight.bytes);
         if is_own(names) {
             own.insert(at, SmallVec::from_slice(fact.head));
         }
@@ -473,13 +481,15 @@ impl Table {
     /// Does to a record what a note says.
     fn change(&mut self, target: usize, at: u64, kind: NoteKind<'_>) {
         let Self { store, freed, lost, .. } = self;
-        let Store { segments, sets, cold, marks, elsewhere, paged, own, .. } = store;
+        let Store { segments, sets, cold, marks, elsewhere, paged, own, heads, weights, .. } =
+            store;
         match kind {
             NoteKind::Release(holder) => {
                 let Some(held) = cold.get(at) else {
                     // Of a volatile record the last release alone is noted.
                     if let Some(lost) = lost.remove(&at) {
                         segments.lose(lost.segment);
+                        heads.remove(&at);
                     }
                     return;
                 };
@@ -495,6 +505,7 @@ impl Table {
                         elsewhere.remove(at);
                         marks.remove(&at);
                         segments.stragglers.remove(&at);
+                        heads.remove(&at);
                         if let Some(segment) = segments.all.get_mut(target) {
                             *freed = freed.saturating_add(segment.drop_record(None));
                         }
@@ -515,7 +526,8 @@ impl Table {
                 let number = segments.all.get(target).map(|it| it.file.segment);
                 if cold.get(at).is_none() && number == Some(lost.segment) {
                     cold.insert(at, Held { set: sets.get(&names), is_volatile: false });
-                    paged.found(&names, 1, lost.weight);
+                    weights.set_all(at..next(at), lost.weight);
+                    paged.found(&names, 1, lost.weight.bytes);
                     paged.found_all();
                     if let Some(segment) = segments.all.get_mut(target) {
                         segment.add_record(lost.len);

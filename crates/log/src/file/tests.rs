@@ -27,7 +27,7 @@ fn sums_agree_with_the_files() {
             cache_bytes: below(3) * 1000,
             spill_bytes: below(2) * 1000,
             spill_batch_bytes: 1 + below(2000),
-            weigh: |_| 1,
+            weigh: |_| RecordWeight { bytes: 1, persistent: Some(true) },
             ..Options::default()
         };
         let mut log = open(&disk, options.clone());

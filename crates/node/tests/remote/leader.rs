@@ -11,7 +11,7 @@ use leveret_broker::message::*;
 use leveret_broker::shard::LateLimits;
 use leveret_broker::stream::{StreamClass, StreamNews};
 use leveret_broker::{Meta, Shard};
-use leveret_log::{Log, Offset};
+use leveret_log::{Log, Offset, RecoveryLimits};
 use leveret_node::remote::{Came, Counted, NodeHeard, Presence, Refused, RemoteNode, Stage, Went};
 use leveret_node::start::{Filled, Past, host};
 use leveret_node::{Inboxes, Run, post};
@@ -55,7 +55,10 @@ pub(crate) struct Leader<L> {
 /// How much of its queues a leader has at first: in half of the cases so little that nearly all comes late, in many turns.
 pub(crate) fn late_limits(number: u64) -> LateLimits {
     match number % 2 {
-        0 => LateLimits { first: number / 2 % 4, turn: 1 + (number / 8 % 6) as u32 },
+        0 => {
+            let turn = RecoveryLimits { records: 1 + (number / 8 % 6) as u32, bytes: u64::MAX };
+            LateLimits { first: number / 2 % 4, turn, ..LateLimits::default() }
+        }
         _ => LateLimits::default(),
     }
 }

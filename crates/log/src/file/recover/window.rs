@@ -4,8 +4,11 @@ use crate::disk::{Disk, DiskError, FileName};
 use crate::file::format::Framing;
 use crate::file::walk::{Batch, synced_before};
 
-/// Bytes that are read at once when nothing asks for more.
+/// Bytes that are read at once when nothing asks for more, behind what was read before.
 const READ: usize = 256 << 10;
+
+/// The same elsewhere in the file: of long records the index alone is wanted.
+const FAR_READ: usize = 32 << 10;
 
 /// A piece of a file.
 pub(in crate::file) struct Window<'a, D> {
@@ -14,11 +17,18 @@ pub(in crate::file) struct Window<'a, D> {
     len: u64,
     start: u64,
     bytes: Vec<u8>,
+    /// Bytes that were read.
+    done: u64,
 }
 
 impl<'a, D: Disk> Window<'a, D> {
     pub(in crate::file) fn new(disk: &'a mut D, file: FileName, len: u64) -> Self {
-        Window { disk, file, len, start: 0, bytes: Vec::new() }
+        Window { disk, file, len, start: 0, bytes: Vec::new(), done: 0 }
+    }
+
+    /// How many bytes were read so far.
+    pub(in crate::file) fn done(&self) -> u64 {
+        self.done
     }
 
     /// Bytes of the file.
@@ -45,9 +55,13 @@ impl<'a, D: Disk> Window<'a, D> {
         };
         if has(&self.bytes, self.start).is_none() {
             let left = usize::try_from(self.len.saturating_sub(position)).unwrap_or(usize::MAX);
+            let end = self.start.saturating_add(self.bytes.len() as u64);
+            let is_far = position > end || position < self.start;
+            let least = if is_far { FAR_READ } else { READ };
             self.bytes.clear();
-            self.bytes.resize(need.max(READ).min(left), 0);
+            self.bytes.resize(need.max(least).min(left), 0);
             self.start = position;
+            self.done = self.done.saturating_add(self.bytes.len() as u64);
             self.disk.read_now(self.file, position, &mut self.bytes)?;
         }
         let offset = has(&self.bytes, self.start).unwrap_or(self.bytes.len());

@@ -43,6 +43,10 @@ impl Follower {
     }
 }
 
+fn weight(bytes: u64) -> RecordWeight {
+    RecordWeight { bytes, persistent: Some(!bytes.is_multiple_of(2)) }
+}
+
 /// What a table says of records, whatever files they are in.
 #[derive(Debug, Default, PartialEq)]
 struct Held {
@@ -111,7 +115,7 @@ impl Test {
             spill_bytes: below(2) * 1000,
             spill_batch_bytes: 1 + below(2000),
             // A start that reads other files meets the records in another order, and averages are others.
-            weigh: if keeps_files { |head| head[0].into() } else { |_| 1 },
+            weigh: if keeps_files { |head| weight(head[0].into()) } else { |_| weight(1) },
             digests: !keeps_files,
             on_damage: OnDamage::Aside,
             ..Options::default()
