@@ -126,7 +126,7 @@ pub struct Options {
     pub manifest_bytes: u64,
     /// What to do about a damaged file when the log is opened.
     pub on_damage: OnDamage,
-    /// How much a record counts in [`PagedOut::bytes`], of its head or of all its bytes.
+    /// How much a record counts in [`PagedOut::bytes`] and in [sums](Log::recover_sums), of its head or of all its bytes.
     pub weigh: fn(&[u8]) -> RecordWeight,
     /// Where the log ends, if others had to agree: the batches from this number on are cut off when it is opened, and the
     /// next record has this offset, or a later one. Up to there all has to be there, but what is gone as nobody needs it: a

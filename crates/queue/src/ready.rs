@@ -481,7 +481,9 @@ impl Ready {
     pub(crate) fn push_of_rest(&mut self, entry: QueuedMessage) {
         let Some(gap) = &mut self.gap else { return };
         gap.count -= 1;
-        gap.bytes -= u64::from(entry.size);
+        let left = gap.bytes.checked_sub(entry.size.into());
+        debug_assert!(left.is_some(), "the rest has fewer bytes than one of its messages");
+        gap.bytes = left.unwrap_or(0);
         gap.from = entry.offset + 1;
         self.base.fresh.push_back(entry);
     }

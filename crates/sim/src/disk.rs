@@ -265,6 +265,7 @@ impl Disks {
         let options = LogOptions {
             seed,
             until,
+            weigh: leveret_broker::record::weigh,
             digests: seed.is_multiple_of(2),
             on_damage: OnDamage::Aside,
             number: LogNumber::at(index),

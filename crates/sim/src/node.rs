@@ -91,6 +91,8 @@ struct Connection {
     /// As far as it came: the record of a large body.
     body: Vec<u8>,
     output: OutBuf,
+    /// A shard lost what it had of it. Its session has still to hear of that.
+    is_cut_off: bool,
     is_over: bool,
 }
 
@@ -455,6 +457,7 @@ impl<L: Log> Node<L> {
             input: Bytes::new(),
             body: Vec::new(),
             output: OutBuf::new(),
+            is_cut_off: false,
             is_over: false,
         };
         self.connections.insert(id, connection);
@@ -1082,13 +1085,16 @@ impl Node<Store> {
         log: Store,
         now: Time,
     ) -> Option<leveret_broker::shard::Restored> {
-        let Self { shards, meta, topology, outbox, .. } = self;
+        let Self { shards, meta, topology, outbox, connections, .. } = self;
         let actor = shards.get_mut(index)?;
         let decided = meta.decided_so_far();
         let last: Vec<ConnectionId> = self.sites.iter().map(Site::last_connection).collect();
         let nodes: Vec<NodeId> = self.sites.iter().map(|site| site.node).collect();
         let users = match self.sites[0].links.is_empty() {
-            true => Users::AreCutOff(&last),
+            true => {
+                connections.values_mut().for_each(|it| it.is_cut_off = true);
+                Users::AreCutOff(&last)
+            }
             false => Users::Attach(&nodes),
         };
         let restored = actor.shard.lose(log, users, topology, &decided, now, outbox);
@@ -1103,7 +1109,8 @@ impl Node<Store> {
         self.shards.iter().any(|actor| actor.shard.is_attaching())
     }
 
-    /// Whether a session, or what is on its way to one, has a message that it did not settle.
+    /// Whether a session, or what is on its way to one, has a message that it did not settle, and that its shard did not take
+    /// back.
     pub(crate) fn is_held(&self, queue: QueueId, offset: Offset) -> bool {
         let is_it =
             |it: &Delivery| it.unacked.is_some() && it.queue == queue && it.offset == offset;
@@ -1112,7 +1119,7 @@ impl Node<Store> {
             ToSession::Reply { reply: Reply::Got { delivery, .. }, .. } => is_it(delivery),
             _ => false,
         };
-        self.connections.values().any(|connection| {
+        self.connections.values().filter(|connection| !connection.is_cut_off).any(|connection| {
             !connection.is_over && connection.session.holds(queue, offset)
                 || connection.inbox.iter().any(is_on_its_way)
         })

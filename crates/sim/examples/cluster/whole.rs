@@ -64,9 +64,10 @@ impl Whole {
     pub(crate) fn new(count: usize, seed: u64) -> Self {
         let mut world = World::new(count, seed);
         world.hears_first = true;
-        // What is in files of which a start reads digests comes late.
-        if seed & 2 != 0 {
-            for node in &mut world.nodes {
+        for node in &mut world.nodes {
+            node.options.weigh = leveret_broker::record::weigh;
+            // What is in files of which a start reads digests comes late.
+            if seed & 2 != 0 {
                 node.options.segment_bytes = 1 << 10;
                 node.options.digests = true;
             }
