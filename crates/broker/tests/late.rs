@@ -223,6 +223,21 @@ fn change_policy(random: &mut Random, topology: &mut Topology) -> Vec<QueueId> {
         .expect("set")
 }
 
+/// The log of a shard that ended after so many messages for these queues.
+fn backlog(topology: &Topology, queues: &[QueueId], count: usize, now: Time) -> HandLog {
+    let (log, limits) = (HandLog::default(), LateLimits::default());
+    let mut node = Node::new(log, topology, limits, now, LogOffset::MAX);
+    let mut random = Random(1);
+    let messages = (0..count).map(|_| message(&mut random, queues)).collect();
+    node.turn(vec![ToShard::Publish { from: ME, messages }], topology, now);
+    while node.turn(Vec::new(), topology, now) {}
+    let _ = node.shard.sync();
+    while node.log.hand().finish_any() {
+        let _ = node.shard.sync();
+    }
+    node.log.crash()
+}
+
 fn records(records: u32) -> RecoveryLimits {
     RecoveryLimits { records, ..RecoveryLimits::NONE }
 }
@@ -374,24 +389,10 @@ fn nobody_can_tell_that_messages_come_late() {
 fn who_gets_from_what_has_expired_waits_for_later_turns() {
     let (topology, queues) = names();
     let mut now = Time::from_ms(10_000);
-    let log = HandLog::default();
-    let mut first = Node::new(log, &topology, LateLimits::default(), now, LogOffset::MAX);
-    let mut random = Random(1);
-    let publish = |node: &mut Node, random: &mut Random, queue: QueueId, count, now| {
-        let messages = (0..count).map(|_| message(random, &[queue])).collect();
-        node.turn(vec![ToShard::Publish { from: ME, messages }], &topology, now);
-        while node.turn(Vec::new(), &topology, now) {}
-    };
-    for _ in 0..10 {
-        publish(&mut first, &mut random, queues[1], 1_000, now);
-    }
-    let _ = first.shard.sync();
-    while first.log.hand().finish_any() {
-        let _ = first.shard.sync();
-    }
+    let log = backlog(&topology, &queues[1..2], 10_000, now);
     now = now.after_ms(1_000);
     let limits = LateLimits { first: 0, turn: records(1_000), ..LateLimits::default() };
-    let mut node = Node::new(first.log.crash(), &topology, limits, now, LogOffset::MAX);
+    let mut node = Node::new(log, &topology, limits, now, LogOffset::MAX);
     assert_eq!(node.shard.late_messages(), 10_000);
     node.turn(
         vec![ToShard::Get { reply: reply(), queue: queues[1], no_ack: true }],
@@ -411,20 +412,8 @@ fn a_queue_is_purged_and_deleted_with_what_is_to_come() {
     let (topology, queues) = names();
     let now = Time::from_ms(10_000);
     for deletes in [false, true] {
-        let log = HandLog::default();
-        let mut first = Node::new(log, &topology, LateLimits::default(), now, LogOffset::MAX);
-        let mut random = Random(1);
-        for _ in 0..50 {
-            let own = &queues[..2];
-            let messages = vec![message(&mut random, own)];
-            first.turn(vec![ToShard::Publish { from: ME, messages }], &topology, now);
-        }
-        let _ = first.shard.sync();
-        while first.log.hand().finish_any() {
-            let _ = first.shard.sync();
-        }
+        let log = backlog(&topology, &queues[..2], 50, now);
         let limits = LateLimits { first: 2, turn: records(3), ..LateLimits::default() };
-        let log = first.log.crash();
         let mut node = Node::new(log, &topology, limits, now, LogOffset::MAX);
         let all = node.counts().iter().find(|it| it.0 == queues[0]).map_or(0, |it| it.1.ready);
         assert!(node.shard.late_messages() > 30);
@@ -456,17 +445,9 @@ fn a_queue_is_purged_and_deleted_with_what_is_to_come() {
 fn a_log_that_cannot_be_read_keeps_queues_at_rest() {
     let (topology, queues) = names();
     let now = Time::from_ms(10_000);
-    let mut first =
-        Node::new(HandLog::default(), &topology, LateLimits::default(), now, LogOffset::MAX);
-    let mut random = Random(1);
-    let messages = (0..50).map(|_| message(&mut random, &queues[..1])).collect();
-    first.turn(vec![ToShard::Publish { from: ME, messages }], &topology, now);
-    let _ = first.shard.sync();
-    while first.log.hand().finish_any() {
-        let _ = first.shard.sync();
-    }
+    let log = backlog(&topology, &queues[..1], 50, now);
     let limits = LateLimits { first: 2, turn: records(3), ..LateLimits::default() };
-    let mut node = Node::new(first.log.crash(), &topology, limits, now, LogOffset::MAX);
+    let mut node = Node::new(log, &topology, limits, now, LogOffset::MAX);
     node.turn(Vec::new(), &topology, now);
     node.log.hand().cannot_tell = true;
     let counts = node.counts();
@@ -493,4 +474,55 @@ fn a_log_that_cannot_be_read_keeps_queues_at_rest() {
     };
     assert_eq!(ready(&node.counts()), ready(&counts).map(|ready| ready - given));
     assert!(node.is_at_rest());
+}
+
+/// A queue that goes when nobody uses it does so when all of its messages came, and not in one turn; nor if somebody consumes from it by then,
+/// unless it was to go with its last consumer.
+#[test]
+fn who_is_unused_goes_once_all_came() {
+    const EXPIRES_MS: u64 = 5_000;
+    let now = Time::from_ms(10_000);
+    for (auto_delete, comes_back) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut topology = Topology::new();
+        let vhost = topology.add_vhost("/").expect("a vhost");
+        let expires = ("x-expires".to_owned(), Value::I64(EXPIRES_MS as i64));
+        let spec = QueueSpec {
+            vhost,
+            name: "q",
+            server_named: false,
+            durable: true,
+            auto_delete,
+            exclusive_owner: None,
+            arguments: (!auto_delete).then_some(expires).into_iter().collect(),
+        };
+        let queue = topology.declare_queue(spec).expect("declared").id;
+        let log = backlog(&topology, &[queue], 50, now);
+        let limits = LateLimits { first: 2, turn: records(3), ..LateLimits::default() };
+        let mut node = Node::new(log, &topology, limits, now, LogOffset::MAX);
+        let mut now = now;
+        if auto_delete {
+            node.turn(vec![consume(queue, 0, false, 1)], &topology, now);
+            node.turn(vec![ToShard::Disconnected { connection: ME, reply: None }], &topology, now);
+        } else {
+            now = now.after_ms(EXPIRES_MS);
+            node.turn(Vec::new(), &topology, now);
+        }
+        let late = node.shard.late_messages();
+        assert!(late > 30, "{late} are late");
+        assert_eq!(node.counts().len(), 1, "it is there until all came");
+        if comes_back {
+            let mut another = consume(queue, 1, true, 0);
+            if let ToShard::Consume { reply, .. } = &mut another {
+                reply.connection = NodeId::ALONE.connection(9);
+            }
+            node.turn(vec![another], &topology, now);
+        }
+        while node.turn(Vec::new(), &topology, now) {}
+        assert_eq!(node.counts().len(), usize::from(comes_back), "{auto_delete} {comes_back}");
+        let unacked: u64 = node.counts().iter().map(|it| it.1.unacked).sum();
+        assert_eq!(node.log.hand().held.len() as u64, unacked);
+        let given = node.given.get(&queue).map_or(0, Vec::len);
+        // Some have expired.
+        assert!(!comes_back || given > 40, "{given} were given out");
+    }
 }
