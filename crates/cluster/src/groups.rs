@@ -43,6 +43,8 @@ pub(crate) struct Groups<D: Disk> {
     looked_ms: u64,
     /// When each was last transferred.
     transferred_ms: Vec<Option<u64>>,
+    /// Who led each when it was last told, and in which term.
+    led: Vec<Option<(u64, MemberId)>>,
     /// The last batch of each at the look before.
     last: Vec<u64>,
     /// What group 0's members are to become, while this node leads all groups.
@@ -105,6 +107,7 @@ impl<D: Disk> Groups<D> {
             is_lent: false,
             looked_ms: 0,
             transferred_ms: vec![None; count],
+            led: vec![None; count],
             last: vec![u64::MAX; count],
             wish: None,
             partly_ms: None,
@@ -260,6 +263,22 @@ impl<D: Disk> Groups<D> {
             }
         }
         self.votes.sync();
+        self.tell_leaders(&mut to.noted);
+    }
+
+    /// Tells who leads each group since the last time.
+    fn tell_leaders(&mut self, to: &mut Vec<String>) {
+        for (group, (member, led)) in self.members.iter().zip(&mut self.led).enumerate() {
+            let now = member.leader().map(|id| (member.term(), id));
+            let Some((term, id)) = now.filter(|_| *led != now) else { continue };
+            *led = now;
+            let name = match self.members.first().and_then(|first| first.named(id)) {
+                _ if id == self.id => "this node".to_owned(),
+                Some(name) => format!("node {name}"),
+                None => format!("member {id}"),
+            };
+            to.push(format!("group {group}: {name} leads in term {term}"));
+        }
     }
 
     /// Whether this node leads all groups.
@@ -342,7 +361,7 @@ impl<D: Disk> Groups<D> {
             return;
         }
         self.change_members(&is_linked);
-        let leads_first = self.members.first().is_some_and(|it| it.leads().is_some());
+        let leads_first = self.members.first().is_some_and(|it| it.elected().is_some());
         if !leads_first {
             self.partly_ms = None;
             let own = RaftId(self.id.0);
@@ -356,10 +375,17 @@ impl<D: Disk> Groups<D> {
             self.partly_ms = None;
         } else if now_ms >= self.partly_ms.get_or_insert(now_ms).saturating_add(PATIENCE_MS) {
             self.partly_ms = None;
-            let others = self.members.iter().filter(|it| it.leads().is_none());
+            let others = self.members.iter().filter(|it| it.elected().is_none());
             let leader =
                 others.filter_map(Member::leader).map(|id| RaftId(id.0)).find(|id| is_linked(*id));
-            if let Some(to) = leader {
+            // Or this node's disk does not take the first batch of its term.
+            let hangs =
+                self.members.iter().any(|it| it.elected().is_some() && it.leads().is_none());
+            let able =
+                || self.peers().into_iter().filter(|id| is_linked(*id) && !self.hung.contains(id));
+            if let Some(to) =
+                leader.or_else(|| able().filter(|_| hangs).min_by_key(|id| self.lag_of(*id)))
+            {
                 self.transfer(0, to, now_ms);
             }
         }
@@ -482,7 +508,7 @@ impl<D: Disk> Groups<D> {
 
     /// How many batches a node lacks, of all groups that are led here.
     pub(crate) fn lag_of(&self, id: RaftId) -> u64 {
-        let lags = self.members.iter().filter(|it| it.leads().is_some()).map(|member| {
+        let lags = self.members.iter().filter(|it| it.elected().is_some()).map(|member| {
             let status = member.status();
             let matched = status.matched.iter().find(|(of, _)| of.0 == id.0);
             status.last.number.saturating_sub(matched.map_or(0, |(_, number)| *number))
@@ -499,7 +525,7 @@ impl<D: Disk> Groups<D> {
             return;
         };
         let is_due = at.is_none_or(|at| now_ms >= at.saturating_add(TRANSFER_MS));
-        if member.leads().is_some() && is_due && member.transfer(MemberId(to.0)).is_ok() {
+        if member.elected().is_some() && is_due && member.transfer(MemberId(to.0)).is_ok() {
             *at = Some(now_ms);
             *touched = true;
         }

@@ -103,6 +103,7 @@ impl Leader {
                     Some(copied) => self.log.hold_batches(copied + 1),
                 }
                 self.log.begin_term(self.term);
+                self.log.lead();
                 self.settle();
                 // Nobody has the volatile ones any more.
                 let all = found(&mut self.log).1.into_iter();
@@ -262,6 +263,7 @@ fn a_copy_is_the_leaders_log() {
         let want = found(&mut reopened);
         assert_eq!(found(&mut open(&disk.copy_whole(1), batches::options())), want, "{seed}");
         follower.begin_term(leader.term + 1);
+        follower.lead();
         settle(&mut follower);
         assert_eq!(follower.last(), name(last.number + 1, leader.term + 1));
         assert_eq!(found(&mut follower), want, "seed {seed}");
@@ -374,6 +376,7 @@ fn what_does_not_follow_is_told() {
     assert_eq!(leader.log.copy(&second), Err(CopyError::Leads));
     assert_eq!(leader.log.cut_from(3), Err(CutError::Leads));
     follower.begin_term(3);
+    assert!(!follower.lead(), "not all is on its disk");
     assert_eq!(follower.copy(&leader.batch(3)), Err(CopyError::Leads));
     // Its first batch is written behind what it copied.
     settle(&mut follower);
@@ -418,23 +421,25 @@ fn who_is_about_to_lead_takes_no_records() {
     assert_eq!(batches::append(&mut follower, b"record"), refused);
     assert_eq!(follower.append_members(b"members"), Err(AppendError::NoTerm));
     follower.begin_term(2);
-    while follower.last().number < 5 {
+    follower.append_members(b"members").unwrap();
+    assert_eq!(follower.last(), name(6, 2));
+    while !follower.lead() {
         let end = follower.end();
         assert_eq!(batches::append(&mut follower, b"record"), refused);
         assert_eq!(follower.append(b"", &[], &[], Keep::Volatile), refused);
-        assert_eq!(follower.append_members(b"members"), Err(AppendError::NoTerm));
         assert_eq!(follower.end(), end);
         follower.sync().unwrap();
     }
     assert_eq!(batches::append(&mut follower, b"record"), Ok(Offset::new(3)));
     follower.append_members(b"members").unwrap();
     settle(&mut follower);
-    assert_eq!((follower.last(), follower.end()), (name(7, 2), Offset::new(4)));
+    assert_eq!((follower.last(), follower.end()), (name(8, 2), Offset::new(4)));
 }
 
-/// Others may agree to a term's first batch before the leader's own disk has it: then its records are told of all the same.
+/// Others may agree to a term's first batch before the leader's own disk has it, which is given to them from memory: its log leads when that
+/// has it, too.
 #[test]
-fn who_leads_tells_of_its_records_before_its_disk_is_done() {
+fn a_log_leads_when_its_disk_is_done() {
     let mut leader = Leader::new(1);
     leader.log.append(b"h", &[&[1; 50]], &batches::ONE, Keep::Durable).unwrap();
     leader.settle();
@@ -448,10 +453,87 @@ fn who_leads_tells_of_its_records_before_its_disk_is_done() {
     follower.begin_term(2);
     follower.sync().unwrap();
     assert_eq!((follower.last(), follower.stored()), (name(3, 2), name(2, 1)));
-    assert_eq!(found(&mut follower).1.len(), 1);
+    let first = follower.batch(3).unwrap();
+    assert_eq!(first.name(), Some(name(3, 2)));
+    assert_eq!(leader.log.last(), first.before().unwrap());
+    assert!(!follower.can_lead() && !follower.lead());
     disk.set_faults(Faults::default());
     settle(&mut follower);
     assert_eq!(follower.stored(), name(3, 2));
+    assert!(follower.lead());
+    assert_eq!(found(&mut follower).1.len(), 1);
+}
+
+/// One that was elected and whose log did not lead copies on without being opened anew, whatever it made: that is cut off, or all agree to it.
+/// Meanwhile it gives others what they lack, also of what is not agreed upon.
+#[test]
+fn who_is_deposed_before_its_log_leads_copies_on() {
+    for (seed, stays) in [(1, false), (2, true), (3, false), (4, true)] {
+        let mut leader = Leader::new(seed);
+        for _ in 0..20 {
+            leader.log.append(b"h", &[&[1; 500]], &batches::ONE, Keep::Durable).unwrap();
+            leader.settle();
+        }
+        let last = leader.log.last().number;
+        let mut logs = [5, 6].map(|seed| open(&SimDisk::new(seed), following(BatchName::NONE)));
+        for log in &mut logs {
+            for number in 1..=last {
+                log.copy(&leader.batch(number)).unwrap();
+            }
+            log.apply_to(name(4, 1)).unwrap();
+            settle(log);
+        }
+        let [mut elected, mut other] = logs;
+        elected.begin_term(2);
+        elected.append_members(b"members").unwrap();
+        if seed < 3 {
+            settle(&mut elected);
+        }
+        // Those that it copied are read from its files, those that it made are in memory.
+        for number in 1..=last + 2 {
+            let copy = get(&mut elected, number);
+            assert_eq!(copy.name(), Some(name(number, 1 + u64::from(number > last))));
+            if number <= last {
+                let theirs = get(&mut leader.log, number);
+                let bodies =
+                    |of: &BatchCopy| of.pieces.concat()[of.pieces.concat().len() - 500..].to_vec();
+                assert_eq!((copy.len(), copy.position), (theirs.len(), theirs.position));
+                assert!(number == 1 || bodies(&copy) == bodies(&theirs));
+            }
+        }
+        assert_eq!(elected.batch(last + 3), Err(NoBatch::NotYet));
+        if stays {
+            for number in [last + 1, last + 2] {
+                other.copy(&get(&mut elected, number)).unwrap();
+            }
+        } else {
+            elected.cut_from(last + 1).unwrap();
+            assert_eq!(elected.append_members(b"members"), Err(AppendError::NoTerm));
+        }
+        other.begin_term(3);
+        assert_eq!(elected.batch(last + 3), Err(NoBatch::NotYet));
+        settle(&mut other);
+        assert!(other.lead());
+        other.append(b"h", &[&[2; 500]], &batches::ONE, Keep::Durable).unwrap();
+        settle(&mut other);
+        let end = other.last();
+        for number in elected.last().number + 1..=end.number {
+            elected.copy(&get(&mut other, number)).unwrap();
+        }
+        settle(&mut elected);
+        // What came in the place of what was cut is given in its place.
+        for number in 1..=end.number {
+            assert_eq!(get(&mut elected, number).name(), get(&mut other, number).name());
+        }
+        elected.apply_to(end).unwrap();
+        settle(&mut elected);
+        assert_eq!((elected.stored(), elected.applied()), (end, Some(end)));
+        let want = found(&mut other);
+        elected.begin_term(4);
+        settle(&mut elected);
+        assert!(elected.lead());
+        assert_eq!(found(&mut elected), want, "seed {seed}");
+    }
 }
 
 /// Others agree to a batch, and not to a number.
@@ -604,6 +686,7 @@ fn no_batch_of_the_old_tail_is_taken_for_one_of_the_new() {
             );
             commit(&mut follower, u64::MAX);
             follower.begin_term(9);
+            follower.lead();
             settle(&mut follower);
             let want = found(&mut open(&leader.disk.copy_whole(1), options()));
             assert_eq!(found(&mut follower), want);
@@ -810,6 +893,7 @@ fn a_follower_gives_back_space() {
     assert_eq!(follower.last(), leader.log.last());
     commit(&mut follower, u64::MAX);
     follower.begin_term(2);
+    follower.lead();
     settle(&mut follower);
     assert_eq!(found(&mut follower), want);
 }
@@ -896,6 +980,7 @@ fn each_gives_back_space_on_its_own() {
         let want = found(&mut open(&leader.disk.copy_whole(1), options()));
         assert!(found(&mut open(&disk.copy_whole(1), options())) == want, "seed {seed}");
         follower.begin_term(leader.term + 1);
+        follower.lead();
         settle(&mut follower);
         if seed % 4 == 0 {
             assert!(found(&mut follower) == want, "seed {seed}");

@@ -198,6 +198,7 @@ fn check(
     let copied = disk.copy_whole(2);
     let mut leads = open(&copied, following());
     leads.begin_term(leader.term + 1);
+    leads.lead();
     settle(&mut leads);
     assert_eq!(found(&mut leads), want.found, "seed {seed}");
     leads.append(b"h", &[b"new"], &batches::ONE, Keep::Durable).unwrap();
@@ -228,6 +229,7 @@ fn check(
     assert!(found(&mut open(&disk.copy_whole(1), options())) == want, "seed {seed}");
     follower.apply_to(follower.last()).unwrap();
     follower.begin_term(leader.term + 1);
+    follower.lead();
     settle(&mut follower);
     assert!(found(&mut follower) == want, "seed {seed}");
 }
@@ -629,6 +631,7 @@ fn what_seals_a_file_that_was_set_aside_does_not_count() {
     }
     follower.apply_to(follower.stored()).unwrap();
     follower.begin_term(2);
+    follower.lead();
     settle(&mut follower);
     assert_eq!(follower.last(), BatchName { number: last, term: 2 });
     drop(follower);

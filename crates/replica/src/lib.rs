@@ -24,9 +24,9 @@
 //! 2. What was synced is told: [`Replica::kept`], [`Replica::stored`]. What waits for it stays in the replica until then.
 //! 3. Messages may be lost, repeated and delayed, and come in any order.
 //! 4. After a failed sync the process ends.
-//! 5. A log in files that leads, or is about to, is opened anew as a follower's before a copy, a cut or the first batch of another
-//!    term, once nothing is under way on its disk: the tasks wait so long. A member that stood for election and whose first batch was
-//!    never agreed upon is not told that it was deposed: the tasks tell. A change of members waits until the log leads.
+//! 5. A member that is elected makes the first batch of its term, and changes of members, as if it copied them: one that is deposed copies
+//!    on, and what it made is cut or stays. Only a log that was lent leads, once all that it has is on its disk; it never follows again:
+//!    then the process begins anew. Nobody is told that he was deposed: the tasks tell.
 //! 6. A log is told how far all agree while no task waits: what comes after a cut that waits is not what it has now. So it is opened
 //!    anew with what it was told, not with what the replica knows.
 //! 7. The bytes of a message's batches may be more than the log keeps in memory: they are taken one after the other.

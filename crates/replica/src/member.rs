@@ -173,8 +173,6 @@ pub struct Member<D: Disk> {
     options: Options,
     /// While no shard has it.
     log: Option<Box<FileLog<D>>>,
-    /// A term was begun since it was opened.
-    has_led: bool,
     lent: Option<LentLog>,
     /// It is being opened anew.
     is_reopening: bool,
@@ -260,7 +258,6 @@ impl<D: Disk> Member<D> {
             settings,
             options,
             log: Some(Box::new(log)),
-            has_led: false,
             lent: None,
             is_reopening: false,
             reopening: None,
@@ -512,10 +509,10 @@ impl<D: Disk> Member<D> {
     /// [`MemberActions::must_restart`] says when the process has to start anew. `wake` has [`log_woke`](Self::log_woke) called soon;
     /// it is called in the shard's turn, and takes no lock that is held in one.
     ///
-    /// None if this member does not lead, or lent it already.
+    /// None if this member does not [lead](Self::leads), or lent it already.
     pub fn lend_log(&mut self, wake: Arc<dyn Fn() + Send + Sync>) -> Option<GroupLog<D>> {
-        let can = self.replica.leads().is_some() && self.has_led && !self.is_out();
-        let mut log = self.log.take_if(|log| can && log.applied().is_none())?;
+        let can = self.leads().is_some() && !self.is_out();
+        let mut log = self.log.take_if(|log| can && log.lead())?;
         let agreed = self.replica.agreed();
         if std::mem::take(&mut self.has_rests) {
             log.stop_receiving();
@@ -545,8 +542,14 @@ impl<D: Disk> Member<D> {
         self.replica.term()
     }
 
-    /// The term it leads, once its first batch of it is agreed upon.
+    /// The term it leads, once its first batch of it is agreed upon and here, so that its log can be [lent](Self::lend_log).
     pub fn leads(&self) -> Option<u64> {
+        let can = self.lent.is_some() || self.log.as_ref().is_some_and(|log| log.can_lead());
+        self.elected().filter(|_| can)
+    }
+
+    /// The term it leads, once its first batch of it is agreed upon.
+    pub fn elected(&self) -> Option<u64> {
         self.replica.leads()
     }
 
@@ -802,32 +805,12 @@ impl<D: Disk> Member<D> {
         if self.is_reopening || self.is_installing() {
             return false;
         }
-        let Some(log) = &mut self.log else {
+        if self.log.is_none() {
             // Others decide what the log is.
             self.is_restarting |= !is_change;
             return is_change;
-        };
-        // It is not to be confused with the first batch of the term, which may have to wait for the disk.
-        if is_change {
-            return log.applied().is_none();
         }
-        if !self.has_led {
-            return true;
-        }
-        // What is cut need not be stored.
-        let cut = if let Task::Cut(number) = task { *number } else { u64::MAX };
-        let is_stored = self.waiting.iter().all(|it| it.name.number >= cut);
-        if log.is_idle() && is_stored {
-            self.follow();
-        }
-        !self.has_led && !self.has_failed
-    }
-
-    /// Opens the log anew, as a follower's: it led, or was about to.
-    fn follow(&mut self) {
-        if let Some(log) = self.log.take() {
-            self.reopen(*log);
-        }
+        true
     }
 
     fn reopen(&mut self, log: FileLog<D>) {
@@ -867,7 +850,7 @@ impl<D: Disk> Member<D> {
         match reopened.0 {
             Ok(log) => {
                 self.log = Some(Box::new(log));
-                (self.has_led, self.is_reopening) = (false, false);
+                self.is_reopening = false;
                 self.replica.set_away(false);
                 self.read_after_opening();
                 self.hold();
@@ -914,7 +897,6 @@ impl<D: Disk> Member<D> {
                         log.append_members(&bytes).map_err(|error| error.to_string())?;
                     }
                 }
-                self.has_led = true;
                 self.waiting.push_back(Stored { name, cuts });
             }
             Task::Install(Point { at, .. }) => {

@@ -5,6 +5,9 @@
 //!   apply_to ->                         stored and committed: in the table of holders  -> applied
 //! ```
 //!
+//! A follower that is elected makes the first batch of its term, and changes of members, as if it copied them: as long as no
+//! records come it may be deposed, and copies on. Its log [leads](FileLog::lead) when it is to take records.
+//!
 //! What is not applied is the *tail*: it may be cut off, and nothing but the files and this list of it knows of it. So a cut
 //! undoes nothing. What is applied is stored here, too: files are removed and rewritten as a leader's are.
 //!
@@ -18,7 +21,7 @@ use bytes::Bytes;
 
 use super::format::{
     BatchEntry, BatchHeader, FILE_HEADER, FileHeader, Framing, HeaderError, Kind, Malformed,
-    NoteKind,
+    NoteKind, Terms,
 };
 use super::give::{BatchCopy, are_whole};
 use super::segments::{SegmentTerms, Segments};
@@ -57,7 +60,7 @@ pub enum CopyError {
         /// What is here.
         there: There,
     },
-    /// The log follows nobody, or is about to lead.
+    /// The log leads, or is to.
     #[error("the log is not that of a follower")]
     Leads,
     /// An earlier write failed: see [`SyncError`](crate::SyncError).
@@ -95,7 +98,7 @@ pub enum CutError {
         /// The last one that is committed, as far as the log knows.
         committed: u64,
     },
-    /// The log follows nobody, or is about to lead.
+    /// The log leads, or is to.
     #[error("the log is not that of a follower")]
     Leads,
 }
@@ -388,8 +391,10 @@ pub(super) struct Following {
     line: VecDeque<Work>,
     /// The first in the line is under way.
     under_way: Option<Token>,
-    /// Once all is stored the log leads in this term.
-    will_lead: Option<u64>,
+    /// The last batch is one that was made here, of a term that was begun here.
+    makes: bool,
+    /// Once all is stored the log leads.
+    will_lead: bool,
 }
 
 impl Following {
@@ -410,13 +415,37 @@ impl Following {
         self.tail.name_of(number).map(|name| name.term)
     }
 
-    pub(super) fn will_lead(&mut self, term: u64) {
-        self.will_lead = Some(term);
+    /// Whether all is on this disk.
+    fn is_stored(&self) -> bool {
+        self.gathered.is_empty() && self.line.is_empty()
+    }
+
+    /// Where a batch of the tail is that is on this disk: in a file that is framed so, from a position on, and to where others of the
+    /// same file follow.
+    pub(super) fn place_of(&self, number: u64, segments: &Segments) -> Option<BatchPlace> {
+        let last = segments.all.back();
+        let mut file = last.map(|it| (it.file, it.framing));
+        let mut place: Option<BatchPlace> = None;
+        for item in self.tail.items.iter().take_while(|item| item.number <= self.stored) {
+            match &item.what {
+                _ if place.is_some() && !matches!(item.what, What::Batch(..)) => break,
+                What::Begin(name, header, _) => file = Some((*name, header.framing())),
+                What::Batch(position, header, _) if header.sequence >= number => {
+                    let end = position.checked_add(header.len()?)?;
+                    let (file, framing) = file?;
+                    place
+                        .get_or_insert(BatchPlace { file, framing, position: *position, end })
+                        .end = end;
+                }
+                What::Batch(..) | What::Seal(..) => {}
+            }
+        }
+        place
     }
 
     /// What waits to be handed to the disk, or to be led.
     pub(super) fn waiting(&self) -> usize {
-        let leads = usize::from(self.will_lead.is_some());
+        let leads = usize::from(self.will_lead);
         self.gathered.len().saturating_add(self.line.len()).saturating_add(leads)
     }
 
@@ -494,6 +523,16 @@ impl Following {
     }
 }
 
+/// Where a batch is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchPlace {
+    pub(super) file: FileName,
+    pub(super) framing: Framing,
+    pub(super) position: u64,
+    /// Where the last one ends that follows in this file.
+    pub(super) end: u64,
+}
+
 /// A batch that was checked.
 struct Found {
     header: BatchHeader,
@@ -520,7 +559,8 @@ impl<D: Disk> FileLog<D> {
             gathered: VecDeque::new(),
             line: VecDeque::new(),
             under_way: None,
-            will_lead: None,
+            makes: false,
+            will_lead: false,
         }));
         self.refresh();
     }
@@ -537,7 +577,7 @@ impl<D: Disk> FileLog<D> {
         let name = batch.name().ok_or(CopyError::Malformed("there is no header"))?;
         let is_here = self.term_of(name.number) == Some(name.term);
         let newest = self.newest_segment();
-        let following = self.following.as_mut().filter(|it| it.will_lead.is_none());
+        let following = self.following.as_mut().filter(|it| !it.will_lead);
         let following = following.ok_or(CopyError::Leads)?;
         if is_here {
             return Ok(name);
@@ -558,6 +598,7 @@ impl<D: Disk> FileLog<D> {
         };
         let found = check(batch, &bytes, following)?;
         following.take(batch, &bytes, found);
+        following.makes = false;
         Ok(name)
     }
 
@@ -627,7 +668,7 @@ impl<D: Disk> FileLog<D> {
     /// this number. On the disk it is done with the next [`sync`](crate::Log::sync), before what is copied after it. Nothing
     /// is cut that is committed.
     pub fn cut_from(&mut self, from: u64) -> Result<(), CutError> {
-        let following = self.following.as_mut().filter(|it| it.will_lead.is_none());
+        let following = self.following.as_mut().filter(|it| !it.will_lead);
         let following = following.ok_or(CutError::Leads)?;
         let committed = following.tail.committed.max(following.tail.applied.number);
         if from <= committed {
@@ -637,7 +678,9 @@ impl<D: Disk> FileLog<D> {
             return Ok(());
         }
         self.forget_own();
+        self.giving.cut_from(from);
         let Some(following) = &mut self.following else { return Err(CutError::Leads) };
+        following.makes = false;
         // What was not handed over need not be begun.
         let mut is_written = true;
         let dropped = following.gathered.iter().position(|it| {
@@ -691,9 +734,8 @@ impl<D: Disk> FileLog<D> {
                 }
             }
         }
-        if following.line.is_empty() && following.will_lead.is_some() {
-            self.lead();
-            return self.following.is_none() && !self.writer.has_failed();
+        if self.lead_now() {
+            return !self.writer.has_failed();
         }
         self.write_next();
         false
@@ -828,18 +870,90 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
-    /// All that was copied is on the disk: the log leads, and applies the rest.
-    fn lead(&mut self) {
-        let agreed = self.following.as_ref().map_or(0, |it| next(it.tail.committed));
+    /// Makes the next batch, which has no records, as if it copied that: the first one of a term, or one with these bytes in a term that
+    /// was begun so. None if no term was, or the log has failed, or leads.
+    pub(super) fn make(&mut self, kind: Kind, term: u64, bytes: &[u8]) -> Option<BatchName> {
+        let newest = self.newest_segment();
+        let following = self.following.as_ref().filter(|it| it.makes || kind == Kind::Term)?;
+        let (last, end) = (following.last, following.end);
+        let sequence = next(last.number);
+        let committed = next(following.tail.committed).min(sequence);
+        let header = BatchHeader {
+            kind,
+            sequence,
+            synced: next(following.stored),
+            first: end,
+            end,
+            terms: Some(Terms { term, before: last.term, committed }),
+            index_len: bytes.len() as u64,
+            index_crc: crc32c::crc32c(bytes),
+            ..BatchHeader::default()
+        };
+        let growing = following.growing.filter(|it| it.framing.has_terms && it.term == term);
+        let (segment, position, mark, beginning) = match growing {
+            Some(Growing { name, framing, len, .. }) => {
+                (name.segment, len, framing.mark, Bytes::new())
+            }
+            None => {
+                let segment = following.table.next_segment.max(newest.map_or(0, next));
+                let file = FileName { segment, generation: 0 };
+                let mark = self.writer.mark_of(file, sequence, term);
+                let file_header = FileHeader {
+                    format: Framing { mark, has_terms: true }.format(),
+                    writer: self.options.writer.clone(),
+                    segment,
+                    through: segment,
+                    generation: 0,
+                    first: end,
+                    as_of: sequence,
+                    mark,
+                    term,
+                };
+                let mut beginning = Vec::new();
+                file_header.encode(&mut beginning);
+                (segment, FILE_HEADER as u64, mark, Bytes::from(beginning))
+            }
+        };
+        let mut batch = header.encode(mark).to_vec();
+        batch.extend_from_slice(bytes);
+        let batch = BatchCopy { segment, position, beginning, pieces: vec![batch.into()] };
+        let name = match self.copy(&batch) {
+            Ok(name) => name,
+            Err(CopyError::Failed | CopyError::Leads) => return None,
+            Err(error) => {
+                self.writer.fail(format!("a batch of its own does not follow: {error}"));
+                return None;
+            }
+        };
+        self.giving.keep_copy(sequence, batch);
+        self.following.iter_mut().for_each(|it| it.makes = true);
+        Some(name)
+    }
+
+    /// Whether [`lead`](Self::lead) has it lead at once, if it does not.
+    pub fn can_lead(&self) -> bool {
+        self.following.as_ref().is_none_or(|following| following.is_stored())
+    }
+
+    /// The log of a follower leads from now on, in the term of its last batch, and takes records: once all that it has is on this disk. All
+    /// is applied then, also what is not known to be committed: it never follows again, but is to be opened anew. True if it leads.
+    pub fn lead(&mut self) -> bool {
+        let Some(following) = &mut self.following else { return true };
+        following.will_lead = true;
+        self.lead_now()
+    }
+
+    /// Leads if it is to, and all is on the disk.
+    fn lead_now(&mut self) -> bool {
+        let ready = self.following.as_ref().filter(|it| it.will_lead && it.is_stored());
+        let Some(agreed) = ready.map(|it| next(it.tail.committed)) else { return false };
         self.apply_until(u64::MAX);
-        let Some(following) = self.following.take() else { return };
-        let Following { table, last, end, will_lead, .. } = *following;
+        let Some(following) = self.following.take() else { return false };
+        let Following { table, last, end, .. } = *following;
         super::recover::forget_gone(&mut self.store);
         self.writer.lead_from(last, Offset::new(end), agreed);
         self.writer.set_next_segment(table.next_segment);
-        if let Some(term) = will_lead {
-            self.writer.begin_term(term, !self.store.segments.all.is_empty());
-        }
+        true
     }
 }
 

@@ -9,8 +9,10 @@ use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
+use super::follow::BatchPlace;
 use super::format::{BatchHeader, FILE_HEADER, Kind, TERM_HEADER};
 use super::manifest::Sending;
+use super::segments::Segment;
 use super::walk::{Batch, Step, Walk};
 use super::{FileLog, submit};
 use crate::BatchName;
@@ -107,6 +109,8 @@ struct Read {
     /// The first bytes of the file, if they were read.
     beginning: Bytes,
     found: Vec<(u64, BatchCopy)>,
+    /// What it reads was cut off meanwhile.
+    is_cut: bool,
 }
 
 /// The batches that are here for others, and reads of more.
@@ -170,6 +174,29 @@ impl Giving {
         (Vec::new(), body)
     }
 
+    /// The same of one that is copied, as it was made here.
+    pub(super) fn keep_copy(&mut self, number: u64, batch: BatchCopy) {
+        // Those between were copied from others.
+        if self.kept.back().is_some_and(|(last, _)| last.checked_add(1) != Some(number)) {
+            self.kept.clear();
+            self.kept_bytes = 0;
+        }
+        self.kept_bytes += batch.len();
+        self.kept.push_back((number, batch));
+    }
+
+    /// The batches from this number on are no more.
+    pub(super) fn cut_from(&mut self, from: u64) {
+        while let Some((_, batch)) = self.kept.pop_back_if(|(number, _)| *number >= from) {
+            self.kept_bytes -= batch.len();
+        }
+        self.came.iter_mut().for_each(|found| found.retain(|(number, _)| *number < from));
+        self.came_bytes = self.came.iter().map(|found| bytes_of(found)).sum();
+        self.damaged.take_if(|(number, _)| *number >= from);
+        // Other batches may take their places while the disk reads.
+        self.reads.values_mut().for_each(|read| read.is_cut = true);
+    }
+
     fn drop_first(&mut self) {
         let dropped = self.kept.pop_front();
         self.kept_bytes -= dropped.map_or(0, |(_, batch)| batch.len());
@@ -223,17 +250,27 @@ impl<D: Disk> FileLog<D> {
         if let Some(batch) = self.giving.get(number) {
             return Ok(batch.clone());
         }
-        if number >= self.writer.sequence() {
+        let following = self.following.as_deref();
+        let last = following.map_or(before(self.writer.sequence()), |it| it.last().number);
+        if number > last {
             return Err(NoBatch::NotYet);
         }
         if let Some((_, error)) = self.giving.damaged.take_if(|(it, _)| *it == number) {
             return Err(error);
         }
-        let mut segments = self.as_written();
-        let segment = segments.find(|it| number >= it.as_of).ok_or(NoBatch::Gone)?;
-        let near = segment.near_batch(number).ok_or(NoBatch::Gone)?;
-        let (file, end, framing) = (segment.file, segment.written, segment.framing);
-        drop(segments);
+        let BatchPlace { file, framing, position: near, end } = match following {
+            Some(following) if number > following.applied().number => {
+                // It is being written, or cut off.
+                following.place_of(number, &self.store.segments).ok_or(NoBatch::ToCome)?
+            }
+            _ => {
+                let segment =
+                    self.as_written().find(|it| number >= it.as_of).ok_or(NoBatch::Gone)?;
+                let position = segment.near_batch(number).ok_or(NoBatch::Gone)?;
+                let Segment { file, framing, written: end, .. } = *segment;
+                BatchPlace { file, framing, position, end }
+            }
+        };
         let reads = &self.giving.reads;
         if reads.len() >= READS_MAX || reads.values().any(|it| it.number == number) {
             return Err(NoBatch::ToCome);
@@ -241,8 +278,8 @@ impl<D: Disk> FileLog<D> {
         // The first one brings the file's header.
         let position = if near == FILE_HEADER as u64 { 0 } else { near };
         let walk = Walk::new(near, end, framing);
-        let (beginning, found) = Default::default();
-        self.read_batches(Read { number, file, position, walk, beginning, found }, READ);
+        let (beginning, found, is_cut) = Default::default();
+        self.read_batches(Read { number, file, position, walk, beginning, found, is_cut }, READ);
         Err(NoBatch::ToCome)
     }
 
@@ -292,6 +329,9 @@ impl<D: Disk> FileLog<D> {
         result: Result<Bytes, DiskError>,
     ) -> Option<Result<Bytes, DiskError>> {
         let Some(mut read) = self.giving.reads.remove(&token) else { return Some(result) };
+        if read.is_cut {
+            return None;
+        }
         let next = result.ok().map_or(Next::Damaged, |bytes| read.take(&bytes));
         match next {
             Next::Done => self.giving.take(read.found),
@@ -307,6 +347,10 @@ impl<D: Disk> FileLog<D> {
         }
         None
     }
+}
+
+fn before(number: u64) -> u64 {
+    number.saturating_sub(1)
 }
 
 /// What is to be done after a read.

@@ -4,6 +4,7 @@
 //! batch begins a segment, so all batches of a segment have one term, and nothing is kept for each.
 
 use super::FileLog;
+use super::format::Kind;
 use super::segments::Segment;
 use crate::disk::Disk;
 use crate::{AppendError, BatchName, Moment, SyncError};
@@ -13,8 +14,9 @@ impl<D: Disk> FileLog<D> {
     /// those that follow. It is written by the next [`sync`](crate::Log::sync) while no batch is under way. Nothing that was
     /// appended before and not handed over has an earlier term.
     ///
-    /// A follower leads once all that it copied is on its disk: only then the batch is written, and all is applied, and only then
-    /// it takes records. A log with terms that was opened as no follower's writes nothing, and takes no records, before this.
+    /// The log of a follower stays one: it has the batch written as one that it [copied](Self::copy), and takes no records before it
+    /// [leads](Self::lead). Another leader may have the batch [cut off](Self::cut_from). A log with terms that was opened as no
+    /// follower's writes nothing, and takes no records, before this.
     ///
     /// A log that had no terms has them from now on, and older programs refuse it. Its batches from then on are numbered from 1
     /// at least: 0 is the name of none. What it had is agreed to.
@@ -25,16 +27,21 @@ impl<D: Disk> FileLog<D> {
     pub fn begin_term(&mut self, term: u64) {
         let last = self.last();
         assert!(term > last.term, "term {term} begins behind {last}");
-        match &mut self.following {
-            Some(following) => following.will_lead(term),
+        match &self.following {
+            Some(_) => _ = self.make(Kind::Term, term, &[]),
             None => self.writer.begin_term(term, !self.store.segments.all.is_empty()),
         }
     }
 
     /// Has bytes that are not the log's written as a batch of their own: a change of the group's members. It is refused unless
-    /// the log leads a term, or when it has failed.
+    /// a term was begun, or when it has failed.
     pub fn append_members(&mut self, bytes: &[u8]) -> Result<(), AppendError> {
-        self.writer.append_members(bytes)
+        if self.following.is_none() {
+            return self.writer.append_members(bytes);
+        }
+        self.writer.check().map_err(|_| AppendError::Failed)?;
+        let term = self.last().term;
+        self.make(Kind::Members, term, bytes).map(|_| ()).ok_or(AppendError::NoTerm)
     }
 
     /// Hands over what others wait for, as [`sync`](crate::Log::sync) does, but no records and notes: a leader that may make no

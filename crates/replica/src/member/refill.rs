@@ -317,16 +317,11 @@ impl<D: Disk> Member<D> {
     /// Takes what can be taken now. `is_behind`: its leader says that it has what is lacked here as files only.
     pub(super) fn take_files(&mut self, is_behind: bool) {
         let Some(log) = &mut self.log else { return };
-        let leader = self.replica.leader().filter(|id| *id != self.replica.id());
-        if log.applied().is_none() {
-            // It leads, or is about to: it lacks nothing.
+        let leader = self.replica.leader();
+        if leader == Some(self.replica.id()) {
+            // It lacks nothing.
             if self.taking.take().is_some() {
                 log.stop_receiving();
-            }
-            // Or it was about to, and another one led and went on: no batch comes that would have its log opened as a follower's.
-            let is_done = self.tasks.is_empty() && self.waiting.is_empty() && log.is_idle();
-            if is_behind && is_done && leader.is_some() {
-                self.follow();
             }
             return;
         }

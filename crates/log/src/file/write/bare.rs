@@ -19,10 +19,15 @@ pub(super) enum BareBatch {
 impl Writer {
     /// The number that begins each batch of a file. As hard to guess as the seed.
     pub(in crate::file) fn new_mark(&self, file: FileName) -> u64 {
-        let numbers = [file.segment, file.generation, self.sequence];
+        self.mark_of(file, self.sequence, self.term)
+    }
+
+    /// The same of a file that is begun by this batch of a term, or of none.
+    pub(in crate::file) fn mark_of(&self, file: FileName, batch: u64, term: u64) -> u64 {
+        let numbers = [file.segment, file.generation, batch];
         let mark = numbers.iter().fold(mix(self.seed), |mark, number| mix(mark ^ mix(*number)));
         // In another term the same numbers may be another file's.
-        if self.term > 0 { mix(mark ^ mix(self.term)) } else { mark }
+        if term > 0 { mix(mark ^ mix(term)) } else { mark }
     }
 
     /// What the header of the next batch has besides, if the log has terms.
@@ -90,6 +95,7 @@ impl Writer {
     pub(in crate::file) fn lead_from(&mut self, last: BatchName, end: Offset, agreed: u64) {
         self.agreed = u64::MAX;
         self.set_applied(last, end, agreed);
+        self.refuses = self.refuses.filter(|error| *error != AppendError::NoTerm);
     }
 
     /// Until when what was done is in a batch that was made, or needs none.
