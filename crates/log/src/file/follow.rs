@@ -415,6 +415,11 @@ impl Following {
         self.tail.name_of(number).map(|name| name.term)
     }
 
+    /// Whether it makes batches of a term that was begun here.
+    pub(super) fn makes(&self) -> bool {
+        self.makes
+    }
+
     /// Whether all is on this disk.
     fn is_stored(&self) -> bool {
         self.gathered.is_empty() && self.line.is_empty()

@@ -163,12 +163,15 @@ impl<D: Disk> FileLog<D> {
     /// The files of a leader's log as of a batch that all agreed to, with who is a member as of it. They stay on the disk, and the batches behind it in the log, until they are [let go of](Self::let_go_of_manifest), another
     /// manifest is made, or they keep more than [`Options::manifest_bytes`](super::Options::manifest_bytes) from being given back.
     ///
-    /// None if the log does not lead, this disk does not have the batch yet, or has it only as a part of something rewritten: then it may
+    /// None if the log neither leads nor was given a term to begin, this disk does not have the batch yet, or has it only as a part of something rewritten: then it may
     /// have a later one. So, too, if where it ends has to be looked for: then it is known once the disk has woken the log's owner.
     pub fn manifest(&mut self, point: Point) -> Option<Manifest> {
         let number = point.at.number;
         let is_agreed = number < self.writer.agreed().min(self.writer.synced());
-        let leads = self.following.is_none() && !self.writer.has_no_term();
+        let leads = match &self.following {
+            Some(following) => following.makes(),
+            None => !self.writer.has_no_term(),
+        };
         let is_here = leads && point.at.term > 0 && self.term_of(number) == Some(point.at.term);
         // Also of files that an earlier process rewrote.
         let rewritten = self.store.segments.all.iter().filter(|it| it.file.generation > 0);

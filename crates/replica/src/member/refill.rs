@@ -255,7 +255,9 @@ impl<D: Disk> Member<D> {
             return;
         }
         if self.replica.leader() != Some(self.replica.id()) {
-            self.giving = Giving::default();
+            // A log that is lent does not come back.
+            let had = std::mem::take(&mut self.giving).manifest.is_some();
+            self.log.iter_mut().filter(|_| had).for_each(|log| log.let_go_of_manifest());
             return;
         }
         let Self { replica, giving, heard, settings, now_ms, .. } = self;
