@@ -2,14 +2,16 @@
 //!
 //! A member is *in contact* while it answers beats, or batches, of the present term. One that has not answered for an election time-out is
 //! left out. So is one that answers, and for ten times as long does not get what the leader had then: its disk hangs, or is slower than
-//! what is written. Who was left out is in contact again once it answers and has all that the mark has, or gets within an election time-out
-//! what the leader had: nothing waits until who comes back has what it missed. The latter *joins*: the mark stays where it is until that one
-//! has as much, for a time-out at most. Else who is always a little later than the others, and so never has what they have, would stay left
-//! out for as long as something is written.
+//! what is written.
 //!
-//! The *mark* is the last batch that all in contact have stored, the leader among them, and that is agreed upon. It never goes back in a
-//! term. A new leader has heard nobody. It takes all voters for being in contact, so its mark begins with what all of them tell that they have, or
-//! with whom an election time-out leaves out.
+//! Who was left out counts again once it answers and has all that the mark has, or gets within an election time-out what the leader had:
+//! nothing waits until who comes back has what it missed. The latter *joins*: the mark stays where it is until that one has as much, for a
+//! time-out at most, and for so long it is shown as left out. Else who is always a little later than the others, and so never has what they
+//! have, would stay left out for as long as something is written.
+//!
+//! The *mark* is the last batch that all who count have stored, the leader among them, and that is agreed upon. It never goes back in a
+//! term. So who is not shown as left out has all up to the mark, at any time. A new leader has heard nobody. It takes all voters for being
+//! in contact, so its mark begins with what all of them tell that they have, or with whom an election time-out leaves out.
 //!
 //! Time in which the leader itself stood still does not count: its members may have answered meanwhile.
 //!
@@ -140,9 +142,10 @@ impl Contacts {
         self.mark
     }
 
-    /// Who is left out, and why, as of the last look.
+    /// Who is left out, and why, as of the last look. Who joins is until it has all that the mark has.
     pub(crate) fn left_out(&self) -> impl Iterator<Item = (MemberId, LeftOut)> {
-        self.all.iter().filter_map(|(id, contact)| Some((*id, contact.left_out?)))
+        let why = |it: &Contact| it.left_out.or_else(|| it.joins.then_some(LeftOut::Behind));
+        self.all.iter().filter_map(move |(id, contact)| Some((*id, why(contact)?)))
     }
 }
 
@@ -287,17 +290,38 @@ mod tests {
         assert_eq!(row.pass(100, &[2]), (40, "3 Silent".to_owned()));
         // What the leader had just now it has, and gets no more.
         row.has(3, 30);
-        assert_eq!(row.pass(100, &[2, 3]), (40, String::new()));
-        for _ in 0..7 {
+        for _ in 0..8 {
+            assert_eq!(row.pass(100, &[2, 3]), (40, "3 Behind".to_owned()));
             row.last += 10;
             row.has(2, row.last);
-            assert_eq!(row.pass(100, &[2, 3]), (40, String::new()));
         }
         for _ in 0..20 {
+            assert_eq!(row.pass(100, &[2, 3]), (row.last, "3 Behind".to_owned()));
             row.last += 10;
             row.has(2, row.last);
-            assert_eq!(row.pass(100, &[2, 3]), (row.last, "3 Behind".to_owned()));
         }
+    }
+
+    /// Who is not shown as left out has all up to the mark.
+    #[test]
+    fn who_joins_is_shown_as_left_out_until_it_has_what_the_mark_has() {
+        let mut row = Row::new();
+        let write = |row: &mut Row, answer: &[u64]| {
+            row.last += 10;
+            row.has(2, row.last);
+            row.pass(100, answer)
+        };
+        (0..20).for_each(|_| _ = write(&mut row, &[2]));
+        assert_eq!(row.look(0), (210, "3 Silent".to_owned()));
+        row.has(3, 200);
+        assert_eq!(write(&mut row, &[2, 3]), (220, "3 Behind".to_owned()));
+        assert_eq!(write(&mut row, &[2, 3]), (230, "3 Behind".to_owned()));
+        // It counts, as it has what the leader had a moment before: the mark stays where it is.
+        row.has(3, 220);
+        assert_eq!(write(&mut row, &[2, 3]), (230, "3 Behind".to_owned()));
+        assert_eq!(write(&mut row, &[2, 3]), (230, "3 Behind".to_owned()));
+        row.has(3, 235);
+        assert_eq!(row.look(1), (235, String::new()));
     }
 
     #[test]
