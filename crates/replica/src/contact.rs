@@ -2,14 +2,16 @@
 //!
 //! A member is *in contact* while it answers beats, or batches, of the present term. One that has not answered for an election time-out is
 //! left out. So is one that answers, and for ten times as long does not get what the leader had then: its disk hangs, or is slower than
-//! what is written. Who was left out is in contact again once it answers and has all that the mark has, or gets within an election time-out
-//! what the leader had: nothing waits until who comes back has what it missed. The latter *joins*: the mark stays where it is until that one
-//! has as much, for a time-out at most. Else who is always a little later than the others, and so never has what they have, would stay left
-//! out for as long as something is written.
+//! what is written. One that says that it lacks some of it fetches what it missed, and has an election time-out for that.
 //!
-//! The *mark* is the last batch that all in contact have stored, the leader among them, and that is agreed upon. It never goes back in a
-//! term. A new leader has heard nobody. It takes all voters for being in contact, so its mark begins with what all of them tell that they have, or
-//! with whom an election time-out leaves out.
+//! Who was left out counts again once it answers and has all that the mark has, or gets within an election time-out what the leader had:
+//! nothing waits until who comes back has what it missed. The latter *joins*: the mark stays where it is until that one has as much, for a
+//! time-out at most, and for so long it is shown as left out. Else who is always a little later than the others, and so never has what they
+//! have, would stay left out for as long as something is written.
+//!
+//! The *mark* is the last batch that all who count have stored, the leader among them, and that is agreed upon. It never goes back in a
+//! term. So who is not shown as left out has all up to the mark, at any time. A new leader has heard nobody. It takes all voters for being
+//! in contact, so its mark begins with what all of them tell that they have, or with whom an election time-out leaves out.
 //!
 //! Time in which the leader itself stood still does not count: its members may have answered meanwhile.
 //!
@@ -60,7 +62,10 @@ pub(crate) struct Contacts {
     term: u64,
     mark: u64,
     all: BTreeMap<MemberId, Contact>,
-    looked_ms: u64,
+    /// Who said that it lacks what the leader had, when, by this clock, and has not got it since. It may say so before the first look.
+    lacking: BTreeMap<MemberId, u64>,
+    /// None before the first look of the term.
+    looked_ms: Option<u64>,
     /// Time that counts, in ms.
     clock_ms: u64,
 }
@@ -83,6 +88,18 @@ impl Contacts {
         }
     }
 
+    /// What a leader of this term has is not in the log of a member.
+    pub(crate) fn lacks(&mut self, term: u64, from: MemberId) {
+        self.begin(term);
+        self.lacking.entry(from).or_insert(self.clock_ms);
+    }
+
+    fn begin(&mut self, term: u64) {
+        if self.term != term {
+            *self = Self { term, ..Self::default() };
+        }
+    }
+
     /// Looks who is in contact. `patience_ms` is an election time-out, and `matched` tells how much of the log a member has stored. Gives the
     /// number of the mark.
     pub(crate) fn look(
@@ -92,16 +109,16 @@ impl Contacts {
         matched: impl Fn(MemberId) -> u64,
     ) -> u64 {
         let LeaderPlace { own, members, term, now_ms, last, stored, agreed } = place;
-        let is_new = self.term != term;
-        if is_new {
-            *self = Self { term, looked_ms: now_ms, ..Self::default() };
-        }
+        self.begin(term);
+        let is_new = self.looked_ms.is_none();
+        let looked_ms = self.looked_ms.unwrap_or(now_ms);
         // A quarter is several ticks. A leader that runs looks more often.
-        let passed_ms = now_ms.saturating_sub(self.looked_ms);
+        let passed_ms = now_ms.saturating_sub(looked_ms);
         self.clock_ms += passed_ms.min(patience_ms / 4);
-        self.looked_ms = self.looked_ms.max(now_ms);
+        self.looked_ms = Some(looked_ms.max(now_ms));
         let clock_ms = self.clock_ms;
         self.all.retain(|id, _| members.has_voter(*id));
+        self.lacking.retain(|id, _| members.has_voter(*id));
         let mut mark = stored.min(agreed);
         let others = members.voters.iter().chain(&members.outgoing).filter(|id| **id != own);
         for &id in others {
@@ -116,15 +133,18 @@ impl Contacts {
             let (wanted, since_ms) = contact.wanted;
             let (gets_on, waited_ms) = (has >= wanted, clock_ms - since_ms);
             let has_all = has >= self.mark;
+            let lacks_ms = self.lacking.get(&id).map_or(0, |since_ms| clock_ms - since_ms);
+            let may_wait = waited_ms < BEHIND * patience_ms && lacks_ms < patience_ms;
             let was_left_out = contact.left_out.is_some();
             let counts = match was_left_out {
                 true => has_all || gets_on && waited_ms < patience_ms,
                 false if contact.joins => has_all || waited_ms < patience_ms,
-                false => has_all && (gets_on || waited_ms < BEHIND * patience_ms),
+                false => has_all && (gets_on || may_wait),
             };
             let counts = counts && !is_silent;
             if gets_on || counts && was_left_out {
                 contact.wanted = (last, clock_ms);
+                self.lacking.remove(&id);
             }
             contact.joins = counts && !has_all;
             contact.left_out = match counts {
@@ -140,9 +160,10 @@ impl Contacts {
         self.mark
     }
 
-    /// Who is left out, and why, as of the last look.
+    /// Who is left out, and why, as of the last look. Who joins is until it has all that the mark has.
     pub(crate) fn left_out(&self) -> impl Iterator<Item = (MemberId, LeftOut)> {
-        self.all.iter().filter_map(|(id, contact)| Some((*id, contact.left_out?)))
+        let why = |it: &Contact| it.left_out.or_else(|| it.joins.then_some(LeftOut::Behind));
+        self.all.iter().filter_map(move |(id, contact)| Some((*id, why(contact)?)))
     }
 }
 
@@ -287,17 +308,38 @@ mod tests {
         assert_eq!(row.pass(100, &[2]), (40, "3 Silent".to_owned()));
         // What the leader had just now it has, and gets no more.
         row.has(3, 30);
-        assert_eq!(row.pass(100, &[2, 3]), (40, String::new()));
-        for _ in 0..7 {
+        for _ in 0..8 {
+            assert_eq!(row.pass(100, &[2, 3]), (40, "3 Behind".to_owned()));
             row.last += 10;
             row.has(2, row.last);
-            assert_eq!(row.pass(100, &[2, 3]), (40, String::new()));
         }
         for _ in 0..20 {
+            assert_eq!(row.pass(100, &[2, 3]), (row.last, "3 Behind".to_owned()));
             row.last += 10;
             row.has(2, row.last);
-            assert_eq!(row.pass(100, &[2, 3]), (row.last, "3 Behind".to_owned()));
         }
+    }
+
+    /// Who is not shown as left out has all up to the mark.
+    #[test]
+    fn who_joins_is_shown_as_left_out_until_it_has_what_the_mark_has() {
+        let mut row = Row::new();
+        let write = |row: &mut Row, answer: &[u64]| {
+            row.last += 10;
+            row.has(2, row.last);
+            row.pass(100, answer)
+        };
+        (0..20).for_each(|_| _ = write(&mut row, &[2]));
+        assert_eq!(row.look(0), (210, "3 Silent".to_owned()));
+        row.has(3, 200);
+        assert_eq!(write(&mut row, &[2, 3]), (220, "3 Behind".to_owned()));
+        assert_eq!(write(&mut row, &[2, 3]), (230, "3 Behind".to_owned()));
+        // It counts, as it has what the leader had a moment before: the mark stays where it is.
+        row.has(3, 220);
+        assert_eq!(write(&mut row, &[2, 3]), (230, "3 Behind".to_owned()));
+        assert_eq!(write(&mut row, &[2, 3]), (230, "3 Behind".to_owned()));
+        row.has(3, 235);
+        assert_eq!(row.look(1), (235, String::new()));
     }
 
     #[test]
@@ -338,6 +380,34 @@ mod tests {
         assert_eq!(row.look(100), (0, String::new()));
         assert_eq!(row.pass(700, &[2]), (0, String::new()));
         assert_eq!(row.pass(100, &[2]), (10, "3 Silent".to_owned()));
+    }
+
+    /// Nothing waits for who fetches what it missed, though the leader before it was another one.
+    #[test]
+    fn a_new_leader_does_not_wait_for_who_fetches() {
+        for says in [true, false] {
+            let mut row = Row::new();
+            row.contacts.lacks(7, MemberId(2));
+            (row.term, row.last, row.has) = (8, 20, [(MemberId(2), 20)].into());
+            if says {
+                // Before the leader has looked.
+                row.contacts.lacks(8, MemberId(3));
+            }
+            assert_eq!(row.pass(800, &[2, 3]), (0, String::new()));
+            let left_out = (20, "3 Behind".to_owned());
+            assert_eq!(row.pass(100, &[2, 3]) == left_out, says);
+            assert_eq!(row.pass(7_300, &[2, 3]), left_out);
+            row.has(3, 20);
+            assert_eq!(row.pass(100, &[2, 3]), (20, String::new()));
+            // Its disk is slow now.
+            row.last = 30;
+            row.has(2, 30);
+            assert_eq!(row.pass(7_000, &[2, 3]), (20, String::new()));
+            // It was slow, and missed something: it has as long as others.
+            row.contacts.lacks(8, MemberId(3));
+            assert_eq!(row.pass(700, &[2, 3]), (20, String::new()));
+            assert_eq!(row.pass(100, &[2, 3]), (30, "3 Behind".to_owned()));
+        }
     }
 
     #[test]

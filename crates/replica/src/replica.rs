@@ -647,6 +647,12 @@ impl Replica {
         if answers && self.leads == Some(term) {
             self.contacts.answers(term, from);
         }
+        // It may say so before all agree that this one leads.
+        let raft = &self.node.raft;
+        let leads = raft.state == StateRole::Leader && raft.term == term;
+        if leads && matches!(body, Body::Refused { .. } | Body::Lacks { .. }) {
+            self.contacts.lacks(term, from);
+        }
     }
 
     /// A log that ends so may lack what is acknowledged here, or agreed upon. Of one that is whole the engine knows.

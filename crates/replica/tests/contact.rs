@@ -8,7 +8,7 @@ use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::Options;
 use leveret_log::{BatchName, Holder, Keep, Log, Moment};
 use leveret_replica::{
-    Change, GroupLog, LeftOut, Member, MemberId, MemberStatus, Members, Point, Settings, Step,
+    Body, Change, GroupLog, LeftOut, Member, MemberId, MemberStatus, Members, Point, Settings, Step,
 };
 
 const ONE: [Holder; 1] = [Holder::new(1)];
@@ -25,14 +25,22 @@ struct World {
     rung: Arc<AtomicBool>,
     /// Hears nobody, and is heard by nobody.
     alone: Option<usize>,
+    /// Batches that would go on from the end of its log are lost on their way.
+    starves: Option<usize>,
     /// The log's shard was to have a turn.
     is_woken: bool,
     now_ms: u64,
 }
 
 impl World {
-    /// The first `voters` are members.
+    /// The first `voters` are members, and one of them leads.
     fn new(voters: usize) -> Self {
+        let mut world = Self::fresh(voters);
+        world.elect();
+        world
+    }
+
+    fn fresh(voters: usize) -> Self {
         let ids = [1, 2, 3].map(MemberId);
         let members = Members::of(&ids[..voters]);
         let point = Point { at: BatchName { number: 1, term: 1 }, members };
@@ -44,33 +52,39 @@ impl World {
             let (options, point) = (options.clone(), point.clone());
             Member::open(MemberId(id), settings, id, word, disk, options, point).unwrap().0
         };
-        let mut world = Self {
+        Self {
             members: [1, 2, 3].map(open).into(),
             disks,
             leads: 0,
             log: None,
             rung: Arc::default(),
             alone: None,
+            starves: None,
             is_woken: false,
             now_ms: 0,
-        };
-        world.elect();
-        world
+        }
     }
 
     /// Waits until a member leads that is not cut off, and takes its log.
     fn elect(&mut self) {
-        let is_leader = |world: &Self, at: usize| {
-            world.alone != Some(at) && world.members[at].leads().is_some()
-        };
         self.log = None;
-        while !(0..3).any(|at| is_leader(self, at)) {
-            self.turn();
-        }
-        self.leads = (0..3).find(|at| is_leader(self, *at)).unwrap();
+        self.leads = self.until_one_leads();
         let bell = self.rung.clone();
         let wake = Arc::new(move || bell.store(true, Ordering::Relaxed));
         self.log = Some(self.members[self.leads].lend_log(wake).unwrap());
+    }
+
+    fn until_one_leads(&mut self) -> usize {
+        for _ in 0..5_000 {
+            let mut all = self.members.iter().enumerate();
+            let leads =
+                |(at, it): &(usize, &Member<_>)| self.alone != Some(*at) && it.leads().is_some();
+            if let Some((at, _)) = all.find(leads) {
+                return at;
+            }
+            self.turn();
+        }
+        panic!("nobody leads");
     }
 
     /// Ten milliseconds.
@@ -103,7 +117,10 @@ impl World {
             let from = MemberId(at as u64 + 1);
             for (to, message, copies) in actions.messages {
                 let to = to.0 as usize - 1;
-                if self.alone != Some(at) && self.alone != Some(to) {
+                let end = self.members[to].status().last;
+                let is_lost = self.starves == Some(to)
+                    && matches!(&message.body, Body::Append { before, .. } if *before <= end);
+                if self.alone != Some(at) && self.alone != Some(to) && !is_lost {
                     self.members[to].step(from, message, copies);
                 }
             }
@@ -245,6 +262,37 @@ fn a_new_leader_waits_for_all() {
     world.run(PATIENCE_MS);
     assert_eq!(world.have(before), (true, true));
     assert_eq!(world.left_out(), [(world.id(old), LeftOut::Silent)]);
+}
+
+/// One that is there, and lacks what the others have: a leader waits for it as long as for one that is not there.
+#[test]
+fn a_new_leader_does_not_wait_for_who_fetches() {
+    let mut world = World::fresh(3);
+    // None has lent its log yet: so it goes on when another one leads.
+    let first = world.until_one_leads();
+    let (second, away) = ((first + 1) % 3, (first + 2) % 3);
+    world.run(500);
+    world.alone = Some(away);
+    let id = world.id(second);
+    world.members[first].transfer(id).unwrap();
+    world.run(300);
+    assert_eq!(world.until_one_leads(), second);
+    (world.alone, world.starves) = (None, Some(away));
+    world.run(300);
+    let id = world.id(first);
+    world.members[second].transfer(id).unwrap();
+    world.run(50);
+    world.elect();
+    assert_eq!(world.leads, first);
+    let moment = world.append();
+    world.run(PATIENCE_MS - 150);
+    assert_eq!(world.have(moment), (true, false));
+    world.run(300);
+    assert_eq!(world.have(moment), (true, true));
+    assert_eq!(world.left_out(), [(world.id(away), LeftOut::Behind)]);
+    world.starves = None;
+    world.run(300);
+    assert_eq!(world.left_out(), []);
 }
 
 /// Learners are not waited for. A new voter is from when it has what there is.

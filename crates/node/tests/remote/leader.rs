@@ -18,7 +18,7 @@ use leveret_node::{Inboxes, Run, post};
 use leveret_queue::Time;
 use leveret_topology::{Bootstrap, GroupId, Homes, NodeId, PasswordHash, QueueSpec, Topology};
 
-use crate::traffic::{ACKED, EXPIRING, QUEUES, UNCOMMITTED, queue_name};
+use crate::traffic::{ACKED, EXPIRING, QUEUES, UNCOMMITTED, queue_name, waits_for_all};
 
 pub(crate) const SHARDS: usize = 2;
 pub(crate) const HOMES: Homes = Homes::among(SHARDS as u32);
@@ -77,7 +77,7 @@ fn first_names() -> Topology {
     let vhost = topology.vhost("/").expect("there").id;
     for index in 0..QUEUES {
         // Of all members in contact, and of a majority.
-        let copies = if index % 2 == 0 { "all" } else { "majority" };
+        let copies = if waits_for_all(index) { "all" } else { "majority" };
         let copies = ("x-replication-confirm".to_owned(), copies.into());
         let on = if index == ACKED { "ack" } else { "first" };
         let on = ("x-confirm-on".to_owned(), on.into());

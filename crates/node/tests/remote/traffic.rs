@@ -9,7 +9,7 @@ use leveret_queue::Time;
 use leveret_session::Settings;
 use leveret_topology::{Destination, Topology};
 
-use crate::client::{Client, HeldTag, Seen, Transaction, Waits};
+use crate::client::{Client, HeldTag, Seen, Transaction, Waits, number_of};
 use crate::site::Site;
 
 const CLIENTS: usize = 3;
@@ -34,6 +34,11 @@ pub(crate) fn queue_name(index: usize) -> String {
     if index == DIRECT { "amq.rabbitmq.reply-to".to_owned() } else { format!("q{index}") }
 }
 
+/// Whether a queue confirms what all members in contact have, and not a majority alone.
+pub(crate) fn waits_for_all(queue: usize) -> bool {
+    queue.is_multiple_of(2)
+}
+
 /// What became of a message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fate {
@@ -56,6 +61,8 @@ pub(crate) struct Fate {
     pub(crate) is_uncommitted: bool,
     /// It may become a dead letter, which is there twice if the leader ends before one of them is let go.
     pub(crate) expires: bool,
+    /// It is confirmed when all members in contact have it.
+    waits_for_all: bool,
     /// Somebody acked it once.
     was_acked: bool,
 }
@@ -117,6 +124,8 @@ pub(crate) struct Traffic {
     exclusive: Vec<String>,
     /// Messages that were published together: all of them are there, or none.
     transactions: Vec<Vec<u64>>,
+    /// Confirmed just now, as all members in contact have them, and given to nobody.
+    pub(crate) on_all: Vec<u64>,
     pub(crate) totals: Totals,
 }
 
@@ -131,6 +140,7 @@ impl Default for Traffic {
             next_request: 0,
             exclusive: Vec::new(),
             transactions: Vec::new(),
+            on_all: Vec::new(),
             totals: Totals::default(),
         }
     }
@@ -288,6 +298,7 @@ impl Traffic {
                     let (is_uncommitted, expires) = (queue == UNCOMMITTED, queue == EXPIRING);
                     self.messages.push(Fate {
                         waits_for_ack,
+                        waits_for_all: waits_for_all(queue) && !is_uncommitted,
                         is_uncommitted,
                         expires,
                         ..Fate::default()
@@ -482,6 +493,8 @@ impl Traffic {
                     let fate = &mut self.messages[number as usize];
                     assert!(!std::mem::replace(&mut fate.confirmed, true), "{number} twice");
                     assert!(!fate.waits_for_ack || fate.was_acked, "{number}: {fate:?}");
+                    let is_on_all = fate.waits_for_all && !fate.was_seen;
+                    self.on_all.extend(is_on_all.then_some(number));
                     self.totals.confirmed += 1;
                 }
                 Seen::Committed(Transaction { published, acked }) => {
@@ -502,13 +515,13 @@ impl Traffic {
                     self.totals.nacked += 1;
                 }
                 Seen::Given { body, is_direct: true, .. } => {
-                    let number = u64::from_le_bytes(body.try_into().expect("eight bytes"));
+                    let number = number_of(body);
                     assert_eq!(self.requests.get(&number), Some(&id), "of another one");
                     assert!(self.replies.insert(number), "reply {number} comes twice");
                     self.totals.direct += 1;
                 }
                 Seen::Given { tag, body, redelivered, reply_to, .. } => {
-                    let number = u64::from_le_bytes(body.try_into().expect("eight bytes"));
+                    let number = number_of(body);
                     self.given(
                         &mut site.clients[index],
                         tag,

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use leveret_cluster::Standing;
+use leveret_cluster::{ClusterStatus, Standing};
 use leveret_node::remote::{self, Refused};
 use leveret_queue::Time;
 use leveret_topology::NodeId;
 
 use crate::broker::{Broker, LeadsAll, Stage};
+use crate::client::body_of;
 use crate::dice::Dice;
 use crate::leader::SHARDS;
 use crate::node::Node;
@@ -21,6 +22,9 @@ const COMING_MS: u64 = 200;
 /// How long sessions have to attach: as long in proportion.
 const ATTACHING_MS: u64 = 6_000;
 
+/// So long at most a client reads nothing of what its session was told.
+const LATE_MS: u64 = 1_500;
+
 /// All of it.
 pub(crate) struct Whole {
     pub(crate) world: World,
@@ -33,6 +37,8 @@ pub(crate) struct Whole {
     pub(crate) overs: u64,
     /// How often sessions did not attach in time.
     pub(crate) cut_off: u64,
+    /// Messages whose copies were looked for.
+    pub(crate) on_all: u64,
 }
 
 /// A connection of the sessions of a node, to one that leads.
@@ -42,6 +48,7 @@ struct Connection {
     life: u64,
     leader: usize,
     leader_life: u64,
+    since_ms: u64,
 }
 
 fn broker(node: &mut Node) -> Option<&mut Broker> {
@@ -79,6 +86,7 @@ impl Whole {
             ended: Vec::new(),
             overs: 0,
             cut_off: 0,
+            on_all: 0,
         }
     }
 
@@ -193,7 +201,8 @@ impl Whole {
         let (life, Some(site)) = (own.life, &mut own.site) else { return };
         site.begin();
         let node = site.remote.node();
-        self.connections.insert(at, Connection { node, life, leader: to, leader_life });
+        let since_ms = self.world.now_ms;
+        self.connections.insert(at, Connection { node, life, leader: to, leader_life, since_ms });
         // Who calls again says that an earlier connection is over.
         let again =
             |it: &mut (usize, Connection)| it.1.node == node && it.1.leader_life == leader_life;
@@ -382,10 +391,48 @@ impl Whole {
                 site.bury();
             }
         }
+        let confirmed = std::mem::take(&mut traffic.on_all);
         drop(traffic);
+        confirmed.into_iter().for_each(|number| self.is_on_all(at, number));
         if !answers.is_empty() {
             answers.iter().for_each(|(name, own)| self.is_so(at, name, own));
         }
+    }
+
+    /// What is confirmed by all is in the logs of all that the leader does not show as left out.
+    fn is_on_all(&mut self, at: usize, number: u64) {
+        let Some(&Connection { leader: to, leader_life, since_ms, .. }) = self.connections.get(&at)
+        else {
+            return;
+        };
+        // The leader before may have said so, to a client that reads late.
+        if self.world.now_ms - since_ms < LATE_MS || !self.has_life(to, leader_life) {
+            return;
+        }
+        let Some(process) = &self.world.nodes[to].process else { return };
+        let ClusterStatus { standing, groups, .. } = process.cluster.status();
+        if standing != Standing::Leads {
+            return;
+        }
+        let body = body_of(number);
+        let has = |node: &&Node| {
+            let disks = node.disks();
+            let mut files = disks
+                .iter()
+                .flat_map(|disk| disk.files().into_iter().map(move |it| disk.bytes_of(it.0)));
+            files.any(|bytes| bytes.windows(body.len()).any(|it| it == body))
+        };
+        let is_left_out = |node: &&Node| {
+            groups.iter().flat_map(|it| &it.left_out).any(|(name, _)| *name == node.name)
+        };
+        // Who got it for good, and has not read it yet, leaves nothing of it.
+        if !has(&&self.world.nodes[to]) {
+            return;
+        }
+        self.on_all += 1;
+        let lacks = self.world.nodes.iter().find(|it| !is_left_out(it) && !has(it));
+        let lacks = lacks.map(|it| &it.name);
+        assert_eq!(lacks, None, "{number} is confirmed by all, {}", self.world.picture());
     }
 
     /// What was answered is so on all nodes that the same leader has.

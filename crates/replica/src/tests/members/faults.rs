@@ -76,6 +76,7 @@ impl World {
         let seed = self.below(u64::MAX);
         let machine = &mut self.machines[at];
         (machine.disk, machine.is_wiped) = (SimDisk::new(seed), true);
+        (machine.stored, machine.had) = Default::default();
         let after_ms = 1 + self.below(400);
         self.at(after_ms, Event::Restart { at });
     }

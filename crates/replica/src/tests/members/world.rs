@@ -97,7 +97,7 @@ pub(super) struct Done {
     /// Disks that were emptied, and members that got files.
     pub(super) wipes: u64,
     pub(super) refills: u64,
-    /// How often something was on all in contact, and how often some were left out of that.
+    /// How often a shard was told that something was on all in contact, and events at which some were left out of that.
     pub(super) on_all: u64,
     pub(super) left_out: u64,
 }
@@ -140,6 +140,8 @@ pub(super) struct Machine {
     agreed: u64,
     /// The last batch that it was seen to have stored.
     pub(super) stored: u64,
+    /// All that it ever had.
+    pub(super) had: BTreeSet<BatchName>,
     cuts: u64,
     /// Its log, which is to be opened anew.
     opening: Option<Reopening<SimDisk>>,
@@ -172,6 +174,7 @@ impl Machine {
             has_look: false,
             agreed: 0,
             stored: 0,
+            had: BTreeSet::new(),
             cuts: 0,
             opening: None,
             is_wiped: false,
@@ -196,6 +199,15 @@ impl Machine {
             let name = replica.and_then(|it| it.name_of(number));
             name.or_else(|| made.name_of(number))
         })
+    }
+
+    /// Its disk has all up to this batch for good. Nothing of it that is agreed upon goes, whatever takes the place of the log.
+    fn take_stored(&mut self, number: u64, made: &Made) {
+        if number != self.stored {
+            self.stored = number;
+            let names: Vec<_> = self.names(number, made).collect();
+            self.had.extend(names);
+        }
     }
 
     fn shown(&self) -> String {
@@ -481,26 +493,27 @@ impl World {
         let (last, on_all) = (shard.log.last().number, shard.on_all);
         shard.turn(works).map_err(|what| format!("member {}: {what}", machine.id))?;
         self.done.batches += shard.log.last().number - last;
-        if shard.on_all > on_all {
-            self.check_on_all(at)?;
-        }
+        self.done.on_all += u64::from(shard.on_all > on_all);
         self.after(at)
     }
 
-    /// What a leader says that all in contact have is stored by each of them.
+    /// Who is not shown as left out has all that a leader says to be on all, at any time.
     fn check_on_all(&mut self, at: usize) -> Result<(), String> {
-        self.done.on_all += 1;
         let machine = &self.machines[at];
-        let (Some(shard), Some(member)) = (&machine.shard, &machine.member) else { return Ok(()) };
+        let Some(member) = machine.leads() else { return Ok(()) };
         let status = member.status();
-        let is_left_out = |id: MemberId| status.left_out.iter().any(|(of, _)| *of == id);
         self.done.left_out += u64::from(!status.left_out.is_empty());
-        let all = self.machines.iter().filter(|it| status.members.has_voter(it.id));
-        let mut in_contact = all.filter(|it| !is_left_out(it.id) && !it.is_wiped);
-        match in_contact.find(|it| it.stored < shard.on_all) {
+        let told = machine.shard.as_ref().map_or(0, |shard| shard.on_all);
+        let number = status.on_all.max(told);
+        let name = member.replica().name_of(number).or_else(|| self.made.borrow().name_of(number));
+        let Some(name) = name.filter(|it| *it > POINT) else { return Ok(()) };
+        let counts = |it: &&Machine| {
+            let is_left_out = status.left_out.iter().any(|(of, _)| *of == it.id);
+            status.members.has_voter(it.id) && !is_left_out && !it.is_wiped
+        };
+        match self.machines.iter().filter(counts).find(|it| !it.had.contains(&name)) {
             Some(it) => {
-                let (number, has) = (shard.on_all, it.stored);
-                Err(format!("batch {number} is said to be on all, and {} has {has}", it.id))
+                Err(format!("{name} is said to be on all, and {} has {}", it.id, it.stored))
             }
             None => Ok(()),
         }
@@ -546,7 +559,7 @@ impl World {
             return Err(format!("member {}: {what}", self.machines[at].id));
         }
         let machine = &mut self.machines[at];
-        machine.stored = status.stored;
+        machine.take_stored(status.stored, &self.made.borrow());
         // What is agreed upon may not be on its disk yet.
         machine.is_wiped &= status.lacks.is_some() || status.stored < status.last.number;
         let is_refilled = status.refill.is_some();
@@ -561,6 +574,7 @@ impl World {
         }
         self.take_own(at);
         self.check_agreed(at)?;
+        self.check_on_all(at)?;
         // Some moments are more delicate than others.
         let cuts = self.machines[at].member.as_ref().map_or(0, |it| it.replica().cuts());
         let has_cut = std::mem::replace(&mut self.machines[at].cuts, cuts) < cuts;
