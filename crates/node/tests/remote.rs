@@ -15,6 +15,10 @@ mod site;
 #[expect(dead_code, reason = "another world does more with its clients")]
 #[path = "remote/traffic.rs"]
 mod traffic;
+/// Letters come as they are. In the cluster's simulation they are bytes on their way.
+mod wire {
+    pub(crate) use std::convert::{identity as to_leader, identity as from_leader};
+}
 
 use leveret_broker::message::ConnectionId;
 use leveret_log::Log as _;
