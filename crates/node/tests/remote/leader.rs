@@ -326,7 +326,8 @@ impl<L: Log> Leader<L> {
         let mut out = Outbox::default();
         let Went { leads, over, left } = self.presence.goes(&remote, &mut out);
         if leads {
-            self.shards.iter_mut().for_each(|shard| shard.node_is_gone(node));
+            let process = remote.commands();
+            self.shards.iter_mut().for_each(|shard| shard.node_is_gone(process));
         }
         if let Some(process) = over {
             self.meta.note_over(process, &mut self.topology).expect("its log");
