@@ -83,7 +83,7 @@ fn first_names() -> Topology {
         let on = if index == ACKED { "ack" } else { "first" };
         let on = ("x-confirm-on".to_owned(), on.into());
         let defer = ("x-confirm-defer".to_owned(), Value::I32(200));
-        let before_commit = Value::Bool(index == UNCOMMITTED);
+        let before_commit = Value::Bool([ACKED, UNCOMMITTED].contains(&index));
         let before_commit = ("x-deliver-before-commit".to_owned(), before_commit);
         let expires = (index == EXPIRING).then(|| {
             let key = queue_name(0);
@@ -105,7 +105,8 @@ fn first_names() -> Topology {
         topology.bind(vhost, SHARED, to, key, Table::default(), None).expect("bound");
     };
     bind(TO_NOBODY, TO_NOBODY);
-    [TO_NOBODY, TO_BOTH].into_iter().for_each(|key| bind(key, &queue_name(UNCOMMITTED)));
+    bind(TO_NOBODY, &queue_name(ACKED));
+    bind(TO_BOTH, &queue_name(UNCOMMITTED));
     COPIED.into_iter().for_each(|index| bind(TO_BOTH, &queue_name(index)));
     topology
 }

@@ -14,9 +14,9 @@ use crate::site::Site;
 
 const CLIENTS: usize = 3;
 pub(crate) const QUEUES: usize = 6;
-/// The queue whose messages are confirmed by their acks.
+/// The queue whose messages are confirmed by their acks, and given out before they are agreed upon.
 pub(crate) const ACKED: usize = 3;
-/// The queue that gives messages out before they are agreed upon.
+/// Another one that gives messages out before that.
 pub(crate) const UNCOMMITTED: usize = 4;
 /// The queue whose messages expire, and go to the first one then.
 pub(crate) const EXPIRING: usize = 5;
@@ -30,7 +30,7 @@ pub(crate) const SHARED: &str = "amq.direct";
 /// With this key it routes to [`UNCOMMITTED`] and to [`COPIED`],
 pub(crate) const TO_BOTH: &str = "both";
 pub(crate) const COPIED: [usize; 2] = [1, 2];
-/// and with this one to [`UNCOMMITTED`] and to a queue that wants an ack, and lets all expire before.
+/// and with this one to [`ACKED`] and to a queue that wants an ack, too, and lets all expire before.
 pub(crate) const TO_NOBODY: &str = "nobody";
 
 pub(crate) type Random<'a> = &'a mut dyn FnMut(u64) -> u64;
@@ -70,10 +70,6 @@ pub(crate) struct Fate {
 }
 
 impl Fate {
-    fn uncommitted() -> Self {
-        Self { is_uncommitted: true, ..Self::default() }
-    }
-
     fn transient() -> Self {
         Self {
             is_given_up: true,
@@ -298,12 +294,16 @@ impl Traffic {
         match random(31) {
             29 | 30 => {
                 let number = self.messages.len() as u64;
-                let (mut fate, key) =
-                    (Fate::uncommitted(), [TO_BOTH, TO_NOBODY][random(2) as usize]);
-                match key {
-                    TO_BOTH => fate.copies = &COPIED,
-                    _ => fate.is_refused = true,
-                }
+                let (key, fate) = match random(2) {
+                    0 => {
+                        let (copies, is_uncommitted) = (&COPIED[..], true);
+                        (TO_BOTH, Fate { copies, is_uncommitted, ..Fate::default() })
+                    }
+                    _ => {
+                        let (is_refused, waits_for_ack) = (true, true);
+                        (TO_NOBODY, Fate { is_refused, waits_for_ack, ..Fate::default() })
+                    }
+                };
                 let copies = fate.copies.iter().map(|_| Fate::default());
                 self.messages.extend([fate].into_iter().chain(copies));
                 client.publish((SHARED, key), number, None, true);
@@ -493,14 +493,11 @@ impl Traffic {
             client.say(1, &basic::Ack { delivery_tag, multiple: false });
             return;
         }
-        let fate = &mut self.messages[number as usize];
-        fate.holder = None;
         if random(4) == 0 {
+            self.messages[number as usize].holder = None;
             client.say(1, &basic::Nack { delivery_tag, multiple: false, requeue: true });
         } else {
-            (fate.is_acked, fate.was_acked) = (true, true);
-            self.totals.acked += 1;
-            client.say(1, &basic::Ack { delivery_tag, multiple: false });
+            self.ack(client, tag, number);
         }
     }
 
@@ -550,7 +547,7 @@ impl Traffic {
                     let may_be = fate.waits_for_ack || fate.is_refused;
                     assert!(may_be && !fate.confirmed, "{number}: {fate:?}");
                     assert!(!std::mem::replace(&mut fate.is_given_up, true), "{number} twice");
-                    self.totals.nacked += u64::from(fate.waits_for_ack);
+                    self.totals.nacked += u64::from(!fate.is_refused);
                 }
                 Seen::Given { body, is_direct: true, .. } => {
                     let number = u64::from_le_bytes(body.try_into().expect("eight bytes"));
@@ -613,6 +610,20 @@ impl Traffic {
         assert!(redelivered || may_be_new, "{number} was given out before: {fate:?}");
         self.totals.redelivered += u64::from(redelivered);
         (fate.holder, fate.was_seen, fate.is_acked) = (Some(id), true, false);
+        // One that waits may be about to leave.
+        let is_prompt = client.is_free() && !Client::is_to_commit(tag) && random(8) > 0;
+        if [ACKED, UNCOMMITTED].map(Some).contains(&queue) && is_prompt {
+            // Before it is agreed upon, if it can be.
+            self.ack(client, tag, number);
+        }
+    }
+
+    fn ack(&mut self, client: &mut Client, tag: HeldTag, number: u64) {
+        client.held.remove(&tag);
+        let fate = &mut self.messages[number as usize];
+        (fate.holder, fate.is_acked, fate.was_acked) = (None, true, true);
+        self.totals.acked += 1;
+        client.say(1, &basic::Ack { delivery_tag: tag.1, multiple: false });
     }
 
     /// Clients that are free consume from all queues, and settle what they have.
