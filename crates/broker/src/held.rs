@@ -4,9 +4,10 @@
 //! log has what the turn did: the owner of the names holds answers until its log is durable, a shard until its log is
 //! [agreed](leveret_log::Log::agreed) upon. With a log that is durable at once, nothing is moved at all.
 //!
-//! Some letters of a shard pass those that are held. Deliveries were agreed upon before they were made; flow control,
-//! statistics and the end of a connection stand on nothing. A letter that passes makes nothing untrue in those that come later: a consumer's place in
-//! its session is free for another one only after a letter that does not pass.
+//! Some letters of a shard pass those that are held. Deliveries were agreed upon before they were made, or their queue does not wait for
+//! that; flow control, statistics and the end of a connection stand on nothing, and neither does what a consumer's ack confirms. A letter
+//! that passes makes nothing untrue in those that come later: a consumer's place in its session is free for another one only after a letter
+//! that does not pass.
 
 use std::collections::VecDeque;
 use std::ops::Range;

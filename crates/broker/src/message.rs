@@ -101,6 +101,13 @@ impl Message {
         Self { wire, names, properties, body, more, more_len }
     }
 
+    /// A message of nothing, which takes no memory of its own: without names, properties and body.
+    pub fn empty() -> Self {
+        // The lengths of two short strings, and the flags of no property.
+        let wire = Bytes::from_static(&[0; 4]);
+        Self::new(wire, Span::new(0, 2), Span::new(2, 4), Span::new(4, 4), Vec::new())
+    }
+
     /// A message joined from separate parts: cold path (dead-letters, replies, tests).
     /// `names` is the exchange and the routing key as two wire short strings.
     pub fn from_parts(names: &[u8], properties: &[u8], body: &[u8]) -> Self {

@@ -197,6 +197,101 @@ fn a_message_may_be_given_out_before_it_is_agreed_upon() {
     }
 }
 
+/// A message leaves one queue for another message, and a consumer of its other queue acks it. That it left the first one may be undone with the
+/// end of the log, and the message is there no more: so its publisher is told when others agree.
+#[test]
+fn an_ack_does_not_confirm_what_another_queue_may_not_have_dropped() {
+    let mut world = World::with(
+        Some(Moment::default()),
+        [("x-deliver-before-commit".to_owned(), Value::Bool(true))].into_iter().collect(),
+    );
+    world.log.hand().reads_agreed = true;
+    world.agree();
+    let spec = QueueSpec {
+        vhost: world.topology.vhost("/").expect("there").id,
+        name: "short",
+        server_named: false,
+        durable: true,
+        auto_delete: false,
+        exclusive_owner: None,
+        arguments: [("x-max-length".to_owned(), Value::I32(1))].into_iter().collect(),
+    };
+    let short = world.topology.declare_queue(spec).expect("declared").id;
+    let (queue, get) = (world.queue, |queue| ToShard::Get { reply: ME, queue, no_ack: false });
+    let settle = |of: &Delivery, how| {
+        let (unacked, offset) = (of.unacked.expect("to be acked"), of.offset);
+        let settlements = vec![Settlement { queue, unacked, offset, how }];
+        ToShard::Settle { from: ME.connection, settlements }
+    };
+    let first = got(world.turn(get(queue)));
+    world.out(settle(&first, Settle::Ack));
+    world.write();
+    world.agree();
+    let to_both =
+        Publish { targets: [queue, short].into_iter().collect(), ..world.message(2, true) };
+    world.out(ToShard::Publish { from: ME.connection, messages: vec![to_both] });
+    let given = got(world.turn(get(queue)));
+    let other = Publish { targets: [short].into_iter().collect(), ..world.message(3, true) };
+    world.out(ToShard::Publish { from: ME.connection, messages: vec![other] });
+    let told = seen(world.out(settle(&given, Settle::Ack))).1;
+    assert!(told.is_empty(), "nobody else knows of the other one: {told:?}");
+    world.write();
+    let moment = world.log.moment();
+    world.log.hand().agreed = Some(moment);
+    assert_eq!(seen(world.out(ToShard::LogWoke)).1, [2]);
+}
+
+/// The same of one that a transaction acks: without its other part it is not acked.
+#[test]
+fn an_ack_in_a_transaction_confirms_once_others_agree() {
+    let argument = ("x-deliver-before-commit".to_owned(), Value::Bool(true));
+    let mut world = World::with(Some(Moment::default()), [argument].into_iter().collect());
+    world.log.hand().reads_agreed = true;
+    world.agree();
+    world.purge();
+    world.write();
+    world.agree();
+    let queue = world.queue;
+    world.put(2, true);
+    let given = got(world.turn(ToShard::Get { reply: ME, queue, no_ack: false }));
+    let unacked = given.unacked.expect("to be acked");
+    let ack = Settlement { queue, unacked, offset: given.offset, how: Settle::Ack };
+    let (messages, settlements) = (vec![world.message(0, true)], vec![ack]);
+    let told = seen(world.out(ToShard::Commit { reply: ME, messages, settlements })).1;
+    assert!(told.is_empty(), "nobody else knows of it: {told:?}");
+    world.write();
+    let moment = world.log.moment();
+    world.log.hand().agreed = Some(moment);
+    assert_eq!(seen(world.out(ToShard::LogWoke)).1, [2]);
+}
+
+/// A shard stops while acks wait for their turn: these are done, and their publishers are told.
+#[test]
+fn acks_that_wait_confirm_when_the_shard_closes() {
+    let arguments = [("x-confirm-on".to_owned(), Value::LongStr("ack".into()))];
+    let mut world = World::with(None, arguments.into_iter().collect());
+    let queue = world.queue;
+    for confirm in 2..5 {
+        world.put(confirm, true);
+    }
+    let get = ToShard::Get { reply: ME, queue, no_ack: false };
+    let given: Vec<_> = (0..4).map(|_| got(world.turn(get.clone()))).collect();
+    world.shard.set_limits(Limits { turn: 1, share: 1 });
+    let ack = |of: &Delivery| Settlement {
+        queue,
+        unacked: of.unacked.expect("to be acked"),
+        offset: of.offset,
+        how: Settle::Ack,
+    };
+    let settlements = given.iter().map(ack).collect();
+    let mut confirmed = seen(world.out(ToShard::Settle { from: ME.connection, settlements })).1;
+    assert!(confirmed.len() < 4, "{confirmed:?}");
+    world.shard.close();
+    confirmed.append(&mut seen(world.out(ToShard::LogWoke)).1);
+    confirmed.sort_unstable();
+    assert_eq!(confirmed, [1, 2, 3, 4]);
+}
+
 /// What was purged is let go in pieces, in later turns: the answer waits for the last one.
 #[test]
 fn a_purge_is_answered_when_all_of_it_is_let_go() {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use leveret_amqp::content::Properties;
 use leveret_amqp::table::{Table, Value};
 use leveret_broker::Shard;
+use leveret_broker::command::CommandStream;
 use leveret_broker::message::*;
 use leveret_broker::record::join_names;
 use leveret_broker::shard::Users;
@@ -100,6 +101,19 @@ impl World {
 
     /// Messages come; those that are not persistent nobody confirms.
     fn take(&mut self, count: usize, persistent: bool) -> Vec<Delivery> {
+        let letter = self.messages(count, persistent);
+        deliveries(&self.turn([letter]))
+    }
+
+    /// Messages come that nobody confirms, and that came to an earlier shard.
+    fn take_again(&mut self, count: usize) -> Vec<Delivery> {
+        let letter = self.messages(count, false);
+        let ToShard::Numbered(numbered) = letter else { panic!("{letter:?}") };
+        let again = Numbered { is_again: true, ..*numbered };
+        deliveries(&self.turn([ToShard::Numbered(Box::new(again))]))
+    }
+
+    fn messages(&mut self, count: usize, persistent: bool) -> ToShard {
         let mut properties = Vec::new();
         Properties::default().encode(&mut properties);
         let message = Publish {
@@ -113,8 +127,7 @@ impl World {
             shared: None,
         };
         let letter = ToShard::Publish { from: ONE, messages: vec![message; count] };
-        let letter = self.numbered(StreamClass::Bodies, letter);
-        deliveries(&self.turn([letter]))
+        self.numbered(StreamClass::Bodies, letter)
     }
 
     /// Its number, and what it is given.
@@ -202,6 +215,10 @@ impl World {
         let (_, queue) = self.shard.queues().next().expect("one");
         (queue.counts().ready, queue.counts().unacked)
     }
+}
+
+fn process(node: NodeId) -> CommandStream {
+    CommandStream { node, start: 0 }
 }
 
 fn deliveries(out: &Outbox) -> Vec<Delivery> {
@@ -339,7 +356,7 @@ fn nothing_from_before_a_term_is_about_what_came_in_one_that_was_missed() {
     world.shard.missed_a_term(NODE, *begins_at);
     assert_eq!(world.shard.term_begins_at(NODE), *begins_at);
     assert!(world.shard.term_begins_at(OTHER) > lost[1].offset);
-    world.shard.node_is_gone(OTHER);
+    world.shard.node_is_gone(process(OTHER));
     overtaken.attach();
 }
 
@@ -392,7 +409,7 @@ fn a_node_that_is_gone_is_not_waited_for() {
     let attach = world.attach(ONE, number, 0, &[given[0].offset]);
     world.turn([attach]);
     assert!(world.shard.is_attaching());
-    world.shard.node_is_gone(NODE);
+    world.shard.node_is_gone(process(NODE));
     world.turn([ToShard::Continue]);
     assert_eq!((world.counts(), world.shard.is_attaching()), ((2, 0), false));
 }
@@ -406,7 +423,7 @@ fn what_a_node_that_is_gone_had_sent_is_done() {
     let given = world.publish(3);
     for one in &given[..2] {
         let letter = world.settle(ONE, one, Settle::Ack);
-        world.shard.node_is_gone(NODE);
+        world.shard.node_is_gone(process(NODE));
         world.turn([letter]);
     }
     assert_eq!(world.counts(), (0, 1));
@@ -445,7 +462,7 @@ fn what_a_node_that_is_gone_gave_back_before_a_claim_does_not_end_it() {
             let attached = Attached { node: OTHER, start: 0, term, last, undecided_from: 1 };
             world.turn([ToShard::Attached(attached)]);
         }
-        world.shard.node_is_gone(OTHER);
+        world.shard.node_is_gone(process(OTHER));
         let settlement = Settlement {
             queue: world.queue,
             unacked: given[0].unacked.expect("to be acked"),
@@ -465,6 +482,45 @@ fn what_a_node_that_is_gone_gave_back_before_a_claim_does_not_end_it() {
         let out = world.turn([ToShard::Numbered(Box::new(again))]);
         assert!(deliveries(&out).is_empty(), "{out:?}");
         assert_eq!((world.counts(), world.shard.is_attaching()), ((0, 1), false));
+    }
+}
+
+/// A node had acked a message that was lost with the end of the log, and goes before all that it sent is done. The message of the new term that
+/// has the offset is somebody else's, and stays so. A message that comes again of it is marked, and what its next start sends is heard.
+#[test]
+fn what_a_node_that_is_gone_had_sent_is_not_about_what_came_since() {
+    for has_attached in [false, true] {
+        let mut world = World::new(&[]);
+        world.consume(ONE, 0);
+        let lost = world.take(2, false);
+        world.lose_with(&[NODE, OTHER]);
+        world.last[0] -= 1;
+        if has_attached {
+            world.last[1] += 1;
+            let attached = world.attached();
+            world.turn([attached]);
+            world.last[1] -= 1;
+        }
+        world.shard.node_is_gone(process(NODE));
+        let term = world.shard.term();
+        let attached = Attached { node: OTHER, start: 0, term, last: [0; 2], undecided_from: 1 };
+        world.turn([ToShard::Attached(attached)]);
+        assert!(!world.shard.is_attaching());
+        let other = OTHER.connection(1);
+        world.consume(other, 0);
+        let again = world.take_again(3);
+        assert!(again.iter().all(|it| it.redelivered), "{again:?}");
+        assert_eq!(offsets(&again)[..2], offsets(&lost)[..]);
+        assert_eq!(again[0].unacked, lost[0].unacked, "they have one name");
+        let old = world.settle(ONE, &lost[0], Settle::Ack);
+        world.turn([old]);
+        assert_eq!(world.counts(), (0, 3), "its consumer has not acked it");
+        let next = StreamId { node: NODE, start: 1, class: StreamClass::Acks };
+        let letter = world.settle(NODE.connection(9), &again[0], Settle::Ack);
+        let ToShard::Numbered(numbered) = letter else { panic!("{letter:?}") };
+        let next = Numbered { stream: next, number: 1, ..*numbered };
+        world.turn([ToShard::Numbered(Box::new(next))]);
+        assert_eq!(world.counts(), (0, 2));
     }
 }
 

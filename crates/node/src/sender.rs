@@ -270,7 +270,7 @@ impl StreamLetter {
             && let Some(message) = messages.get_mut(place as usize)
         {
             (message.confirm, message.targets) = (0, Targets::default());
-            message.message = Message::from_parts(&[], &[], &[]);
+            message.message = Message::empty();
         }
     }
 

@@ -15,6 +15,10 @@ mod site;
 #[expect(dead_code, reason = "another world does more with its clients")]
 #[path = "remote/traffic.rs"]
 mod traffic;
+/// Letters come as they are. In the cluster's simulation they are bytes on their way.
+mod wire {
+    pub(crate) use std::convert::{identity as to_leader, identity as from_leader};
+}
 
 use leveret_broker::message::ConnectionId;
 use leveret_log::Log as _;
@@ -161,6 +165,8 @@ impl World {
                 let letters = self.leader.inboxes[index].len() as u64;
                 self.leader.shard_turn(index, random(letters + 1) as usize, self.now);
             }
+            // In some terms acks are quicker than others agree.
+            12 if !is_calm && self.term.is_multiple_of(3) && random(12) > 0 => {}
             12 => {
                 self.finish();
                 if random(8) == 0 {

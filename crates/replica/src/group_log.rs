@@ -391,20 +391,16 @@ impl<D: Disk> Log for GroupLog<D> {
             Some(lent) if lent.withholds(at, &self.log) => {
                 Err(ReadError::NotReadable { at, readable: lent.agreed.end })
             }
-            Some(lent) => match self.log.read(at) {
-                Err(ReadError::Damaged { .. }) if !lent.lost.contains(&at) => {
-                    Err(ReadError::Cold { at })
-                }
-                read => read,
-            },
-            None => self.log.read(at),
+            _ => self.read_uncommitted(at),
         }
     }
 
     fn read_uncommitted(&self, at: Offset) -> Result<Record, ReadError> {
-        match &self.lent {
-            Some(lent) if lent.withholds(at, &self.log) => self.log.read(at),
-            _ => self.read(at),
+        match (self.log.read(at), &self.lent) {
+            (Err(ReadError::Damaged { .. }), Some(lent)) if !lent.lost.contains(&at) => {
+                Err(ReadError::Cold { at })
+            }
+            (read, _) => read,
         }
     }
 

@@ -28,6 +28,7 @@ use leveret_topology::{QueueId, Topology};
 use super::ports::Listed;
 use super::recover::mark;
 use super::{Shard, queue_offset};
+use crate::command::CommandStream;
 use crate::message::{
     Attached, AttachedConsumer, Attachment, Claim, ConnectionId, NodeId, Outbox, ReplyTo, Settle,
     Settlement, ToSession, ToShard,
@@ -59,10 +60,8 @@ pub(super) struct Attaching {
     until: Vec<(StreamId, u64)>,
     /// The last letters that came again: an earlier shard may have given out what is in them, and in those before.
     again: Vec<(StreamId, u64)>,
-    /// Of nodes that are gone, for which nobody waits: letters up to these numbers are from before the term, too.
+    /// Of nodes that are gone, for which nobody waits: letters up to these numbers are from before the term, too, though they are done in it.
     gone: Vec<(StreamId, u64)>,
-    /// Nodes that are gone and had not attached: so are all of their letters.
-    gone_early: Vec<NodeId>,
     attachments: Vec<Attachment>,
     /// What is to wait, in order; of a numbered letter, with how much of it was done before.
     letters: Vec<(Option<(Tag, u32)>, ToShard)>,
@@ -111,9 +110,16 @@ impl Attaching {
         }
     }
 
+    /// Whether letters came again.
+    #[inline]
+    pub(super) fn has_again(&self) -> bool {
+        !self.again.is_empty()
+    }
+
     /// Whether an earlier shard may have given out what is in a letter.
-    pub(super) fn had_come(&self, Tag { stream, number }: Tag) -> bool {
-        self.again.iter().any(|&(of, last)| of == stream && number <= last)
+    #[cold]
+    pub(super) fn had_come(&self, tag: Tag) -> bool {
+        self.again.iter().any(|last| is_up_to(last, tag))
     }
 
     /// A letter from before the term, unless it comes again.
@@ -142,7 +148,12 @@ impl Attaching {
     /// Whether a settlement means what it says.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
-        self.stage == Stage::Over && self.claimed.is_empty()
+        self.stage == Stage::Over && self.claimed.is_empty() && self.gone.is_empty()
+    }
+
+    /// Whether a letter is known to be from before the term.
+    fn is_earlier(&self, tag: Tag) -> bool {
+        self.until.iter().chain(&self.gone).any(|last| is_up_to(last, tag))
     }
 
     /// A queue is gone, and with it what is claimed of it.
@@ -196,6 +207,11 @@ impl Attaching {
     fn take_letters(&mut self, numbered: bool) -> Vec<(Option<(Tag, u32)>, ToShard)> {
         self.letters.extract_if(.., |(tag, _)| tag.is_some() == numbered).collect()
     }
+}
+
+/// Whether a letter is one of those up to another one of its stream.
+fn is_up_to((of, last): &(StreamId, u64), Tag { stream, number }: Tag) -> bool {
+    *of == stream && number <= *last
 }
 
 /// Whether a letter without a number is a question, or stands on who has what.
@@ -302,11 +318,14 @@ impl<L: Log> Shard<L> {
     /// A node is declared gone: nobody waits for it, and it has nothing any more. To be called between two turns, the next of
     /// which is to follow. Its connections are to end as others do. Letters of it that are here are done all the same, so its streams
     /// stay: until its next start sends something, or the next term.
-    pub fn node_is_gone(&mut self, node: NodeId) {
-        let Attaching { awaited, until, gone, gone_early, .. } = &mut self.attaching;
-        gone_early.extend(awaited.extract_if(.., |it| *it == node));
+    pub fn node_is_gone(&mut self, CommandStream { node, start }: CommandStream) {
+        let Attaching { awaited, until, gone, attachments, .. } = &mut self.attaching;
         gone.extend(until.extract_if(.., |(stream, _)| stream.node == node));
-        self.attaching.attachments.retain(|it| it.connection.node() != node);
+        if awaited.extract_if(.., |it| *it == node).count() > 0 {
+            // All that it had sent was for an earlier term.
+            gone.extend(StreamClass::BOTH.map(|class| (StreamId { node, start, class }, u64::MAX)));
+        }
+        attachments.retain(|it| it.connection.node() != node);
     }
 
     /// A session says what it has.
@@ -430,6 +449,7 @@ impl<L: Log> Shard<L> {
     /// All that was to be done before is done: the shard is as any other.
     fn begin_to_give(&mut self, topology: &Topology, now: Time, out: &mut Outbox) {
         self.attaching.stage = Stage::Over;
+        self.attaching.until.clear();
         self.hears_all = self.has_cut_nobody_off();
         let ids: Vec<QueueId> = self.queues.iter().map(|(id, _)| id).collect();
         for id in ids {
@@ -454,13 +474,17 @@ impl<L: Log> Shard<L> {
     /// Whether the letter that is being done was sent before a message was claimed. Of another node than the one that claims it
     /// all letters were that were sent before the node had attached.
     fn is_doing_what_was_sent_before(&self, claimed: &Claimed) -> bool {
-        let Some(Tag { stream, number }) = self.streams.doing() else { return false };
+        let Some(tag @ Tag { stream, number }) = self.streams.doing() else { return false };
         if stream.node == claimed.node {
             return number <= claimed.behind[usize::from(stream.class == StreamClass::Acks)];
         }
-        let Attaching { until, gone, gone_early, .. } = &self.attaching;
-        let is_before = |(id, last): &(StreamId, u64)| *id == stream && number <= *last;
-        until.iter().chain(gone).any(is_before) || gone_early.contains(&stream.node)
+        self.attaching.is_earlier(tag)
+    }
+
+    /// Whether the letter that is being done is from before the term: as long as that has not begun, or its node is gone.
+    fn is_doing_what_is_earlier(&self) -> bool {
+        self.attaching.is_on()
+            || self.streams.doing().is_some_and(|tag| self.attaching.is_earlier(tag))
     }
 
     /// Settlements of the letter that is being done are about messages below this offset, if it is from before the term.
@@ -483,8 +507,8 @@ impl<L: Log> Shard<L> {
     #[cold]
     pub(super) fn settle_claimed(&mut self, settlement: &Settlement, now: Time) {
         let Settlement { queue: id, offset, how, .. } = *settlement;
-        if self.attaching.is_on() && offset >= self.what_is_done_counts_below() {
-            // Nothing of this term has been given out.
+        if self.is_doing_what_is_earlier() && offset >= self.what_is_done_counts_below() {
+            // Nothing of this term had been given out.
             return;
         }
         if let Some(claimed) = self.attaching.claimed.get(&(id, offset))
@@ -521,7 +545,7 @@ impl<L: Log> Shard<L> {
     /// What a part of a transaction is to settle, if it came before the term and was not done: taken out of the ready ones, for nobody.
     #[cold]
     pub(super) fn take_out_for_part(&mut self, settlements: &mut Vec<Settlement>) {
-        if self.attaching.stage == Stage::CatchesUp {
+        if self.is_doing_what_is_earlier() {
             let below = self.what_is_done_counts_below();
             settlements.retain(|it| it.offset < below);
             self.bring_to_all(settlements);

@@ -40,7 +40,7 @@ use crate::message::Outbox;
 use deadlines::Deadlines;
 use nacks::Nacks;
 use runs::{Runs, Verdict};
-use slot::{CHANGED, DEFERS, FAILED, KEPT, MIXED, TAKEN, TIMES_OUT};
+use slot::{CHANGED, DEFERS, FAILED, KEPT, MIXED, TAKEN, TIMES_OUT, UNDOABLE};
 
 pub use nacks::{NackReason, Nacked};
 pub(super) use slot::{Mixed, UnresolvedMessage, Until, Way};
@@ -65,7 +65,7 @@ pub(super) struct Confirms {
     nacks: Nacks,
     /// What publishers are told next.
     runs: Runs,
-    /// The same of messages that consumers have acked: whatever becomes of the log's end, they were.
+    /// The same of messages that consumers of all their queues have acked: whatever becomes of the log's end, they were.
     acked: Runs,
     /// Queues that were deleted and had the rule `ack`: whoever routed to one of them is told no.
     gone: VecDeque<QueueId>,
@@ -155,7 +155,15 @@ impl Confirms {
         }
     }
 
-    /// Such a message goes to the log.
+    /// A transaction acks a message.
+    #[cold]
+    pub(super) fn is_in_transaction(&mut self, at: u64) {
+        if let Some(slot) = self.find(at) {
+            slot.bits |= UNDOABLE;
+        }
+    }
+
+    /// One that is [kept](Self::kept) goes to the log.
     #[cold]
     pub(super) fn goes_to_log(&mut self, at: u64) {
         if let Some(slot) = self.find(at) {
@@ -353,8 +361,8 @@ impl Confirms {
 
     #[inline]
     fn tell_acked(&mut self, slot: UnresolvedMessage) {
-        // What it failed by may be undone with the log's end.
-        if slot.has(FAILED) {
+        // What it failed by may be undone, too.
+        if slot.has(FAILED | UNDOABLE) {
             self.tell(slot, |all| &mut all.acked);
         } else if slot.seq != 0 {
             self.confirmed.acked += 1;

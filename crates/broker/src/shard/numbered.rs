@@ -53,7 +53,7 @@ impl<L: Log> Shard<L> {
             self.keep_streams(|it| it.node != stream.node || it.start >= stream.start);
         }
         self.forget_undecided(stream, undecided_from);
-        if is_again && self.attaching.is_on() {
+        if is_again {
             self.attaching.came_again(tag);
         }
         match self.streams.take(stream, number, heard_below, undecided_from) {

@@ -208,7 +208,7 @@ impl<L: Log> Shard<L> {
             return Put { taken: PutResult::Yes, until: None, fails: false, waits: None };
         }
         let mut wants = self.wants(publish, must_keep, topology, now);
-        if self.attaching.is_on() && (wants.before_commit || !wants.slot.waits_for_disk()) {
+        if self.attaching.has_again() && (wants.before_commit || !wants.slot.waits_for_disk()) {
             // It waited for no log: a shard that had it before may have given it out.
             let doing = self.streams.doing();
             wants.is_redelivered = doing.is_some_and(|tag| self.attaching.had_come(tag));

@@ -295,6 +295,7 @@ impl<L: Log> Shard<L> {
                 self.store.hear(letter, homes, out);
             }
         }
+        self.confirms.flush_acked(out);
         self.settle_with_disk(now, out);
         self.store.free_answers(out);
         self.store.send_errands(self.group, homes, out);

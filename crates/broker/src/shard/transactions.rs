@@ -124,6 +124,8 @@ impl<L: Log> Shard<L> {
         for ((at, wants), message) in offsets.into_iter().zip(wants).zip(messages) {
             until = self.place(at, message, None, wants, now).until.or(until);
         }
+        // Who has not heard of it may be gone with the leader, and then it was never done.
+        settlements.iter().for_each(|it| self.confirms.is_in_transaction(it.offset.get()));
         self.settle(&settlements, now);
         match until {
             Some(until) if !for_all.is_empty() => {

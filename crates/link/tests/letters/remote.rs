@@ -6,8 +6,8 @@ use bytes::Bytes;
 use leveret_broker::command::{Answered, CommandAnswer, CommandStream};
 use leveret_broker::flow::Alarm;
 use leveret_broker::message::{
-    Brought, FromLeader, LeaderTerms, NamesBatch, Reply, SessionsHello, ShardTerm, ToLeader,
-    ToSession, ToShard,
+    Brought, FromLeader, LeaderTerms, Message, NamesBatch, Publish, Reply, SessionsHello,
+    ShardTerm, Targets, ToLeader, ToSession, ToShard,
 };
 use leveret_broker::stream::{StreamClass, StreamId, StreamPlace};
 use leveret_link::frame::{Class, Envelope, Kind, Letter};
@@ -126,6 +126,25 @@ fn sent(letter: &ToLeader) -> Letter {
 
 fn told(letter: &FromLeader) -> Letter {
     write_from_leader(letter, &mut Writer::default()).unwrap()
+}
+
+/// A sender leaves messages of nothing in the places of those that are confirmed: a letter may have no others.
+#[test]
+fn what_is_left_of_confirmed_messages_comes() {
+    let mut any = Seeded::new(0);
+    let nothing = Publish {
+        confirm: 0,
+        targets: Targets::default(),
+        message: Message::empty(),
+        ..any.publish()
+    };
+    let messages = vec![nothing.clone(), any.publish(), nothing];
+    for messages in [messages[..1].to_vec(), messages] {
+        let letter = any.numbered(ToShard::Publish { from: any.connection(), messages });
+        let letter = ToLeader::Shard(any.group(), letter);
+        let came = read_to_leader(&sent(&letter)).expect("a letter");
+        assert_eq!(format!("{came:?}"), format!("{letter:?}"));
+    }
 }
 
 #[test]

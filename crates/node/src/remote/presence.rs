@@ -118,7 +118,7 @@ pub struct Presence {
     /// Members that called and were refused, by Raft id: they are not waited for.
     refused: BTreeSet<u64>,
     /// Nodes that went while the terms of shards began.
-    gone: Vec<NodeId>,
+    gone: Vec<CommandStream>,
     /// What is there of nodes that went before, and may come again: Raft id and start, and whose exclusive queues they brought.
     left: BTreeMap<NodeId, ((u64, u32), Vec<ConnectionId>)>,
     /// The last start of each member that was told that the shards hear, by Raft id: that connection is the only one of that start.
@@ -307,9 +307,9 @@ impl Presence {
         }
     }
 
-    /// The shards are in their terms. [`Shard::node_is_gone`](leveret_broker::Shard::node_is_gone) is to be said to each one of the nodes
+    /// The shards are in their terms. [`Shard::node_is_gone`](leveret_broker::Shard::node_is_gone) is to be said to each one of the processes
     /// that are returned: they went meanwhile. Those that [are to hear](Self::is_to_hear) it are to be told.
-    pub fn leads(&mut self) -> Vec<NodeId> {
+    pub fn leads(&mut self) -> Vec<CommandStream> {
         if self.stage == Stage::Begins {
             self.stage = Stage::Leads;
         }
@@ -328,20 +328,19 @@ impl Presence {
 
     /// The connection of a node has ended. What waited for it to have names goes to `out`.
     pub fn goes(&mut self, remote: &RemoteNode, out: &mut Outbox) -> Went {
-        let node = remote.node();
+        let (node, process) = (remote.node(), remote.commands());
         self.here.remove(&node);
         self.turns.goes(node, out);
         // Of one that was heard all connections are told to be over.
         let mut left: Vec<_> = remote.owners().collect();
         match self.stage {
             Stage::Gathers | Stage::Fills if !left.is_empty() => {
-                let process = (remote.raft_id(), remote.start());
-                self.left.insert(node, (process, std::mem::take(&mut left)));
+                let own = (remote.raft_id(), remote.start());
+                self.left.insert(node, (own, std::mem::take(&mut left)));
             }
-            Stage::Begins => self.gone.push(node),
+            Stage::Begins => self.gone.push(process),
             _ => {}
         }
-        let process = remote.commands();
         let is_taken_in = remote.is_heard() || self.is_noted(process);
         let has_begun = matches!(self.stage, Stage::Begins | Stage::Leads);
         let over = (has_begun && is_taken_in).then_some(process);
@@ -487,7 +486,7 @@ mod tests {
         let remote = come(&mut presence, &hello(5, 2, true));
         assert_eq!(presence.begins().attaching, [remote.node()]);
         assert!(!presence.goes(&remote, &mut Outbox::default()).leads);
-        assert_eq!(presence.leads(), [remote.node()]);
+        assert_eq!(presence.leads(), [remote.commands()]);
         assert!(presence.leads().is_empty());
     }
 

@@ -308,7 +308,7 @@ fn what_is_confirmed_is_not_sent_again() {
     };
     assert!(sender.next(BODIES).is_some_and(|it| !it.is_again), "nobody had that one");
     let lens: Vec<_> = messages.iter().map(|it| (it.confirm, it.message.len())).collect();
-    assert_eq!(lens, [(0, 0), (0, 0), (3, 10), (4, 10)]);
+    assert_eq!(lens, [(0, 4), (0, 4), (3, 10), (4, 10)]);
 }
 
 #[test]

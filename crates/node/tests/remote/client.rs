@@ -16,6 +16,8 @@ use leveret_queue::Time;
 use leveret_session::{Context, Peer, Session, Settings};
 use leveret_topology::Topology;
 
+use crate::traffic::queue_name;
+
 /// What a client waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
@@ -53,6 +55,8 @@ pub(crate) enum Seen {
     Committed(Transaction),
     Given {
         tag: HeldTag,
+        /// Which it came from, if that has a number.
+        queue: Option<usize>,
         redelivered: bool,
         body: Vec<u8>,
         reply_to: Option<String>,
@@ -111,6 +115,8 @@ pub(crate) struct Client {
     pub(crate) commits: Transaction,
     /// Queues that it consumes from.
     pub(crate) consumes: Vec<usize>,
+    /// The one that it takes a message from.
+    gets: Option<usize>,
     pub(crate) has_exchange: bool,
     pub(crate) has_queue: bool,
     pub(crate) has_exclusive: bool,
@@ -171,6 +177,7 @@ impl Client {
             held: BTreeMap::new(),
             commits: Transaction::default(),
             consumes: Vec::new(),
+            gets: None,
             has_exchange: false,
             has_queue: false,
             has_exclusive: false,
@@ -208,11 +215,17 @@ impl Client {
     }
 
     /// A persistent message. With `counts` it is one of those that are counted.
-    pub(crate) fn publish(&mut self, key: &str, body: u64, reply_to: Option<&str>, counts: bool) {
+    pub(crate) fn publish(
+        &mut self,
+        to: (&str, &str),
+        body: u64,
+        reply_to: Option<&str>,
+        counts: bool,
+    ) {
         let reply_to = reply_to.map(str::to_owned);
         self.put(
             1,
-            ("", key),
+            to,
             body,
             &Properties { delivery_mode: Some(2), reply_to, ..Default::default() },
         );
@@ -238,10 +251,10 @@ impl Client {
     }
 
     /// Takes a message, to be acked in a transaction if it is to.
-    pub(crate) fn get(&mut self, queue: &str, commits: bool) {
+    pub(crate) fn get(&mut self, queue: usize, commits: bool) {
         let channel = if commits { COMMITS } else { 1 };
-        self.say(channel, &basic::Get { ticket: 0, queue, no_ack: false });
-        self.waits = Waits::Get;
+        self.say(channel, &basic::Get { ticket: 0, queue: &queue_name(queue), no_ack: false });
+        (self.waits, self.gets) = (Waits::Get, Some(queue));
     }
 
     /// One of the messages that it can ack in a transaction alone.
@@ -387,9 +400,9 @@ impl Client {
     }
 
     fn method(&mut self, channel: u16, method: &Method<'_>, seen: &mut Vec<Seen>) {
-        let given = |tag, redelivered, is_direct| {
+        let given = |tag, queue, redelivered, is_direct| {
             let (tag, body, reply_to) = ((channel, tag), Vec::new(), None);
-            Some(Seen::Given { tag, redelivered, body, reply_to, is_direct })
+            Some(Seen::Given { tag, queue, redelivered, body, reply_to, is_direct })
         };
         match method {
             Method::ConnectionStart(_) => {
@@ -440,12 +453,13 @@ impl Client {
             }
             Method::BasicDeliver(it) => {
                 let is_direct = it.consumer_tag == "direct";
-                self.coming = given(it.delivery_tag, it.redelivered, is_direct);
+                let queue = it.consumer_tag.strip_prefix('c').and_then(|it| it.parse().ok());
+                self.coming = given(it.delivery_tag, queue, it.redelivered, is_direct);
             }
             Method::BasicGetOk(it) => {
                 self.answered(&[Waits::Get], "got", seen);
                 self.waits = Waits::Nothing;
-                self.coming = given(it.delivery_tag, it.redelivered, false);
+                self.coming = given(it.delivery_tag, self.gets, it.redelivered, false);
             }
             Method::BasicGetEmpty(_) => {
                 self.answered(&[Waits::Get], "nothing", seen);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::vec::Drain;
 
-use leveret_amqp::table::Value;
+use leveret_amqp::table::{Table, Value};
 use leveret_broker::command::Answered;
 use leveret_broker::flow::Alarm;
 use leveret_broker::login::{Asked, Login};
@@ -16,9 +16,14 @@ use leveret_node::remote::{Came, Counted, NodeHeard, Presence, Refused, RemoteNo
 use leveret_node::start::{Filled, Past, host};
 use leveret_node::{Inboxes, Run, post};
 use leveret_queue::Time;
-use leveret_topology::{Bootstrap, GroupId, Homes, NodeId, PasswordHash, QueueSpec, Topology};
+use leveret_topology::{
+    Bootstrap, Destination, GroupId, Homes, NodeId, PasswordHash, QueueSpec, Topology,
+};
 
-use crate::traffic::{ACKED, EXPIRING, QUEUES, UNCOMMITTED, queue_name, waits_for_all};
+use crate::traffic::{
+    ACKED, COPIED, EXPIRING, QUEUES, SHARED, TO_BOTH, TO_NOBODY, UNCOMMITTED, queue_name,
+    waits_for_all,
+};
 
 pub(crate) const SHARDS: usize = 2;
 pub(crate) const HOMES: Homes = Homes::among(SHARDS as u32);
@@ -82,7 +87,7 @@ fn first_names() -> Topology {
         let on = if index == ACKED { "ack" } else { "first" };
         let on = ("x-confirm-on".to_owned(), on.into());
         let defer = ("x-confirm-defer".to_owned(), Value::I32(200));
-        let before_commit = Value::Bool(index == UNCOMMITTED);
+        let before_commit = Value::Bool([ACKED, UNCOMMITTED].contains(&index));
         let before_commit = ("x-deliver-before-commit".to_owned(), before_commit);
         let expires = (index == EXPIRING).then(|| {
             let key = queue_name(0);
@@ -93,18 +98,35 @@ fn first_names() -> Topology {
             ]
         });
         let expires = expires.into_iter().flatten();
-        let spec = QueueSpec {
-            vhost,
-            name: &queue_name(index),
-            server_named: false,
-            durable: true,
-            auto_delete: false,
-            exclusive_owner: None,
-            arguments: [copies, on, defer, before_commit].into_iter().chain(expires).collect(),
-        };
-        topology.declare_queue(spec).expect("declared");
+        let arguments = [copies, on, defer, before_commit].into_iter().chain(expires).collect();
+        declare(&mut topology, &queue_name(index), arguments);
     }
+    let keeps_nothing =
+        [("x-confirm-on".to_owned(), "ack".into()), ("x-message-ttl".to_owned(), Value::I32(0))];
+    declare(&mut topology, TO_NOBODY, keeps_nothing.into_iter().collect());
+    let mut bind = |key, queue: &str| {
+        let to = Destination::Queue(queue);
+        topology.bind(vhost, SHARED, to, key, Table::default(), None).expect("bound");
+    };
+    bind(TO_NOBODY, TO_NOBODY);
+    bind(TO_NOBODY, &queue_name(ACKED));
+    bind(TO_BOTH, &queue_name(UNCOMMITTED));
+    COPIED.into_iter().for_each(|index| bind(TO_BOTH, &queue_name(index)));
     topology
+}
+
+fn declare(topology: &mut Topology, name: &str, arguments: Table) {
+    let vhost = topology.vhost("/").expect("there").id;
+    let spec = QueueSpec {
+        vhost,
+        name,
+        server_named: false,
+        durable: true,
+        auto_delete: false,
+        exclusive_owner: None,
+        arguments,
+    };
+    topology.declare_queue(spec).expect("declared");
 }
 
 impl<L: Log> Leader<L> {
@@ -329,7 +351,8 @@ impl<L: Log> Leader<L> {
         let mut out = Outbox::default();
         let Went { leads, over, left } = self.presence.goes(&remote, &mut out);
         if leads {
-            self.shards.iter_mut().for_each(|shard| shard.node_is_gone(node));
+            let process = remote.commands();
+            self.shards.iter_mut().for_each(|shard| shard.node_is_gone(process));
         }
         if let Some(process) = over {
             self.meta.note_over(process, &mut self.topology).expect("its log");

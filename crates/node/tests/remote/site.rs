@@ -16,6 +16,7 @@ use leveret_topology::{EntityKey, GroupId, Topology};
 use crate::client::Client;
 use crate::leader::{HOMES, Leader};
 use crate::traffic::Random;
+use crate::wire;
 
 /// A node of sessions.
 pub(crate) struct Site {
@@ -252,13 +253,13 @@ pub(crate) fn exchange<L: Log>(
         let has_next = site.remote.has_next();
         let letter = site.remote.send_next();
         assert!(has_next || letter.is_none(), "{letter:?} is not announced");
-        site.up.extend(letter);
+        site.up.extend(letter.map(wire::to_leader));
     }
     if site.is_known
         && let Some(node) = leader.nodes.get_mut(&site.remote.node())
     {
         for _ in 0..random(4) {
-            site.down.extend(node.send_next());
+            site.down.extend(node.send_next().map(wire::from_leader));
         }
     }
     (0..random(4)).try_for_each(|_| site.up(leader))?;

@@ -14,9 +14,9 @@ use crate::site::Site;
 
 const CLIENTS: usize = 3;
 pub(crate) const QUEUES: usize = 6;
-/// The queue whose messages are confirmed by their acks.
+/// The queue whose messages are confirmed by their acks, and given out before they are agreed upon.
 pub(crate) const ACKED: usize = 3;
-/// The queue that gives messages out before they are agreed upon.
+/// Another one that gives messages out before that.
 pub(crate) const UNCOMMITTED: usize = 4;
 /// The queue whose messages expire, and go to the first one then.
 pub(crate) const EXPIRING: usize = 5;
@@ -27,6 +27,11 @@ pub(crate) const DIRECT: usize = QUEUES;
 pub(crate) const EXCLUSIVE: usize = QUEUES + 1;
 /// What such queues are bound to, by their names.
 pub(crate) const SHARED: &str = "amq.direct";
+/// With this key it routes to [`UNCOMMITTED`] and to [`COPIED`],
+pub(crate) const TO_BOTH: &str = "both";
+pub(crate) const COPIED: [usize; 2] = [1, 2];
+/// and with this one to [`ACKED`] and to a queue that wants an ack, too, and lets all expire before.
+pub(crate) const TO_NOBODY: &str = "nobody";
 
 pub(crate) type Random<'a> = &'a mut dyn FnMut(u64) -> u64;
 
@@ -63,6 +68,10 @@ pub(crate) struct Fate {
     pub(crate) expires: bool,
     /// It is confirmed when all members in contact have it.
     waits_for_all: bool,
+    /// The next ones are the same message in other queues: by these.
+    pub(crate) copies: &'static [usize],
+    /// It is acked in one of its queues alone, and never confirmed.
+    pub(crate) is_refused: bool,
     /// Somebody acked it once.
     was_acked: bool,
 }
@@ -122,8 +131,8 @@ pub(crate) struct Traffic {
     next_request: u64,
     /// Exclusive queues that were there once.
     exclusive: Vec<String>,
-    /// Messages that were published together: all of them are there, or none.
-    transactions: Vec<Vec<u64>>,
+    /// What was published together, and acked with that: all of it was done, or nothing.
+    transactions: Vec<Transaction>,
     /// Confirmed just now, as all members in contact have them, and given to nobody.
     pub(crate) on_all: Vec<u64>,
     pub(crate) totals: Totals,
@@ -151,7 +160,7 @@ impl Traffic {
     pub(crate) fn gives_up(&mut self, client: &Client) {
         let published = client.unconfirmed.values().chain(&client.commits.published);
         for &number in published.filter(|number| **number < REQUEST) {
-            self.messages[number as usize].is_given_up = true;
+            self.all_copies(number).for_each(|fate| fate.is_given_up = true);
             self.totals.given_up += 1;
         }
         for &number in client.commits.acked.iter().filter(|number| **number < REQUEST) {
@@ -169,13 +178,29 @@ impl Traffic {
         self.messages.iter_mut().for_each(|fate| fate.may_come_back |= fate.is_acked);
     }
 
-    /// Another node leads. What waits for an ack in the memory of the one before is given out again, whoever has it or has acked it.
+    /// A message in each of its queues.
+    fn all_copies(&mut self, number: u64) -> impl Iterator<Item = &mut Fate> {
+        let number = number as usize;
+        let count = 1 + self.messages[number].copies.len();
+        self.messages[number..].iter_mut().take(count)
+    }
+
+    /// The same in one of them.
+    fn copy_in(&self, number: u64, queue: Option<usize>) -> u64 {
+        let mut copies = (1..).zip(self.messages[number as usize].copies);
+        let copy = copies.find(|(_, it)| Some(**it) == queue);
+        copy.map_or(number, |(index, _)| number + index)
+    }
+
+    /// Another node leads. What waits for an ack in the memory of the one before is given out again, whoever has it or has acked it. What was
+    /// given out before others had it comes again if it is not confirmed.
     pub(crate) fn another_leads(&mut self) {
         let waits = |it: &&mut Fate| it.waits_for_ack && !it.confirmed;
         for fate in self.messages.iter_mut().filter(waits) {
             (fate.is_with_two, fate.may_come_back) = (true, true);
         }
-        for fate in self.messages.iter_mut().filter(|it| it.is_uncommitted || it.expires) {
+        let comes = |it: &&mut Fate| it.is_uncommitted && !it.confirmed || it.expires;
+        for fate in self.messages.iter_mut().filter(comes) {
             fate.is_with_two = true;
             fate.may_come_back |= fate.is_acked;
         }
@@ -189,8 +214,9 @@ impl Traffic {
             // What they have sent and not heard of may be sent again to a leader that has forgotten it, and be stored twice.
             let all = client.held.values().chain(client.unconfirmed.values());
             let all = all.chain(&client.commits.published).chain(&client.commits.acked);
-            let all = all.filter(|number| **number < REQUEST);
-            all.for_each(|&number| self.messages[number as usize].is_with_two = true);
+            for &number in all.filter(|number| **number < REQUEST) {
+                self.all_copies(number).for_each(|fate| fate.is_with_two = true);
+            }
             client.is_forgotten();
         }
     }
@@ -204,10 +230,14 @@ impl Traffic {
             assert!(!fate.confirmed || is_settled, "{number} is lost: {fate:?}");
             assert_eq!(fate.holder, None, "{number}: {fate:?}");
         }
-        for all in &self.transactions {
-            let seen = all.iter().filter(|number| self.messages[**number as usize].was_seen);
-            let seen = seen.count();
-            assert!(seen == 0 || seen == all.len(), "{seen} of {all:?} are there");
+        for Transaction { published, acked } in &self.transactions {
+            let fates = published.iter().map(|number| &self.messages[*number as usize]);
+            let seen = fates.filter(|fate| fate.was_seen).count();
+            assert!(seen == 0 || seen == published.len(), "{seen} of {published:?} are there");
+            for (number, fate) in acked.iter().map(|it| (it, &self.messages[*it as usize])) {
+                let is_lost = fate.confirmed && !fate.is_acked;
+                assert!(seen > 0 || !is_lost, "{number} is lost with {published:?}: {fate:?}");
+            }
         }
     }
 
@@ -271,7 +301,23 @@ impl Traffic {
         let queue = random(QUEUES as u64) as usize;
         let name = queue_name(queue);
         let own = format!("own{}", client.id.bits());
-        match random(29) {
+        match random(31) {
+            29 | 30 => {
+                let number = self.messages.len() as u64;
+                let (key, fate) = match random(2) {
+                    0 => {
+                        let (copies, is_uncommitted) = (&COPIED[..], true);
+                        (TO_BOTH, Fate { copies, is_uncommitted, ..Fate::default() })
+                    }
+                    _ => {
+                        let (is_refused, waits_for_ack) = (true, true);
+                        (TO_NOBODY, Fate { is_refused, waits_for_ack, ..Fate::default() })
+                    }
+                };
+                let copies = fate.copies.iter().map(|_| Fate::default());
+                self.messages.extend([fate].into_iter().chain(copies));
+                client.publish((SHARED, key), number, None, true);
+            }
             26 => {
                 let count = 1 + random(3);
                 let first = self.messages.len() as u64;
@@ -282,12 +328,14 @@ impl Traffic {
                     let expires = *queue == queue_name(EXPIRING);
                     self.messages.push(Fate { expires, ..Fate::default() });
                 }
-                self.transactions.push(published);
                 let acks = client.held.keys().copied().filter(|it| Client::is_to_commit(*it));
                 let acks: Vec<_> = acks.collect();
+                let acked = acks.iter().map(|tag| client.held[tag]);
+                let acked = acked.filter(|number| *number < REQUEST).collect();
+                self.transactions.push(Transaction { published, acked });
                 Self::commits(&mut self.messages, client, &messages, &acks);
             }
-            27 | 28 => client.get(&name, true),
+            27 | 28 => client.get(queue, true),
             0..=5 => {
                 let number = self.messages.len() as u64;
                 if random(4) == 0 {
@@ -303,7 +351,7 @@ impl Traffic {
                         expires,
                         ..Fate::default()
                     });
-                    client.publish(&name, number, None, true);
+                    client.publish(("", &name), number, None, true);
                 }
             }
             6..=10 => self.settle(site, index, random),
@@ -330,7 +378,7 @@ impl Traffic {
                 client.say(1, &basic::Cancel { consumer_tag, no_wait: false });
                 client.waits = Waits::Cancel(queue);
             }
-            15 | 16 => client.get(&name, false),
+            15 | 16 => client.get(queue, false),
             17 => {
                 let (prefetch_count, global) = (random(4) as u16, random(2) == 0);
                 client.say(1, &basic::Qos { prefetch_size: 0, prefetch_count, global });
@@ -365,7 +413,7 @@ impl Traffic {
                 let number = REQUEST + self.next_request;
                 self.next_request += 1;
                 self.requests.insert(number, client.id);
-                client.publish(&name, number, Some(&queue_name(DIRECT)), false);
+                client.publish(("", &name), number, Some(&queue_name(DIRECT)), false);
             }
             23 if random(2) == 0 && !self.exclusive.is_empty() => {
                 let name = &self.exclusive[random(self.exclusive.len() as u64) as usize];
@@ -456,14 +504,11 @@ impl Traffic {
             client.say(1, &basic::Ack { delivery_tag, multiple: false });
             return;
         }
-        let fate = &mut self.messages[number as usize];
-        fate.holder = None;
         if random(4) == 0 {
+            self.messages[number as usize].holder = None;
             client.say(1, &basic::Nack { delivery_tag, multiple: false, requeue: true });
         } else {
-            (fate.is_acked, fate.was_acked) = (true, true);
-            self.totals.acked += 1;
-            client.say(1, &basic::Ack { delivery_tag, multiple: false });
+            self.ack(client, tag, number);
         }
     }
 
@@ -490,10 +535,13 @@ impl Traffic {
                 }
                 Seen::Confirmed(u64::MAX) | Seen::Refused(u64::MAX) => {}
                 Seen::Confirmed(number) => {
-                    let fate = &mut self.messages[number as usize];
-                    assert!(!std::mem::replace(&mut fate.confirmed, true), "{number} twice");
-                    assert!(!fate.waits_for_ack || fate.was_acked, "{number}: {fate:?}");
-                    let is_on_all = fate.waits_for_all && !fate.was_seen;
+                    for fate in self.all_copies(number) {
+                        assert!(!std::mem::replace(&mut fate.confirmed, true), "{number} twice");
+                        assert!(!fate.waits_for_ack || fate.was_acked, "{number}: {fate:?}");
+                        assert!(!fate.is_refused, "{number}: {fate:?}");
+                    }
+                    let fate = &self.messages[number as usize];
+                    let is_on_all = fate.waits_for_all && fate.copies.is_empty() && !fate.was_seen;
                     self.on_all.extend(is_on_all.then_some(number));
                     self.totals.confirmed += 1;
                 }
@@ -510,9 +558,10 @@ impl Traffic {
                 }
                 Seen::Refused(number) => {
                     let fate = &mut self.messages[number as usize];
-                    assert!(fate.waits_for_ack && !fate.confirmed, "{number}: {fate:?}");
+                    let may_be = fate.waits_for_ack || fate.is_refused;
+                    assert!(may_be && !fate.confirmed, "{number}: {fate:?}");
                     assert!(!std::mem::replace(&mut fate.is_given_up, true), "{number} twice");
-                    self.totals.nacked += 1;
+                    self.totals.nacked += u64::from(!fate.is_refused);
                 }
                 Seen::Given { body, is_direct: true, .. } => {
                     let number = number_of(body);
@@ -520,11 +569,11 @@ impl Traffic {
                     assert!(self.replies.insert(number), "reply {number} comes twice");
                     self.totals.direct += 1;
                 }
-                Seen::Given { tag, body, redelivered, reply_to, .. } => {
+                Seen::Given { tag, queue, body, redelivered, reply_to, .. } => {
                     let number = number_of(body);
                     self.given(
                         &mut site.clients[index],
-                        tag,
+                        (tag, queue),
                         number,
                         redelivered,
                         reply_to,
@@ -543,18 +592,19 @@ impl Traffic {
     fn given(
         &mut self,
         client: &mut Client,
-        tag: HeldTag,
+        (tag, queue): (HeldTag, Option<usize>),
         number: u64,
         redelivered: bool,
         reply_to: Option<String>,
         random: Random<'_>,
     ) {
+        let number = if number < REQUEST { self.copy_in(number, queue) } else { number };
         client.held.insert(tag, number);
         if number >= REQUEST {
             let Some(reply_to) = reply_to else { panic!("a request without an address") };
             // One that came before is answered by who had it.
             if !redelivered {
-                client.publish(&reply_to, number, None, false);
+                client.publish(("", &reply_to), number, None, false);
             } else if client.is_free() && random(2) == 0 {
                 let method =
                     queue::Declare { queue: &reply_to, passive: true, ..Default::default() };
@@ -574,6 +624,20 @@ impl Traffic {
         assert!(redelivered || may_be_new, "{number} was given out before: {fate:?}");
         self.totals.redelivered += u64::from(redelivered);
         (fate.holder, fate.was_seen, fate.is_acked) = (Some(id), true, false);
+        // One that waits may be about to leave.
+        let is_prompt = client.is_free() && !Client::is_to_commit(tag) && random(8) > 0;
+        if [ACKED, UNCOMMITTED].map(Some).contains(&queue) && is_prompt {
+            // Before it is agreed upon, if it can be.
+            self.ack(client, tag, number);
+        }
+    }
+
+    fn ack(&mut self, client: &mut Client, tag: HeldTag, number: u64) {
+        client.held.remove(&tag);
+        let fate = &mut self.messages[number as usize];
+        (fate.holder, fate.is_acked, fate.was_acked) = (None, true, true);
+        self.totals.acked += 1;
+        client.say(1, &basic::Ack { delivery_tag: tag.1, multiple: false });
     }
 
     /// Clients that are free consume from all queues, and settle what they have.

@@ -35,6 +35,7 @@ mod site;
 #[path = "../../../node/tests/remote/traffic.rs"]
 mod traffic;
 mod whole;
+mod wire;
 #[expect(dead_code, reason = "other worlds do more to their nodes")]
 #[path = "../../../cluster/tests/world/world.rs"]
 mod world;

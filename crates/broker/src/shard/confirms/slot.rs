@@ -68,6 +68,8 @@ pub(super) const CHANGED: u16 = 128;
 const ALL: u16 = 256;
 /// Its node keeps it, as it is in memory alone.
 pub(super) const KEPT: u16 = 512;
+/// What a queue did with it may be undone with the log's end: it dropped it, or a transaction acks it.
+pub(super) const UNDOABLE: u16 = 1024;
 
 impl UnresolvedMessage {
     /// What a message takes.
@@ -180,6 +182,7 @@ impl UnresolvedMessage {
 
     /// One of its queues let it go.
     pub(super) fn left(&mut self, until: Until, way: Way) {
+        self.set(UNDOABLE, way != Way::Acked);
         match until {
             // Under `Durable` the disk decides: what was released before it was written passes as durable.
             Until::Now | Until::Durable => {}

@@ -350,8 +350,8 @@ impl Gateway {
             // One that came meanwhile, and took the names, was told nothing.
             (state.presence.leads(), self.here())
         };
-        for id in gone {
-            node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(id));
+        for process in gone {
+            node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(process));
         }
         for end in &all {
             if end.node().is_some_and(|id| self.state.lock().presence.is_to_hear(id)) {
@@ -631,7 +631,8 @@ impl Gateway {
         self.forget_uses(node, id);
         let mut out = Outbox::default();
         if leads {
-            node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(id));
+            let process = remote.commands();
+            node.shards.iter().for_each(|shard| shard.actor.state().node_is_gone(process));
         }
         if let Some(process) = over {
             note_over(process, &mut node.meta().state(), &mut node.topology_mut());
