@@ -132,6 +132,7 @@ fn is_answer(letter: &ToSession) -> bool {
     !matches!(
         letter,
         ToSession::Deliver(_)
+            | ToSession::AllowanceStates { .. }
             | ToSession::Paused(_)
             | ToSession::Stopped
             | ToSession::Attach { .. }

@@ -13,6 +13,7 @@
 
 use leveret_queue::Offset;
 use leveret_topology::NodeId;
+use smallvec::SmallVec;
 
 use crate::message::{ChannelId, Publish, Targets, ToShard};
 
@@ -203,8 +204,14 @@ pub(crate) struct NotePiece {
     pub(crate) stream: StreamId,
     pub(crate) role: PieceRole,
     pub(crate) low: u64,
-    pub(crate) items: Vec<NoteItem>,
+    pub(crate) items: NoteItems,
 }
+
+/// Of one record: as many as it has room for.
+pub(crate) type NoteItems = SmallVec<[NoteItem; NOTE_ITEMS]>;
+
+/// The head of a record.
+pub(crate) type NoteHead = SmallVec<[u8; leveret_log::HEAD_MAX]>;
 
 /// The first byte; see [`transaction`](crate::transaction) for others.
 const STREAM: u8 = 0x23;
@@ -234,7 +241,7 @@ const KIND_SHIFT: u32 = 61;
 const NUMBER_MAX: u64 = (1 << KIND_SHIFT) - 1;
 
 impl NotePiece {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> NoteHead {
         let class = match self.stream.class {
             StreamClass::Bodies => 0,
             StreamClass::Acks => 1,
@@ -244,10 +251,10 @@ impl NotePiece {
             PieceRole::GoesOn => 1,
             PieceRole::Adds => 2,
         };
-        let mut out = vec![STREAM, class, 0, role];
-        out.extend(self.stream.node.get().to_le_bytes());
-        out.extend(self.stream.start.to_le_bytes());
-        out.extend(self.low.to_le_bytes());
+        let mut out = NoteHead::from_slice(&[STREAM, class, 0, role]);
+        out.extend_from_slice(&self.stream.node.get().to_le_bytes());
+        out.extend_from_slice(&self.stream.start.to_le_bytes());
+        out.extend_from_slice(&self.low.to_le_bytes());
         for item in &self.items {
             let run = |first: u32, last: u32| u64::from(first) | u64::from(last) << 32;
             let mut more = None;
@@ -264,11 +271,11 @@ impl NotePiece {
                 NoteItem::AllRefused { first, last } => (6, first, last),
                 NoteItem::AllWait { first, last } => (7, first, last),
             };
-            out.extend((number | kind << KIND_SHIFT).to_le_bytes());
-            out.extend(rest.to_le_bytes());
+            out.extend_from_slice(&(number | kind << KIND_SHIFT).to_le_bytes());
+            out.extend_from_slice(&rest.to_le_bytes());
             if let Some(at) = more {
-                out.extend(0_u64.to_le_bytes());
-                out.extend(at.to_le_bytes());
+                out.extend_from_slice(&0_u64.to_le_bytes());
+                out.extend_from_slice(&at.to_le_bytes());
             }
         }
         out
@@ -296,7 +303,7 @@ impl NotePiece {
         let start = u32::from_le_bytes(fixed[8..12].try_into().ok()?);
         let low = u64::from_le_bytes(fixed[12..20].try_into().ok()?);
         let mut rest = items.iter();
-        let mut items = Vec::with_capacity(NOTE_ITEMS);
+        let mut items = NoteItems::new();
         while let Some(item) = rest.next() {
             items.push(decode_item(item, &mut rest)?);
         }
@@ -360,7 +367,7 @@ mod tests {
                 ];
                 let stream = StreamId { node: NodeId::ALONE, start: 9, class };
                 for items in pieces_of(&items) {
-                    let items = items.to_vec();
+                    let items = items.into();
                     let piece = NotePiece { stream, role, low: u64::MAX, items };
                     let bytes = piece.encode();
                     assert!(bytes.len() <= leveret_log::HEAD_MAX);
@@ -382,7 +389,7 @@ mod tests {
                 *byte = value;
             }
             if let Some(piece) = NotePiece::decode(&bytes) {
-                assert_eq!(piece.encode(), bytes);
+                assert_eq!(piece.encode()[..], bytes[..]);
             }
         }
     }

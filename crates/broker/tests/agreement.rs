@@ -81,6 +81,23 @@ impl World {
         }
     }
 
+    /// The letter of a consumer; one without a gate is of a session elsewhere.
+    fn consume(&self, gate: Option<Gate>) -> ToShard {
+        ToShard::Consume {
+            user: Box::default(),
+            reply: ME,
+            queue: self.queue,
+            slot: ConsumerSlot(0),
+            tag: "c".into(),
+            no_ack: false,
+            exclusive: false,
+            priority: 0,
+            prefetch: 0,
+            gate,
+            arguments: Default::default(),
+        }
+    }
+
     /// A turn.
     fn out(&mut self, letter: ToShard) -> Outbox {
         let mut out = Outbox::default();
@@ -159,19 +176,7 @@ fn a_message_may_be_given_out_before_it_is_agreed_upon() {
         world.log.hand().reads_agreed = true;
         world.agree();
         let queue = world.queue;
-        let consume = ToShard::Consume {
-            user: Box::default(),
-            reply: ME,
-            queue,
-            slot: ConsumerSlot(0),
-            tag: "c".into(),
-            no_ack: false,
-            exclusive: false,
-            priority: 0,
-            prefetch: 0,
-            gate: Some(Gate::open()),
-            arguments: Default::default(),
-        };
+        let consume = world.consume(Some(Gate::open()));
         assert_eq!(seen(world.out(consume)).0.len(), 1, "the one that is agreed upon");
         let syncs = world.log.hand().syncs;
         let (given, confirmed) = seen(world.put(2, true));
@@ -290,6 +295,20 @@ fn acks_that_wait_confirm_when_the_shard_closes() {
     confirmed.append(&mut seen(world.out(ToShard::LogWoke)).1);
     confirmed.sort_unstable();
     assert_eq!(confirmed, [1, 2, 3, 4]);
+}
+
+/// What sessions elsewhere are told of their accounts is about room, and no batch is made for it.
+#[test]
+fn states_of_accounts_wait_for_nobody() {
+    let mut world = World::new(Some(Moment::default()));
+    world.agree();
+    world.put(0, true);
+    let syncs = world.log.hand().syncs;
+    let consume = world.consume(None);
+    let out = world.out(consume);
+    let is_state = |letter: &ToSession| matches!(letter, ToSession::AllowanceStates { .. });
+    assert!(out.sessions.iter().any(|(_, letter)| is_state(letter)), "{out:?}");
+    assert_eq!((world.shard.held_turns(), world.log.hand().syncs), (0, syncs));
 }
 
 /// What was purged is let go in pieces, in later turns: the answer waits for the last one.

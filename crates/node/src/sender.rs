@@ -31,7 +31,10 @@ use leveret_broker::stream::{
 use leveret_broker::transaction::TxId;
 use leveret_queue::Offset;
 
+use self::untold::{ConfirmKey, UntoldMessages, UntoldRun};
 use crate::remote::detach;
+
+mod untold;
 
 const CLASSES: [StreamClass; 2] = StreamClass::BOTH;
 
@@ -56,9 +59,6 @@ impl Default for KeptMax {
     }
 }
 
-/// Who is told of a message: its number on the channel.
-type ConfirmKey = (ConnectionId, ChannelId, u64);
-
 /// The streams of a node to one group, and who waits for them.
 #[derive(Debug)]
 pub struct StreamSender {
@@ -69,9 +69,8 @@ pub struct StreamSender {
     term: u64,
     bodies: Window,
     acks: Window,
-    /// Messages that have no verdict of this group, by connection, channel and number of the confirm: in which letter they are, and
-    /// where in it. A transaction has the number 0.
-    untold: BTreeMap<ConfirmKey, (u64, u32)>,
+    /// Messages that have no verdict of this group. A transaction has the number 0.
+    untold: UntoldMessages,
     /// The letters of those transactions.
     undecided: BTreeSet<u64>,
     /// Letters without a number that are to be sent, each behind these numbers: of messages, and of settlements.
@@ -128,6 +127,9 @@ struct KeptLetter {
     untold: usize,
     /// Messages that wait for a consumer, as was said before the letter was known to be agreed upon.
     waits: Vec<WaitsAt>,
+    /// Messages that are confirmed, from here to there, though the letter is not agreed upon: no shard is to take these once more. They
+    /// are acked, perhaps, and in no log.
+    confirmed: Vec<(u32, u32)>,
 }
 
 /// Messages of a letter that wait for a consumer, from here to there, and where the first one is in the log.
@@ -264,26 +266,17 @@ impl StreamLetter {
         freed
     }
 
-    /// A message is confirmed: no shard is to take it once more. It is acked, perhaps, and in no log.
-    fn is_confirmed(&mut self, place: u32) {
-        if let Self::Publish { messages, .. } = self
-            && let Some(message) = messages.get_mut(place as usize)
-        {
-            (message.confirm, message.targets) = (0, Targets::default());
-            message.message = Message::empty();
-        }
-    }
-
-    /// A message has its verdict, and is asked for no more. Bytes that need not be kept any more.
-    fn is_told(&mut self, place: u32) -> u64 {
+    /// Messages have their verdict, and are asked for no more. Bytes that need not be kept any more.
+    fn are_told(&mut self, first: u32, last: u32) -> u64 {
         let Self::Ask { messages, .. } = self else { return 0 };
-        let Ok(index) = messages.binary_search_by_key(&place, |message| message.place) else {
-            return 0;
-        };
-        let freed = bytes_in_memory(&messages[index]);
-        // It keeps its place, as others of the letter are many, perhaps.
-        messages[index].whereabouts = Whereabouts::Nowhere;
-        messages[index].confirm = 0;
+        let mut freed = 0;
+        let from = messages.partition_point(|message| message.place < first);
+        for message in messages[from..].iter_mut().take_while(|message| message.place <= last) {
+            freed += bytes_in_memory(message);
+            // It keeps its place, as others of the letter are many, perhaps.
+            message.whereabouts = Whereabouts::Nowhere;
+            message.confirm = 0;
+        }
         freed
     }
 
@@ -297,9 +290,20 @@ impl StreamLetter {
         }
     }
 
-    /// The letter once more, with the same bodies.
-    fn again(&self) -> ToShard {
+    /// The letter once more, with the same bodies. Messages that are confirmed keep no more than their places.
+    fn again(&self, confirmed: &[(u32, u32)]) -> ToShard {
         match self {
+            Self::Publish { from, messages } if !confirmed.is_empty() => {
+                let mut messages = messages.clone();
+                for &(first, last) in confirmed {
+                    let some = messages.get_mut(first as usize..=last as usize);
+                    some.into_iter().flatten().for_each(|message| {
+                        (message.confirm, message.targets) = (0, Targets::default());
+                        message.message = Message::empty();
+                    });
+                }
+                ToShard::Publish { from: *from, messages }
+            }
             Self::Publish { from, messages } => {
                 ToShard::Publish { from: *from, messages: messages.clone() }
             }
@@ -333,6 +337,23 @@ fn bytes_in_memory(message: &AskedMessage) -> u64 {
         Whereabouts::Memory(message) => bytes_of(std::slice::from_ref(message)),
         Whereabouts::Log(..) | Whereabouts::Nowhere => 0,
     }
+}
+
+/// The messages of a letter that are to have a verdict, in runs.
+fn runs_of(messages: &[Publish], letter: u64) -> impl Iterator<Item = (ChannelId, UntoldRun)> {
+    let mut all = (0..).zip(messages).filter(|(_, message)| message.confirm != 0).peekable();
+    std::iter::from_fn(move || {
+        let (place, &Publish { channel, confirm: first, .. }) = all.next()?;
+        let mut last = first;
+        let is_next = |(at, it): &(u32, &Publish), last| {
+            let to_first = u64::from(at - place);
+            it.channel == channel && it.confirm == last + 1 && it.confirm == first + to_first
+        };
+        while all.next_if(|next| is_next(next, last)).is_some() {
+            last += 1;
+        }
+        Some((channel, UntoldRun { first, last, letter, place }))
+    })
 }
 
 fn bytes_of(messages: &[Publish]) -> u64 {
@@ -422,14 +443,19 @@ impl Window {
         }
     }
 
-    /// One more message of a letter has its verdict: the one with this place.
-    fn is_told(&mut self, number: u64, place: u32, is_confirmed: bool) {
+    /// Messages of a letter have their verdict.
+    fn are_told(&mut self, run: UntoldRun, is_confirmed: bool) {
+        let (number, first) = (run.letter, run.place);
+        let last = first + (run.len() - 1);
         let Some(kept) = self.kept(number) else { return };
-        if is_confirmed {
-            kept.letter.is_confirmed(place);
+        if is_confirmed && matches!(kept.letter, StreamLetter::Publish { .. }) {
+            match kept.confirmed.last_mut() {
+                Some((_, end)) if end.checked_add(1) == Some(first) => *end = last,
+                _ => kept.confirmed.push((first, last)),
+            }
         }
-        kept.untold -= 1;
-        let (is_over, freed) = (kept.untold == 0, kept.letter.is_told(place));
+        kept.untold -= run.len() as usize;
+        let (is_over, freed) = (kept.untold == 0, kept.letter.are_told(first, last));
         kept.letter.leave_told(kept.untold);
         self.in_memory -= freed;
         if is_over {
@@ -510,7 +536,7 @@ impl StreamSender {
             term: 0,
             bodies: Window::new(),
             acks: Window::new(),
-            untold: BTreeMap::new(),
+            untold: UntoldMessages::default(),
             undecided: BTreeSet::new(),
             commands: VecDeque::new(),
             unnumbered: 0,
@@ -555,20 +581,21 @@ impl StreamSender {
         let number = self.window(class).end();
         let mut untold = 0;
         if let StreamLetter::Publish { messages, .. } = &letter {
-            let each = (0..).zip(messages).filter(|(_, message)| message.confirm != 0);
-            for (place, message) in each {
-                self.untold.insert((from, message.channel, message.confirm), (number, place));
-                untold += 1;
+            for (channel, run) in runs_of(messages, number) {
+                self.untold.add(from, channel, run);
+                untold += run.len() as usize;
             }
         }
         if let StreamLetter::Commit { reply, .. } = &letter {
-            self.untold.insert((from, reply.channel, 0), (number, 0));
+            let run = UntoldRun { first: 0, last: 0, letter: number, place: 0 };
+            self.untold.add(from, reply.channel, run);
             self.undecided.insert(number);
             untold = 1;
         }
         let max = self.max;
         let window = self.window(class);
-        window.push(KeptLetter { letter, bytes, untold, waits: Vec::new() });
+        let (waits, confirmed) = Default::default();
+        window.push(KeptLetter { letter, bytes, untold, waits, confirmed });
         if window.is_over(max, 0) && from != ConnectionId::NOBODY && !window.paused.contains(&from)
         {
             let pauses = self.pauses(from);
@@ -603,7 +630,7 @@ impl StreamSender {
             if let Some(kept) = window.kept(number)
                 && (kept.untold > 0 || number >= has_below)
             {
-                let letter = kept.letter.again();
+                let letter = kept.letter.again(&kept.confirmed);
                 let heard_below = window.first_kept().max(window.heard + 1);
                 return Some(Numbered {
                     stream,
@@ -674,7 +701,7 @@ impl StreamSender {
         }
         let untold = &self.untold;
         for (window, place) in [(&mut self.bodies, bodies), (&mut self.acks, acks)] {
-            window.agreed(place.agreed, |told| untold.contains_key(&told));
+            window.agreed(place.agreed, |told| untold.letter_of(told).is_some());
             window.begins(place.next);
         }
         // What the shard of before was told to write may be in its memory again.
@@ -697,7 +724,7 @@ impl StreamSender {
     /// A shard has refused what a connection's channel commits: a part of that which is for this group is not to be either. As long
     /// as the shard lives it hears that from the owner of the names.
     pub fn other_is_refused(&mut self, connection: ConnectionId, channel: ChannelId) {
-        if let Some(&(number, _)) = self.untold.get(&(connection, channel, 0)) {
+        if let Some(number) = self.untold.letter_of((connection, channel, 0)) {
             self.is_refused(number);
         }
     }
@@ -721,7 +748,7 @@ impl StreamSender {
                     StreamClass::Bodies => bodies,
                     StreamClass::Acks => acks,
                 };
-                window.agreed(low, |told| untold.contains_key(&told));
+                window.agreed(low, |told| untold.letter_of(told).is_some());
                 if term == self.term {
                     window.hears(told);
                 }
@@ -750,20 +777,28 @@ impl StreamSender {
             ToSession::Reply { channel, reply } => return self.answer(to, channel, reply, out),
             other => return out.session(to, other),
         };
-        let range = (to, channel, first)..=(to, channel, last);
-        let new = self.untold.extract_if(range, |_, _| true);
-        let new: Vec<(u64, (u64, u32))> = new.map(|((.., seq), place)| (seq, place)).collect();
-        for run in new.chunk_by(|(before, _), (seq, _)| before + 1 == *seq) {
-            let (Some(&(first, _)), Some(&(last, _))) = (run.first(), run.last()) else { continue };
-            let letter = match letter {
+        let is_confirmed = matches!(letter, ToSession::Confirm { ok: true, .. });
+        let mut say = |(first, last)| {
+            let verdict = match letter {
                 ToSession::Confirm { ok, .. } => ToSession::Confirm { channel, first, last, ok },
                 _ => ToSession::ConfirmTimeout { channel, first, last },
             };
-            out.session(to, letter);
+            out.session(to, verdict);
+        };
+        // Messages in a row are told in one, though they are of several letters.
+        let mut row: Option<(u64, u64)> = None;
+        while let Some(run) = self.untold.take_first(to, channel, first, last) {
+            self.bodies.are_told(run, is_confirmed);
+            if let Some((_, last)) = &mut row
+                && *last + 1 == run.first
+            {
+                *last = run.last;
+            } else if let Some(before) = row.replace((run.first, run.last)) {
+                say(before);
+            }
         }
-        let is_confirmed = matches!(letter, ToSession::Confirm { ok: true, .. });
-        for (_, (number, place)) in new {
-            self.bodies.is_told(number, place, is_confirmed);
+        if let Some(row) = row {
+            say(row);
         }
         self.resume(out);
     }
@@ -778,13 +813,13 @@ impl StreamSender {
 
     /// An answer of the shard. A transaction may be answered twice: by the shard before a change, and by the one after it.
     fn answer(&mut self, to: ConnectionId, channel: ChannelId, reply: Reply, out: &mut Outbox) {
-        match self.untold.remove(&(to, channel, 0)) {
-            Some((number, place)) => {
-                self.undecided.remove(&number);
+        match self.untold.take_first(to, channel, 0, 0) {
+            Some(run) => {
+                self.undecided.remove(&run.letter);
                 if matches!(reply, Reply::Refused { .. }) {
-                    self.is_refused(number);
+                    self.is_refused(run.letter);
                 }
-                self.bodies.is_told(number, place, false);
+                self.bodies.are_told(run, false);
             }
             None if matches!(reply, Reply::Committed) => return,
             None => _ = self.questions.remove(&to),
@@ -899,19 +934,15 @@ impl StreamSender {
     pub fn ended(&mut self, connection: ConnectionId, out: &mut Outbox) {
         self.bodies.paused.retain(|other| *other != connection);
         self.acks.paused.retain(|other| *other != connection);
-        let all = (connection, 0, 0)..=(connection, ChannelId::MAX, u64::MAX);
         let Self { untold, bodies, .. } = self;
         let mut is_part =
             |number: u64| bodies.kept(number).is_some_and(|kept| kept.letter.is_part());
-        let is_over = |(.., confirm): &ConfirmKey, (number, _): &mut (u64, u32)| {
-            *confirm != 0 || !is_part(*number)
-        };
-        let untold: Vec<(ConfirmKey, (u64, u32))> = untold.extract_if(all, is_over).collect();
-        for ((.., confirm), (number, place)) in untold {
-            if confirm == 0 {
-                self.undecided.remove(&number);
+        let over = untold.take_of(connection, |run| run.first != 0 || !is_part(run.letter));
+        for run in over {
+            if run.first == 0 {
+                self.undecided.remove(&run.letter);
             }
-            self.bodies.is_told(number, place, false);
+            self.bodies.are_told(run, false);
         }
         self.resume(out);
     }

@@ -21,6 +21,7 @@ use leveret_amqp::reply::ReplyCode;
 use leveret_log::{Log, Moment};
 use leveret_queue::{Offset, Time};
 use leveret_topology::{ConfirmOn, ConfirmOptions, QueueId, Topology};
+use smallvec::SmallVec;
 
 use super::Shard;
 use super::confirms::{Mixed, UnresolvedMessage, Until};
@@ -30,7 +31,9 @@ use super::store::{Noted, Waiter};
 use super::streams::{EarlierMessage, NumberFate, Outcome, WaitsWhere};
 use super::transactions::refuse;
 use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, Targets, ToShard};
-use crate::stream::{AskedMessage, Numbered, StreamEvent, StreamId, StreamPlace, Tag, Whereabouts};
+use crate::stream::{
+    AskedMessage, NoteHead, Numbered, StreamEvent, StreamId, StreamPlace, Tag, Whereabouts,
+};
 use crate::transaction::Vote;
 
 impl<L: Log> Shard<L> {
@@ -386,7 +389,7 @@ impl<L: Log> Shard<L> {
     pub(super) fn write_notes(&mut self, now: Time) {
         for (stream, pieces) in self.streams.next_notes() {
             self.jobs.pay(cost::APPEND * pieces.len() as u64);
-            let heads: Vec<Vec<u8>> = pieces.iter().map(|piece| piece.encode()).collect();
+            let heads: SmallVec<[NoteHead; 1]> = pieces.iter().map(|it| it.encode()).collect();
             let Noted { first, count, moment } = match self.store.append_notes(&heads, now) {
                 Ok(noted) => noted,
                 Err(error) => {

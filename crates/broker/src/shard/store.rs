@@ -25,6 +25,7 @@ use smallvec::SmallVec;
 use crate::held::Held;
 use crate::message::Publish;
 use crate::record::{HEAD, Head};
+use crate::stream::NoteHead;
 use crate::transaction::{NOTES, Note};
 use cold::Cold;
 use disk::Disk;
@@ -165,7 +166,7 @@ impl<L: Log> Store<L> {
     /// them one by one.
     pub(super) fn append_notes(
         &mut self,
-        heads: &[Vec<u8>],
+        heads: &[NoteHead],
         now: Time,
     ) -> Result<Noted, AppendError> {
         let first = self.log.end();

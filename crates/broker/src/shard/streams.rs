@@ -25,6 +25,7 @@ use std::collections::{BTreeSet, VecDeque};
 use leveret_log::Moment;
 use leveret_queue::Offset;
 use leveret_topology::NodeId;
+use smallvec::SmallVec;
 
 use crate::stream::{
     NOTE_ITEMS, NoteItem, NotePiece, PieceRole, StreamEvent, StreamId, StreamNews, StreamPlace,
@@ -159,6 +160,9 @@ struct Stream {
     is_to_be_told: Option<(Moment, u64)>,
 }
 
+/// A note, in the pieces that fit a record each.
+type StreamNote = SmallVec<[NotePiece; 1]>;
+
 /// A note in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct InLog {
@@ -209,21 +213,22 @@ impl Stream {
         all <= NOTE_ITEMS || self.items == 0 || self.items + self.fresh.len().max(1) > much
     }
 
-    fn note(&self) -> Vec<NotePiece> {
-        let (items, role) = match self.is_next_whole() {
-            true => (self.facts.items(), PieceRole::Whole),
-            false => (self.fresh.items(), PieceRole::Adds),
+    fn note(&self) -> StreamNote {
+        let (facts, role) = match self.is_next_whole() {
+            true => (&self.facts, PieceRole::Whole),
+            false => (&self.fresh, PieceRole::Adds),
         };
         let piece = |items: &[NoteItem]| NotePiece {
             stream: self.id,
             role: PieceRole::GoesOn,
             low: self.facts.done.low,
-            items: items.to_vec(),
+            items: items.into(),
         };
-        let mut pieces: Vec<NotePiece> = pieces_of(&items).into_iter().map(piece).collect();
-        if pieces.is_empty() {
-            pieces.push(piece(&[]));
-        }
+        let mut pieces = match facts.len() {
+            // Nearly always: the low number says all.
+            0 => StreamNote::from_buf([piece(&[])]),
+            _ => pieces_of(&facts.items()).into_iter().map(piece).collect(),
+        };
         pieces[0].role = role;
         pieces
     }
@@ -587,7 +592,7 @@ impl Streams {
     }
 
     /// The notes that are to be written, each in pieces.
-    pub(super) fn next_notes(&mut self) -> Vec<(StreamId, Vec<NotePiece>)> {
+    pub(super) fn next_notes(&mut self) -> SmallVec<[(StreamId, StreamNote); 1]> {
         let changed = self.all.iter_mut().filter(|stream| stream.is_changed);
         let note = |stream: &mut Stream| {
             stream.fresh.done.is_to(stream.facts.done.low);
@@ -605,9 +610,9 @@ impl Streams {
         records: u64,
         moment: Moment,
         durable: u64,
-    ) -> Vec<Offset> {
+    ) -> SmallVec<[Offset; 2]> {
         self.records += records;
-        let Some(stream) = self.stream(id) else { return Vec::new() };
+        let Some(stream) = self.stream(id) else { return SmallVec::new() };
         let is_whole = stream.is_next_whole();
         stream.items = match is_whole {
             true => stream.facts.len(),
@@ -623,7 +628,7 @@ impl Streams {
         stream.waiting.noted(moment);
         let is_needed = |it: &InLog| it.is_whole && it.end() <= durable;
         let old = stream.notes.iter().rposition(is_needed).unwrap_or(0);
-        let old: Vec<Offset> = stream.notes.drain(..old).flat_map(InLog::offsets).collect();
+        let old: SmallVec<_> = stream.notes.drain(..old).flat_map(InLog::offsets).collect();
         self.records -= old.len() as u64;
         self.is_changed = self.all.iter().any(|stream| stream.is_changed);
         old

@@ -92,6 +92,19 @@ impl<'a> Reader<'a> {
 
     #[inline]
     pub(super) fn varint(&mut self) -> Result<u64, LetterError> {
+        // Most have one byte, and are not the last of a piece.
+        if let [byte, rest @ ..] = self.rest
+            && *byte < 0x80
+            && !rest.is_empty()
+        {
+            self.rest = rest;
+            self.left = self.left.saturating_sub(1);
+            return Ok((*byte).into());
+        }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Result<u64, LetterError> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -180,7 +193,14 @@ impl<'a> Reader<'a> {
 
 /// `to`, and a number in as few bytes as it needs.
 #[inline]
-pub(super) fn put_varint(to: &mut Writer, mut value: u64) {
+pub(super) fn put_varint(to: &mut Writer, value: u64) {
+    match value {
+        0..0x80 => to.put(&[value as u8]),
+        _ => put_long_varint(to, value),
+    }
+}
+
+fn put_long_varint(to: &mut Writer, mut value: u64) {
     let mut bytes = [0; 10];
     let mut len = 0_usize;
     for place in &mut bytes {

@@ -68,6 +68,10 @@ impl Done {
 
     /// The letters `first..=last` are done.
     pub(super) fn add(&mut self, first: u64, last: u64) {
+        if self.len() == 0 && first <= self.low.saturating_add(1) {
+            self.low = self.low.max(last);
+            return;
+        }
         while let Some((&number, _)) = self.parts.range(first..=last).next() {
             self.parts.remove(&number);
         }
@@ -81,6 +85,9 @@ impl Done {
     /// All up to this one are.
     pub(super) fn is_to(&mut self, low: u64) {
         self.low = self.low.max(low);
+        if self.len() == 0 {
+            return;
+        }
         self.above.cut_below(self.low.saturating_add(1));
         if let Some(last) = self.above.take(self.low.saturating_add(1)) {
             self.low = last;
@@ -297,6 +304,9 @@ impl Facts {
 
     /// Forgets of which letters the sender has [heard](crate::stream::Numbered::heard_below), and of which transactions.
     pub(super) fn forget_below(&mut self, heard: u64, undecided: u64) {
+        if self.len() == 0 {
+            return;
+        }
         self.refused.forget_below(heard);
         self.waits.forget_below(heard);
         self.in_log.forget_below(heard);

@@ -255,7 +255,10 @@ fn what_is_asked_for_though_it_was_heard_of_waits() {
         NoteItem::Waits { number: 3, first: 2, last: 3 },
         NoteItem::InLog { number: 3, first: 3, last: 3, at: 70 },
     ];
-    streams.found(Offset::new(0), NotePiece { stream: ID, role: PieceRole::Whole, low: 3, items });
+    streams.found(
+        Offset::new(0),
+        NotePiece { stream: ID, role: PieceRole::Whole, low: 3, items: items.into() },
+    );
     streams.all_found(Moment::default());
     let what = |streams: &Streams, number| {
         [0, 1, 2, 3].map(|place| streams.earlier_message(Tag { stream: ID, number }, place))
@@ -304,7 +307,10 @@ fn what_an_earlier_term_left_out_is_taken_though_there_is_much_to_say() {
     let mut items: Vec<_> =
         (1..last / 2).map(|it| NoteItem::Done { first: 2 * it, last: 2 * it }).collect();
     items.push(NoteItem::Part { number: last, count: 1 });
-    streams.found(Offset::new(0), NotePiece { stream: ID, role: PieceRole::Whole, low: 0, items });
+    streams.found(
+        Offset::new(0),
+        NotePiece { stream: ID, role: PieceRole::Whole, low: 0, items: items.into() },
+    );
     streams.all_found(Moment::default());
     for number in 1..=last {
         let want = match number {
@@ -340,7 +346,10 @@ fn a_number_is_taken_once_and_in_its_turn() {
     let mut again = Streams::default();
     again.begin_term();
     let items = vec![NoteItem::Done { first: 4, last: 5 }, NoteItem::Part { number: 3, count: 7 }];
-    again.found(Offset::new(9), NotePiece { stream: ID, role: PieceRole::Whole, low: 2, items });
+    again.found(
+        Offset::new(9),
+        NotePiece { stream: ID, role: PieceRole::Whole, low: 2, items: items.into() },
+    );
     again.all_found(Moment::default());
     assert_eq!(again.place(ID), place(1, 3));
     assert_eq!(again.take(ID, 2, 1, 1), NumberFate::Earlier);
@@ -380,7 +389,7 @@ fn what_is_agreed_upon_is_said_once() {
     again.begin_term();
     again.found(
         Offset::new(9),
-        NotePiece { stream: ID, role: PieceRole::Whole, low: 3, items: vec![] },
+        NotePiece { stream: ID, role: PieceRole::Whole, low: 3, items: Default::default() },
     );
     again.all_found(moment(40));
     let mut said = Vec::new();
