@@ -140,8 +140,9 @@ fn what_is_left_of_confirmed_messages_comes() {
     };
     let messages = vec![nothing.clone(), any.publish(), nothing];
     for messages in [messages[..1].to_vec(), messages] {
-        let letter = any.numbered(ToShard::Publish { from: any.connection(), messages });
-        let letter = ToLeader::Shard(any.group(), letter);
+        let letter = ToShard::Publish { from: any.connection(), messages };
+        let numbered = any.numbered(letter);
+        let letter = ToLeader::Shard(any.group(), numbered);
         let came = read_to_leader(&sent(&letter)).expect("a letter");
         assert_eq!(format!("{came:?}"), format!("{letter:?}"));
     }

@@ -251,7 +251,7 @@ impl<D: Disk> FileLog<D> {
             return Ok(batch.clone());
         }
         let following = self.following.as_deref();
-        let last = following.map_or(before(self.writer.sequence()), |it| it.last().number);
+        let last = following.map_or_else(|| before(self.writer.sequence()), |it| it.last().number);
         if number > last {
             return Err(NoBatch::NotYet);
         }
