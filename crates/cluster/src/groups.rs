@@ -378,17 +378,19 @@ impl<D: Disk> Groups<D> {
             let others = self.members.iter().filter(|it| it.elected().is_none());
             let leader =
                 others.filter_map(Member::leader).map(|id| RaftId(id.0)).find(|id| is_linked(*id));
-            // Or this node's disk does not take the first batch of its term.
-            let hangs =
-                self.members.iter().any(|it| it.elected().is_some() && it.leads().is_none());
-            let able =
-                || self.peers().into_iter().filter(|id| is_linked(*id) && !self.hung.contains(id));
-            if let Some(to) =
-                leader.or_else(|| able().filter(|_| hangs).min_by_key(|id| self.lag_of(*id)))
-            {
+            if let Some(to) = leader.or_else(|| self.heir_if_stuck(&is_linked)) {
                 self.transfer(0, to, now_ms);
             }
         }
+    }
+
+    /// Who is to lead in place of this node, which was elected, if its disk does not take the first batch of a term.
+    fn heir_if_stuck(&self, is_linked: impl Fn(RaftId) -> bool) -> Option<RaftId> {
+        let is_stuck = |it: &&Member<D>| it.elected().is_some() && it.leads().is_none();
+        self.members.iter().find(is_stuck)?;
+        let peers = self.peers().into_iter();
+        let able = peers.filter(|id| is_linked(*id) && !self.hung.contains(id));
+        able.min_by_key(|id| self.lag_of(*id))
     }
 
     /// The next step of each group that is led here, if its members are not what they are to be.

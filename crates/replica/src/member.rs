@@ -505,7 +505,7 @@ impl<D: Disk> Member<D> {
         MemberActions { must_restart, ..std::mem::take(&mut self.actions) }
     }
 
-    /// The log, for its shard, after this member became the leader ([`Role::Leads`]). It never comes back:
+    /// The log, for its shard, once this member [leads](Self::leads). It never comes back:
     /// [`MemberActions::must_restart`] says when the process has to start anew. `wake` has [`log_woke`](Self::log_woke) called soon;
     /// it is called in the shard's turn, and takes no lock that is held in one.
     ///

@@ -553,6 +553,28 @@ fn whose_disk_hung_leads_only_if_no_other_can() {
     });
 }
 
+/// Who is elected, and whose disk does not end the write of the first batch of its term, has another one lead: though the others agreed to
+/// that batch, there is no broker on such a disk.
+#[test]
+fn who_is_elected_on_a_disk_that_stands_still_gives_way() {
+    let mut elected = 0;
+    each_seed(0..12, |seed| {
+        let mut world = World::new(5, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        world.run_ms(500);
+        let leader = world.leader().unwrap();
+        let still = (leader + 1 + seed as usize % 4) % 5;
+        world.nodes[still].stand_still();
+        world.end(leader, true, 60_000);
+        let another = |it: &World| (0..5).any(|at| at != still && it.nodes[at].has_broker());
+        assert!(!world.nodes[still].has_broker());
+        let at_ms = world.now_ms;
+        assert!(world.run_until(25_000, another), "seed {seed}");
+        elected += u64::from(world.now_ms > at_ms + 8_000);
+    });
+    assert!(elected > 0);
+}
+
 /// Where a majority has no room it does not matter who leads. What counts is the room of the second of three.
 #[test]
 fn nobody_gives_way_for_nothing() {

@@ -197,6 +197,14 @@ impl Node {
         disks.values().map(|disk| disk.clone().coming().unwrap().len()).sum()
     }
 
+    /// No write of its logs ends any more.
+    pub(crate) fn stand_still(&mut self) {
+        let stall = Faults { stall: true, ..Faults::default() };
+        let disks = self.disks.lock().unwrap();
+        let logs = disks.iter().filter(|it| *it.0 != DiskOwner::Words);
+        logs.for_each(|(_, disk)| disk.set_faults(stall));
+    }
+
     /// The lists of its logs' files find no room from now on.
     pub(crate) fn has_no_room_for_lists(&self) {
         let full = Faults { full_list: true, ..Faults::default() };
