@@ -462,6 +462,8 @@ impl<D: Disk> Cluster<D> {
             groups.look(self.now_ms, |id| linked.contains_key(&id));
             let mut done = GroupActions::default();
             groups.take_actions(&mut done);
+            let name = |id| linked.get(&id).map(|it| it.node.name.to_string());
+            self.actions.noted.extend(groups.told_leaders(name));
             let leads = |id: &RaftId| self.statuses.get(id).is_some_and(|it| it.leads);
             let told = |id| linked.contains_key(&id).then(|| leads(&id));
             let left = self.is_leaving && groups.has_left(told);

@@ -263,22 +263,23 @@ impl<D: Disk> Groups<D> {
             }
         }
         self.votes.sync();
-        self.tell_leaders(&mut to.noted);
     }
 
-    /// Tells who leads each group since the last time.
-    fn tell_leaders(&mut self, to: &mut Vec<String>) {
+    /// Which groups another node leads than when this was asked last, for people. `name` knows the others.
+    pub(crate) fn told_leaders(&mut self, name: impl Fn(RaftId) -> Option<String>) -> Vec<String> {
+        let mut told = Vec::new();
         for (group, (member, led)) in self.members.iter().zip(&mut self.led).enumerate() {
             let now = member.leader().map(|id| (member.term(), id));
             let Some((term, id)) = now.filter(|_| *led != now) else { continue };
             *led = now;
-            let name = match self.members.first().and_then(|first| first.named(id)) {
+            let name = match name(RaftId(id.0)) {
                 _ if id == self.id => "this node".to_owned(),
                 Some(name) => format!("node {name}"),
                 None => format!("member {id}"),
             };
-            to.push(format!("group {group}: {name} leads in term {term}"));
+            told.push(format!("group {group}: {name} leads in term {term}"));
         }
+        told
     }
 
     /// Whether this node leads all groups.
