@@ -90,6 +90,7 @@ impl Leader {
         let follows = Some(self.log.stored());
         self.log = open(&self.disk, Options { follows, ..Self::options() });
         self.log.begin_term(self.term);
+        self.log.lead();
         self.settle();
         let all = found(&mut self.log).1.into_iter();
         let holders = all.flat_map(|(at, _, holders)| {
@@ -469,6 +470,7 @@ fn files_of_a_manifest_stay() {
             leader.log = open(&disk, options);
             leader.term += 1;
             leader.log.begin_term(leader.term);
+            leader.log.lead();
             leader.settle();
             leader.held = found(&mut leader.log)
                 .1
