@@ -108,12 +108,7 @@ impl World {
 
     /// The replies of a turn.
     fn turn(&mut self, letter: ToShard) -> Vec<Reply> {
-        let out = self.out(letter);
-        let replies = out.sessions.into_iter().filter_map(|(_, letter)| match letter {
-            ToSession::Reply { reply, .. } => Some(reply),
-            _ => None,
-        });
-        replies.collect()
+        replies(self.out(letter))
     }
 
     /// The disk does all that it was given. What is told then.
@@ -126,15 +121,39 @@ impl World {
     }
 
     /// Others have all that there is.
-    fn agree(&mut self) -> Vec<Reply> {
+    fn agreed(&mut self) -> Outbox {
         let moment = self.log.moment();
         self.log.hand().agreed = Some(moment);
-        self.turn(ToShard::LogWoke)
+        self.out(ToShard::LogWoke)
+    }
+
+    /// The same; what is replied then.
+    fn agree(&mut self) -> Vec<Reply> {
+        replies(self.agreed())
     }
 
     fn purge(&mut self) -> Vec<Reply> {
         self.turn(ToShard::Purge { reply: ME, queue: self.queue, max: u64::MAX })
     }
+}
+
+/// The replies in what a turn told.
+fn replies(out: Outbox) -> Vec<Reply> {
+    let replies = out.sessions.into_iter().filter_map(|(_, letter)| match letter {
+        ToSession::Reply { reply, .. } => Some(reply),
+        _ => None,
+    });
+    replies.collect()
+}
+
+/// What becomes of a message that is to be acked.
+fn settlement(of: &Delivery, how: Settle) -> Settlement {
+    let unacked = of.unacked.expect("to be acked");
+    Settlement { queue: of.queue, unacked, offset: of.offset, how }
+}
+
+fn ack(of: &Delivery) -> ToShard {
+    ToShard::Settle { from: ME.connection, settlements: vec![settlement(of, Settle::Ack)] }
 }
 
 #[test]
@@ -175,18 +194,17 @@ fn a_message_may_be_given_out_before_it_is_agreed_upon() {
         let mut world = World::with(Some(Moment::default()), [argument].into_iter().collect());
         world.log.hand().reads_agreed = true;
         world.agree();
-        let queue = world.queue;
         let consume = world.consume(Some(Gate::open()));
         assert_eq!(seen(world.out(consume)).0.len(), 1, "the one that is agreed upon");
         let syncs = world.log.hand().syncs;
         let (given, confirmed) = seen(world.put(2, true));
         assert_eq!((given.len(), confirmed), (usize::from(before_commit), vec![]));
-        let Some(Delivery { unacked: Some(unacked), offset, .. }) = given.into_iter().next() else {
+        let Some(given) = given.first() else {
             world.write();
             world.agree();
             continue;
         };
-        let ack = Settlement { queue, unacked, offset, how: Settle::Ack };
+        let ack = settlement(given, Settle::Ack);
         let acked = world.out(ToShard::Settle { from: ME.connection, settlements: vec![ack] });
         assert_eq!((seen(acked).1, world.log.hand().syncs), (vec![2], syncs));
         assert_eq!(world.log.hand().held.len(), 1, "nothing of it is left");
@@ -195,9 +213,7 @@ fn a_message_may_be_given_out_before_it_is_agreed_upon() {
         assert!(seen(world.out(commit)).0.is_empty(), "who commits may be told that it failed");
         assert!(seen(world.put(3, true)).0.is_empty(), "it is behind those");
         world.write();
-        let moment = world.log.moment();
-        world.log.hand().agreed = Some(moment);
-        assert_eq!(seen(world.out(ToShard::LogWoke)).0.len(), 2);
+        assert_eq!(seen(world.agreed()).0.len(), 2);
         assert_eq!(seen(world.put(4, true)).0.len(), 1);
     }
 }
@@ -223,13 +239,8 @@ fn an_ack_does_not_confirm_what_another_queue_may_not_have_dropped() {
     };
     let short = world.topology.declare_queue(spec).expect("declared").id;
     let (queue, get) = (world.queue, |queue| ToShard::Get { reply: ME, queue, no_ack: false });
-    let settle = |of: &Delivery, how| {
-        let (unacked, offset) = (of.unacked.expect("to be acked"), of.offset);
-        let settlements = vec![Settlement { queue, unacked, offset, how }];
-        ToShard::Settle { from: ME.connection, settlements }
-    };
     let first = got(world.turn(get(queue)));
-    world.out(settle(&first, Settle::Ack));
+    world.out(ack(&first));
     world.write();
     world.agree();
     let to_both =
@@ -238,12 +249,10 @@ fn an_ack_does_not_confirm_what_another_queue_may_not_have_dropped() {
     let given = got(world.turn(get(queue)));
     let other = Publish { targets: [short].into_iter().collect(), ..world.message(3, true) };
     world.out(ToShard::Publish { from: ME.connection, messages: vec![other] });
-    let told = seen(world.out(settle(&given, Settle::Ack))).1;
+    let told = seen(world.out(ack(&given))).1;
     assert!(told.is_empty(), "nobody else knows of the other one: {told:?}");
     world.write();
-    let moment = world.log.moment();
-    world.log.hand().agreed = Some(moment);
-    assert_eq!(seen(world.out(ToShard::LogWoke)).1, [2]);
+    assert_eq!(seen(world.agreed()).1, [2]);
 }
 
 /// The same of one that a transaction acks: without its other part it is not acked.
@@ -259,15 +268,12 @@ fn an_ack_in_a_transaction_confirms_once_others_agree() {
     let queue = world.queue;
     world.put(2, true);
     let given = got(world.turn(ToShard::Get { reply: ME, queue, no_ack: false }));
-    let unacked = given.unacked.expect("to be acked");
-    let ack = Settlement { queue, unacked, offset: given.offset, how: Settle::Ack };
-    let (messages, settlements) = (vec![world.message(0, true)], vec![ack]);
+    let settlements = vec![settlement(&given, Settle::Ack)];
+    let messages = vec![world.message(0, true)];
     let told = seen(world.out(ToShard::Commit { reply: ME, messages, settlements })).1;
     assert!(told.is_empty(), "nobody else knows of it: {told:?}");
     world.write();
-    let moment = world.log.moment();
-    world.log.hand().agreed = Some(moment);
-    assert_eq!(seen(world.out(ToShard::LogWoke)).1, [2]);
+    assert_eq!(seen(world.agreed()).1, [2]);
 }
 
 /// A shard stops while acks wait for their turn: these are done, and their publishers are told.
@@ -282,13 +288,7 @@ fn acks_that_wait_confirm_when_the_shard_closes() {
     let get = ToShard::Get { reply: ME, queue, no_ack: false };
     let given: Vec<_> = (0..4).map(|_| got(world.turn(get.clone()))).collect();
     world.shard.set_limits(Limits { turn: 1, share: 1 });
-    let ack = |of: &Delivery| Settlement {
-        queue,
-        unacked: of.unacked.expect("to be acked"),
-        offset: of.offset,
-        how: Settle::Ack,
-    };
-    let settlements = given.iter().map(ack).collect();
+    let settlements = given.iter().map(|of| settlement(of, Settle::Ack)).collect();
     let mut confirmed = seen(world.out(ToShard::Settle { from: ME.connection, settlements })).1;
     assert!(confirmed.len() < 4, "{confirmed:?}");
     world.shard.close();
@@ -353,9 +353,7 @@ fn a_deletion_is_told_when_it_cannot_be_undone() {
         let out = world.out(ToShard::LogWoke);
         assert!(out.meta.is_empty() && out.sessions.is_empty(), "it is on one disk: {out:?}");
     }
-    let moment = world.log.moment();
-    world.log.hand().agreed = Some(moment);
-    let out = world.out(ToShard::LogWoke);
+    let out = world.agreed();
     let [ToMeta::QueueGone { queue, reply: Some((ME, 1)), .. }] = out.meta[..] else {
         panic!("{out:?}");
     };
@@ -378,12 +376,7 @@ fn a_log_that_loses_its_end() {
     let first = got(world.turn(get(ME)));
     let second = got(world.turn(get(ME)));
     assert!(!first.redelivered && !second.redelivered);
-    let settle = |of: &Delivery| {
-        let (unacked, offset) = (of.unacked.expect("to be acked"), of.offset);
-        let settlements = vec![Settlement { queue, unacked, offset, how: Settle::Ack }];
-        ToShard::Settle { from: ME.connection, settlements }
-    };
-    world.turn(settle(&first));
+    world.turn(ack(&first));
     world.publish();
     assert!(world.purge().is_empty(), "nobody else knows of it");
 
@@ -410,7 +403,7 @@ fn a_log_that_loses_its_end() {
     let [first_again, second_again] = [&first, &second].map(|before| {
         let again = got(world.turn(get(other)));
         assert_eq!((again.offset, again.redelivered), (before.offset, true));
-        world.turn(settle(before));
+        world.turn(ack(before));
         again
     });
     let counts = world.shard.queues().next().expect("a queue").1.counts();
@@ -418,9 +411,7 @@ fn a_log_that_loses_its_end() {
     // Whoever came later is heard: what he was given and never saw goes back. So is another node, which lost nothing.
     let third = ReplyTo { connection: NodeId::new(2).expect("a node").connection(1), channel: 1 };
     for (from, of) in [(other, second_again), (third, first_again)] {
-        let unacked = of.unacked.expect("to be acked");
-        let how = Settle::Requeue { counts: false };
-        let settlements = vec![Settlement { queue, unacked, offset: of.offset, how }];
+        let settlements = vec![settlement(&of, Settle::Requeue { counts: false })];
         world.turn(ToShard::Settle { from: from.connection, settlements });
     }
     let counts = world.shard.queues().next().expect("a queue").1.counts();

@@ -293,7 +293,7 @@ impl StreamLetter {
     /// The letter once more, with the same bodies. Messages that are confirmed keep no more than their places.
     fn again(&self, confirmed: &[(u32, u32)]) -> ToShard {
         match self {
-            Self::Publish { from, messages } if !confirmed.is_empty() => {
+            Self::Publish { from, messages } => {
                 let mut messages = messages.clone();
                 for &(first, last) in confirmed {
                     let some = messages.get_mut(first as usize..=last as usize);
@@ -303,9 +303,6 @@ impl StreamLetter {
                     });
                 }
                 ToShard::Publish { from: *from, messages }
-            }
-            Self::Publish { from, messages } => {
-                ToShard::Publish { from: *from, messages: messages.clone() }
             }
             Self::Ask { from, messages } => {
                 let untold = messages.iter().filter(|message| message.confirm != 0);

@@ -903,19 +903,10 @@ impl<D: Disk> FileLog<D> {
                 let segment = following.table.next_segment.max(newest.map_or(0, next));
                 let file = FileName { segment, generation: 0 };
                 let mark = self.writer.mark_of(file, sequence, term);
-                let file_header = FileHeader {
-                    format: Framing { mark, has_terms: true }.format(),
-                    writer: self.options.writer.clone(),
-                    segment,
-                    through: segment,
-                    generation: 0,
-                    first: end,
-                    as_of: sequence,
-                    mark,
-                    term,
-                };
+                let framing = Framing { mark, has_terms: true };
                 let mut beginning = Vec::new();
-                file_header.encode(&mut beginning);
+                FileHeader::begun_by(&header, file, framing, &self.options.writer)
+                    .encode(&mut beginning);
                 (segment, FILE_HEADER as u64, mark, Bytes::from(beginning))
             }
         };

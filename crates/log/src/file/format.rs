@@ -52,7 +52,7 @@
 
 use smallvec::SmallVec;
 
-use crate::disk::Heading;
+use crate::disk::{FileName, Heading};
 use crate::shared::{LogNumber, Original};
 use crate::{HEAD_MAX, Holder, Offset};
 
@@ -197,6 +197,26 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 impl FileHeader {
+    /// Of a file that this batch begins.
+    pub(super) fn begun_by(
+        batch: &BatchHeader,
+        file: FileName,
+        framing: Framing,
+        writer: &str,
+    ) -> Self {
+        Self {
+            format: framing.format(),
+            writer: writer.to_owned(),
+            segment: file.segment,
+            through: file.segment,
+            generation: file.generation,
+            first: batch.first,
+            as_of: batch.sequence,
+            mark: framing.mark,
+            term: batch.terms.map_or(0, |it| it.term),
+        }
+    }
+
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(MAGIC);

@@ -250,15 +250,13 @@ impl<D: Disk> FileLog<D> {
         if let Some(batch) = self.giving.get(number) {
             return Ok(batch.clone());
         }
-        let following = self.following.as_deref();
-        let last = following.map_or_else(|| before(self.writer.sequence()), |it| it.last().number);
-        if number > last {
+        if number > self.last().number {
             return Err(NoBatch::NotYet);
         }
         if let Some((_, error)) = self.giving.damaged.take_if(|(it, _)| *it == number) {
             return Err(error);
         }
-        let BatchPlace { file, framing, position: near, end } = match following {
+        let BatchPlace { file, framing, position: near, end } = match &self.following {
             Some(following) if number > following.applied().number => {
                 // It is being written, or cut off.
                 following.place_of(number, &self.store.segments).ok_or(NoBatch::ToCome)?
@@ -347,10 +345,6 @@ impl<D: Disk> FileLog<D> {
         }
         None
     }
-}
-
-fn before(number: u64) -> u64 {
-    number.saturating_sub(1)
 }
 
 /// What is to be done after a read.

@@ -994,18 +994,7 @@ fn begin(
     segment.terms = terms;
     segment.len = FILE_HEADER as u64;
     let mut bytes = Vec::with_capacity(FILE_HEADER);
-    let file_header = FileHeader {
-        format: framing.format(),
-        writer: options.writer.clone(),
-        segment: file.segment,
-        through: file.segment,
-        generation: 0,
-        first: header.first,
-        as_of: header.sequence,
-        mark: framing.mark,
-        term: terms.map_or(0, |it| it.term),
-    };
-    file_header.encode(&mut bytes);
+    FileHeader::begun_by(header, file, framing, &options.writer).encode(&mut bytes);
     segments.push(segment);
     (file, bytes)
 }

@@ -1,8 +1,8 @@
 //! Opening a log: at a start, and while others go on.
 //!
-//! To open a log takes as long as a start takes: of a long backlog without digests that is seconds. A member whose log has to be
-//! opened anew, as it has got the leader's files, has that done by somebody else, so that the
-//! thread by which beats of all groups come and go does not wait. Meanwhile it votes, and does nothing that needs its log.
+//! To open a log takes as long as a start takes: of a long backlog without digests that is seconds. A member whose log has to be opened
+//! anew, as it has got the leader's files, has that done by somebody else, so that the thread by which beats of all groups come and go does
+//! not wait. Meanwhile it votes, and does nothing that needs its log.
 
 use leveret_log::disk::Disk;
 use leveret_log::file::{Inspected, OnDamage, OpenError, Options, Report};
