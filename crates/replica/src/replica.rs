@@ -119,6 +119,8 @@ pub struct Replica {
     floor: BatchName,
     /// Its log is being opened: a term that it leads would have no first batch until then.
     is_away: bool,
+    /// Who asked whether it would be voted for since the leader was last heard.
+    early: Option<(MemberId, Message)>,
     /// It stands when the others had time to.
     is_reluctant: bool,
     held: Vec<Held>,
@@ -206,6 +208,7 @@ impl Replica {
             is_unsure: false,
             floor: BatchName::NONE,
             is_away: false,
+            early: None,
             is_reluctant: false,
             held: Vec::new(),
             readies: VecDeque::new(),
@@ -372,6 +375,17 @@ impl Replica {
 
     /// A message came. One that cannot have been said is refused, and changes nothing.
     pub fn step(&mut self, from: MemberId, message: Message) -> Result<Output, Breach> {
+        let mut output = Output::default();
+        self.step_into(from, message, &mut output)?;
+        Ok(output)
+    }
+
+    fn step_into(
+        &mut self,
+        from: MemberId,
+        message: Message,
+        output: &mut Output,
+    ) -> Result<(), Breach> {
         let receiver = Receiver {
             id: self.id,
             term: self.term(),
@@ -380,10 +394,10 @@ impl Replica {
             log: self.log(),
         };
         receiver.check(from, &message)?;
-        let mut output = Output::default();
         let message = self.heed_transfer(message);
+        self.heed_candidate(from, &message, output);
         if self.is_deaf_to(from, &message) {
-            return Ok(output);
+            return Ok(());
         }
         let Message { term, body } = message;
         self.heed_leases(from, term, &body);
@@ -398,23 +412,23 @@ impl Replica {
                     let message = Message { term, body: Body::Appended { number } };
                     output.messages.push((from, message));
                 }
-                return Ok(output);
+                return Ok(());
             }
             Body::Lacks { last } => {
                 self.probe(from, term, last);
-                self.drain(NewEntries::Engine, &mut output);
+                self.drain(NewEntries::Engine, output);
             }
             mut body => {
-                let batches = self.heed((from, term), &mut body, &mut output);
+                let batches = self.heed((from, term), &mut body, output);
                 // What a member that was removed answers does not matter any more.
                 let _ = self.node.step(engine::to_engine(from, self.id, Message { term, body }));
                 // A leader that hears of its election begins with a batch of its own.
                 let is_copy = !batches.is_empty();
                 let source = if is_copy { NewEntries::Leader(batches) } else { NewEntries::Engine };
-                self.drain(source, &mut output);
+                self.drain(source, output);
             }
         }
-        Ok(output)
+        Ok(())
     }
 
     /// The snapshot that was fetched can take the place of the log, which lacks what is before. If it is refused, it is not
@@ -529,19 +543,44 @@ impl Replica {
             return output;
         }
         self.calm_down();
+        // Who knew before this one has had no answer.
+        let gives_way = self.early.take().is_some_and(|(from, message)| {
+            let has_all = matches!(&message.body, Body::PreVote { last } if *last >= self.last());
+            self.step_into(from, message, &mut output).is_ok() && has_all
+        });
         if self.may_stand() {
             // A tick that is all but over would be none: who stood first needs the time to be heard.
             self.ticked_ms = self.ticked_ms.max(Some(self.leases.now_ms));
             let raft = &mut self.node.raft;
             raft.election_elapsed =
                 raft.election_elapsed.max(self.patience.0.saturating_sub(ticks));
-            if ticks == 0 && !self.is_reluctant && raft.promotable() {
-                // It stands, if its log and its word are in order: else it waits as before.
-                let _ = self.node.campaign();
+            if ticks == 0 && !gives_way {
+                self.stand();
             }
             self.drain(NewEntries::Engine, &mut output);
         }
         output
+    }
+
+    /// It stands, if its log and its word are in order: else it waits as before.
+    fn stand(&mut self) {
+        let raft = &self.node.raft;
+        let is_free = raft.state == StateRole::Follower && raft.promotable();
+        if is_free && self.may_stand() && !self.is_reluctant {
+            let _ = self.node.campaign();
+        }
+    }
+
+    /// Before the engine hears of it: who asks for votes and has less than this member cannot have its vote. It stands for
+    /// election at once instead of when its turn comes, if it knows of no leader.
+    fn heed_candidate(&mut self, from: MemberId, message: &Message, output: &mut Output) {
+        let Body::PreVote { last } = &message.body else { return };
+        if self.leader().is_some() {
+            self.early = Some((from, message.clone()));
+        } else if *last < self.last() && self.quiet == 0 {
+            self.stand();
+            self.drain(NewEntries::Engine, output);
+        }
     }
 
     /// Whether it is reluctant, and the others may still want to stand.
@@ -622,7 +661,10 @@ impl Replica {
         let is_own = term == self.term();
         let now_ms = self.leases.now_ms;
         match body {
-            Body::Heartbeat { stamp, .. } => self.leases.answers = *stamp,
+            Body::Heartbeat { stamp, .. } => {
+                self.early = None;
+                self.leases.answers = *stamp;
+            }
             Body::Heard { stamp } if is_own && self.node.raft.state == StateRole::Leader => {
                 self.leases.hear(term, from, *stamp);
             }

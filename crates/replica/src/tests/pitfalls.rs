@@ -391,6 +391,73 @@ fn who_votes_for_another_one_says_what_its_leader_may_have() {
     assert!(!lease.holds(now_ms) && lease.holds(lease.from_ms), "{lease:?}");
 }
 
+/// The leader is gone, with a batch that the second has and the first has not; the first stands. Nobody's clock goes on.
+fn lacking_first() -> Bench {
+    let mut bench = led();
+    pass(&mut bench, &[1, 2, 3], 3);
+    bench.propose(1);
+    bench.deliver(&[1, 3]);
+    let output = bench.seat(2).replica.lose_sight(id(1), 0);
+    bench.handle(2, output);
+    bench
+}
+
+#[test]
+fn who_cannot_vote_for_a_candidate_stands_at_once() {
+    let mut bench = lacking_first();
+    let output = bench.seat(3).replica.lose_sight(id(1), 2);
+    bench.handle(3, output);
+    bench.deliver(&[2, 3]);
+    assert!(bench.replica(3).leads().is_some());
+}
+
+#[test]
+fn who_asked_before_others_knew_is_answered_when_they_do() {
+    let lose_sight = |bench: &mut Bench| {
+        bench.deliver(&[2, 3]);
+        let output = bench.seat(3).replica.lose_sight(id(1), 2);
+        bench.handle(3, output);
+        bench.deliver(&[2, 3]);
+    };
+    let mut bench = lacking_first();
+    lose_sight(&mut bench);
+    assert!(bench.replica(3).leads().is_some(), "it has more");
+
+    let mut bench = led();
+    pass(&mut bench, &[1, 2, 3], 3);
+    let output = bench.seat(2).replica.lose_sight(id(1), 0);
+    bench.handle(2, output);
+    lose_sight(&mut bench);
+    assert!(bench.replica(2).leads().is_some(), "it is as good");
+}
+
+/// Who stands first gives way to one that stood before, and has as much.
+#[test]
+fn two_that_know_one_after_the_other_do_not_both_stand() {
+    let mut bench = led();
+    pass(&mut bench, &[1, 2, 3], 3);
+    for number in [3, 2] {
+        let output = bench.seat(number).replica.lose_sight(id(1), 0);
+        bench.handle(number, output);
+        bench.deliver(&[2, 3]);
+    }
+    assert!(bench.replica(3).leads().is_some());
+}
+
+/// A leader that is there was only lost sight of by one of the others.
+#[test]
+fn an_early_candidate_is_forgotten_when_the_leader_is_heard() {
+    let mut bench = led();
+    pass(&mut bench, &[1, 2, 3], 3);
+    let output = bench.seat(2).replica.lose_sight(id(1), 0);
+    bench.handle(2, output);
+    bench.deliver(&[2, 3]);
+    pass(&mut bench, &[1, 3], 1);
+    let output = bench.seat(3).replica.lose_sight(id(1), 2);
+    bench.handle(3, output);
+    assert_eq!(bench.said_by(3), []);
+}
+
 /// Two that stand at the same moment take each other's votes: what was left of a tick is none.
 #[test]
 fn who_stands_second_waits_for_whole_ticks() {
