@@ -17,7 +17,7 @@ use leveret_replica::{
 
 use crate::changes::next_step;
 
-/// Between two looks at who leads what, in ms.
+/// Between two looks at who is a member, and who leads what, in ms.
 const LOOK_MS: u64 = 200;
 
 /// What happens in between is not looked for, but a letter and what a disk does, in ms.
@@ -68,9 +68,6 @@ struct Leaving {
     asked: Vec<RaftId>,
     asked_ms: Option<u64>,
 }
-
-/// Ticks between two who stand for election when a node is not linked any more.
-const STAND_TICKS: usize = 2;
 
 /// What the members want done.
 #[derive(Debug)]
@@ -197,13 +194,12 @@ impl<D: Disk> Groups<D> {
         self.members.iter().any(Member::is_unsure)
     }
 
-    /// A node is not linked any more. The first of those that are stands at once for what it led, the others later: two that stand
-    /// at the same moment take each other's votes.
+    /// A node is not linked any more. The first of those that are stands at once for what it led, the others later.
     pub(crate) fn lose_sight(&mut self, of: RaftId, is_linked: impl Fn(RaftId) -> bool) {
         let before = self.peers().into_iter().filter(|id| id.0 < self.id.0 && is_linked(*id));
-        let ticks = before.count() * STAND_TICKS;
+        let others = before.count();
         for group in 0..self.members.len() as u64 {
-            self.with(group, |member| member.lose_sight(MemberId(of.0), ticks));
+            self.with(group, |member| member.lose_sight(MemberId(of.0), others));
         }
     }
 
@@ -349,6 +345,9 @@ impl<D: Disk> Groups<D> {
 
     /// Has groups go to where they belong.
     pub(crate) fn look(&mut self, now_ms: u64, is_linked: impl Fn(RaftId) -> bool) {
+        if self.leaving.is_none() && self.heir.is_none() {
+            self.follow_first(now_ms, &is_linked);
+        }
         if now_ms < self.looked_ms.saturating_add(LOOK_MS) {
             return;
         }
@@ -362,17 +361,7 @@ impl<D: Disk> Groups<D> {
             return;
         }
         self.change_members(&is_linked);
-        let leads_first = self.members.first().is_some_and(|it| it.elected().is_some());
-        if !leads_first {
-            self.partly_ms = None;
-            let own = RaftId(self.id.0);
-            let Some(to) = self.first_leader().filter(|id| *id != own && is_linked(*id)) else {
-                return;
-            };
-            for group in 1..self.members.len() {
-                self.transfer(group, to, now_ms);
-            }
-        } else if self.leads_all() {
+        if !self.leads_first() || self.leads_all() {
             self.partly_ms = None;
         } else if now_ms >= self.partly_ms.get_or_insert(now_ms).saturating_add(PATIENCE_MS) {
             self.partly_ms = None;
@@ -383,6 +372,17 @@ impl<D: Disk> Groups<D> {
                 self.transfer(0, to, now_ms);
             }
         }
+    }
+
+    /// What this node was elected for goes to who leads group 0: at once, as nobody is served before that leads all.
+    fn follow_first(&mut self, now_ms: u64, is_linked: impl Fn(RaftId) -> bool) {
+        let is_other = |id: &RaftId| id.0 != self.id.0 && is_linked(*id);
+        let Some(to) = self.first_leader().filter(is_other) else { return };
+        (1..self.members.len()).for_each(|group| self.transfer(group, to, now_ms));
+    }
+
+    fn leads_first(&self) -> bool {
+        self.members.first().is_some_and(|it| it.elected().is_some())
     }
 
     /// Who is to lead in place of this node, which was elected, if its disk does not take the first batch of a term.

@@ -380,12 +380,13 @@ impl<D: Disk> Member<D> {
         self.replica.is_unsure()
     }
 
-    /// The connections to a member have ended: if it leads, others may be elected at once, and this one stands after so many ticks.
-    pub fn lose_sight(&mut self, of: MemberId, ticks: usize) {
+    /// The connections to a member have ended: if it leads, others may be elected at once, and this one stands when so many others have
+    /// had their turn.
+    pub fn lose_sight(&mut self, of: MemberId, others: usize) {
         if self.is_out() {
             return;
         }
-        let output = self.replica.lose_sight(of, ticks);
+        let output = self.replica.lose_sight(of, others);
         self.absorb(output);
         self.go_on();
     }

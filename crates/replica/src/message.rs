@@ -18,7 +18,7 @@ pub struct Message {
 pub enum Body {
     /// Would you vote for me, if I stood for election?
     PreVote {
-        /// The end of the sender's log.
+        /// The end of the sender's log. [`BatchName::NONE`]: the sender does not stand though it is its turn; others may.
         last: BatchName,
     },
     /// The answer.
@@ -90,4 +90,14 @@ pub enum Body {
         /// For so many ms a leader before the sender may have a lease.
         lease_ms: u64,
     },
+}
+
+impl Body {
+    /// The log's end with which the sender asks whether it would be voted for, if it does.
+    pub(crate) fn asks_with(&self) -> Option<BatchName> {
+        match self {
+            Self::PreVote { last } => Some(*last),
+            _ => None,
+        }
+    }
 }

@@ -72,6 +72,10 @@ impl Settings {
     }
 }
 
+/// Ticks between the turns of two that stand for election when the leader is lost: two that stand at the same moment take each other's
+/// votes, and who stood first needs the time to be heard.
+const TURN_TICKS: usize = 2;
+
 /// Election time-outs that a member which is to lead only if no other one can waits longer than they.
 const RELUCTANT: usize = 2;
 
@@ -535,51 +539,62 @@ impl Replica {
         output
     }
 
-    /// The connections to a member have ended. If it leads, this one votes for others at once, and stands after so many ticks. When that
-    /// is said decides how soon another one leads, and nothing else: it may be wrong.
-    pub fn lose_sight(&mut self, of: MemberId, ticks: usize) -> Output {
+    /// The connections to a member have ended. If it leads, this one votes for others at once, and stands when so many others have had
+    /// their turn. When that is said decides how soon another one leads, and nothing else: it may be wrong.
+    pub fn lose_sight(&mut self, of: MemberId, others: usize) -> Output {
         let mut output = Output::default();
         if self.leader() != Some(of) || of == self.id {
             return output;
         }
         self.calm_down();
+        // A tick that is all but over would be none.
+        self.ticked_ms = self.ticked_ms.max(Some(self.leases.now_ms));
+        let elapsed = &mut self.node.raft.election_elapsed;
+        *elapsed = (*elapsed).max(self.patience.0.saturating_sub(others * TURN_TICKS));
         // Who knew before this one has had no answer.
         let gives_way = self.early.take().is_some_and(|(from, message)| {
-            let has_all = matches!(&message.body, Body::PreVote { last } if *last >= self.last());
+            let has_all = message.body.asks_with().is_some_and(|last| last >= self.last());
             self.step_into(from, message, &mut output).is_ok() && has_all
         });
-        if self.may_stand() {
-            // A tick that is all but over would be none: who stood first needs the time to be heard.
-            self.ticked_ms = self.ticked_ms.max(Some(self.leases.now_ms));
-            let raft = &mut self.node.raft;
-            raft.election_elapsed =
-                raft.election_elapsed.max(self.patience.0.saturating_sub(ticks));
-            if ticks == 0 && !gives_way {
-                self.stand();
-            }
-            self.drain(NewEntries::Engine, &mut output);
+        if others == 0 && !gives_way {
+            self.take_turn(&mut output);
         }
         output
     }
 
-    /// It stands, if its log and its word are in order: else it waits as before.
-    fn stand(&mut self) {
-        let raft = &self.node.raft;
-        let is_free = raft.state == StateRole::Follower && raft.promotable();
-        if is_free && self.may_stand() && !self.is_reluctant {
+    /// It stands, if its log and its word are in order. Else it waits as before, and asks with nothing, so that the next one has its turn.
+    fn take_turn(&mut self, output: &mut Output) {
+        if self.may_stand() && !self.is_reluctant && self.node.raft.promotable() {
             let _ = self.node.campaign();
+            self.drain(NewEntries::Engine, output);
+        }
+        if self.node.raft.state == StateRole::Follower && self.members().has_voter(self.id) {
+            let ask =
+                Message { term: self.term() + 1, body: Body::PreVote { last: BatchName::NONE } };
+            let others = self.members().voters.iter().filter(|id| **id != self.id);
+            output.messages.extend(others.map(|id| (*id, ask.clone())));
         }
     }
 
-    /// Before the engine hears of it: who asks for votes and has less than this member cannot have its vote. It stands for
-    /// election at once instead of when its turn comes, if it knows of no leader.
+    /// Before the engine hears of it: who asks for votes and has less than this member will not have its vote, nor those of
+    /// more than half if these are all that are left. So its turn comes earlier.
     fn heed_candidate(&mut self, from: MemberId, message: &Message, output: &mut Output) {
-        let Body::PreVote { last } = &message.body else { return };
+        let Some(last) = message.body.asks_with() else { return };
         if self.leader().is_some() {
-            self.early = Some((from, message.clone()));
-        } else if *last < self.last() && self.quiet == 0 {
-            self.stand();
-            self.drain(NewEntries::Engine, output);
+            let is_better = |it: &(MemberId, Message)| it.1.body.asks_with() <= Some(last);
+            if self.early.as_ref().is_none_or(is_better) {
+                self.early = Some((from, message.clone()));
+            }
+        } else if last < self.last()
+            && self.quiet == 0
+            && self.node.raft.state == StateRole::Follower
+        {
+            let elapsed = &mut self.node.raft.election_elapsed;
+            let had_turn = *elapsed >= self.patience.0;
+            *elapsed += TURN_TICKS;
+            if !had_turn && *elapsed >= self.patience.0 {
+                self.take_turn(output);
+            }
         }
     }
 

@@ -2,8 +2,8 @@
 
 use super::bench::{Bench, Letter, SETTINGS, batch, founded, id, name};
 use crate::{
-    Batches, Body, Breach, Change, Lease, MemoryBatches, NotNow, Point, Role, Step, Stored, Task,
-    Word,
+    Batches, Body, Breach, Change, GroupFacts, Lease, MemoryBatches, NotNow, Point, Replica, Role,
+    Step, Stored, Task, Word,
 };
 
 /// Three, of which the first leads.
@@ -405,7 +405,7 @@ fn lacking_first() -> Bench {
 #[test]
 fn who_cannot_vote_for_a_candidate_stands_at_once() {
     let mut bench = lacking_first();
-    let output = bench.seat(3).replica.lose_sight(id(1), 2);
+    let output = bench.seat(3).replica.lose_sight(id(1), 1);
     bench.handle(3, output);
     bench.deliver(&[2, 3]);
     assert!(bench.replica(3).leads().is_some());
@@ -415,7 +415,7 @@ fn who_cannot_vote_for_a_candidate_stands_at_once() {
 fn who_asked_before_others_knew_is_answered_when_they_do() {
     let lose_sight = |bench: &mut Bench| {
         bench.deliver(&[2, 3]);
-        let output = bench.seat(3).replica.lose_sight(id(1), 2);
+        let output = bench.seat(3).replica.lose_sight(id(1), 1);
         bench.handle(3, output);
         bench.deliver(&[2, 3]);
     };
@@ -429,6 +429,30 @@ fn who_asked_before_others_knew_is_answered_when_they_do() {
     bench.handle(2, output);
     lose_sight(&mut bench);
     assert!(bench.replica(2).leads().is_some(), "it is as good");
+}
+
+/// It knows that it lacks what is agreed upon, or is to lead only if no other one can.
+#[test]
+fn who_cannot_stand_lets_the_next_one_stand_at_once() {
+    let told = |bench: &Bench| bench.replica(3).tells();
+    let cannot: [fn(&mut Replica, GroupFacts); 2] =
+        [|first, others| drop(first.hear(id(3), others)), |first, _| first.set_reluctant(true)];
+    for make in cannot {
+        let mut bench = led();
+        pass(&mut bench, &[1, 2, 3], 3);
+        bench.propose(1);
+        bench.deliver(&[1, 3]);
+        bench.ticks(1, 1);
+        bench.deliver(&[1, 3]);
+        let others = told(&bench);
+        make(&mut bench.seat(2).replica, others);
+        for (number, before) in [(2, 0), (3, 1)] {
+            let output = bench.seat(number).replica.lose_sight(id(1), before);
+            bench.handle(number, output);
+        }
+        bench.deliver(&[2, 3]);
+        assert!(bench.replica(3).leads().is_some());
+    }
 }
 
 /// Who stands first gives way to one that stood before, and has as much.
@@ -453,7 +477,7 @@ fn an_early_candidate_is_forgotten_when_the_leader_is_heard() {
     bench.handle(2, output);
     bench.deliver(&[2, 3]);
     pass(&mut bench, &[1, 3], 1);
-    let output = bench.seat(3).replica.lose_sight(id(1), 2);
+    let output = bench.seat(3).replica.lose_sight(id(1), 1);
     bench.handle(3, output);
     assert_eq!(bench.said_by(3), []);
 }
@@ -470,8 +494,8 @@ fn who_stands_second_waits_for_whole_ticks() {
     let lost_ms = seat.now_ms;
     let output = seat.replica.lose_sight(id(1), 1);
     bench.handle(3, output);
-    for (later_ms, stands) in [(1, false), (SETTINGS.tick_ms - 1, false), (SETTINGS.tick_ms, true)]
-    {
+    let tick_ms = SETTINGS.tick_ms;
+    for (later_ms, stands) in [(1, false), (2 * tick_ms - 1, false), (2 * tick_ms, true)] {
         let seat = bench.seat(3);
         seat.now_ms = lost_ms + later_ms;
         let output = seat.replica.tick(seat.now_ms);

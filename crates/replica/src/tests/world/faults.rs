@@ -149,14 +149,14 @@ impl World {
         let leader = self.machines.iter().find(|it| it.leader().is_some()).map(|it| it.id);
         let (Some(leader), is_alone) = (leader, self.below(2) == 0) else { return Ok(()) };
         for one in 0..self.machines.len() {
-            let ticks = self.below(3) as usize;
+            let others = self.below(3) as usize;
             let is_paused = self.machines[one].paused_ms > self.now_ms;
             if is_paused || one != at && is_alone {
                 continue;
             }
             self.tell_time(one);
             let Some(replica) = self.machines[one].replica.as_mut() else { continue };
-            let output = replica.lose_sight(leader, ticks);
+            let output = replica.lose_sight(leader, others);
             self.handle(one, None, output)?;
         }
         Ok(())
