@@ -777,6 +777,11 @@ impl Replica {
             let ticks = self.settings.election_ticks as u64;
             let share = self.dice.below(ticks.div_ceil(2)) as usize;
             self.patience = (self.settings.election_ticks + share, term, role);
+            if role == StateRole::Leader {
+                // Without a lease it answers nobody: it does not wait for the next tick.
+                self.node.ping();
+                self.drain(NewEntries::Engine, output);
+            }
         }
         let (sure, kept) = (self.sure(), self.kept);
         let is_free = |held: &mut Held| held.ticket <= kept && held.number <= sure;

@@ -371,6 +371,13 @@ fn a_lease_is_what_a_majority_answered_when_it_was_sent() {
 }
 
 #[test]
+fn who_is_elected_has_its_lease_before_the_next_tick() {
+    let bench = led();
+    let now_ms = bench.seats[&1].now_ms;
+    assert!(bench.replica(1).lease().holds(now_ms), "{:?}", bench.replica(1).lease());
+}
+
+#[test]
 fn who_votes_for_another_one_says_what_its_leader_may_have() {
     let mut bench = led();
     pass(&mut bench, &[1, 2, 3], 3);
