@@ -13,6 +13,7 @@
 //!
 //! `spec/amqp0-9-1.txt` is the table of methods; `method/*.rs` and `reply.rs` are made of it.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(
     not(test),
     deny(

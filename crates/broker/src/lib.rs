@@ -16,6 +16,8 @@
 //! - [`flow`]: what is bounded by what, and the memory alarm.
 //! - [`bodies`]: room for bodies that are being received.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+
 pub mod bodies;
 pub mod command;
 pub mod events;

@@ -27,6 +27,8 @@
 //!    nothing and answers nothing outside of it.
 //! 6. Once it leads: [`lend_logs`](Cluster::lend_logs), once. They never come back: who is deposed begins anew, as after a crash.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod changes;
 mod cluster;
 mod disks;

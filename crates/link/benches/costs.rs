@@ -1,7 +1,6 @@
 //! Nanoseconds of a message over a link, without the kernel: `cargo bench -p leveret-link`. The best of several rounds, as the
 //! machine is shared.
 #![allow(clippy::print_stdout, reason = "a report")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "a bench measures time")]
 
 use std::hint::black_box;
 use std::io::IoSlice;

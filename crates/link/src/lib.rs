@@ -17,6 +17,7 @@
 //!
 //! `docs/formats/link.md` has the bytes, `docs/decisions/0061-letters-over-links.md` says why.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(
     not(test),
     deny(

@@ -3,11 +3,6 @@
 //! `cargo run --release -p leveret-log --example file`
 
 #![allow(clippy::print_stdout, reason = "the result of the program")]
-#![allow(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "a program, with a clock and arguments"
-)]
 
 use std::collections::VecDeque;
 use std::hint::black_box;

@@ -54,6 +54,8 @@
 //! * **A failed sync is final.** After [`SyncError`] the log refuses appends and `durable` stands
 //!   still for good: nothing may be confirmed by this process again.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+
 pub mod disk;
 pub mod file;
 mod memory;

@@ -13,6 +13,8 @@
 //!
 //! The server adds threads, wake-ups and sockets, the simulator seeds and faults.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+
 pub mod commands;
 pub mod connection;
 pub mod post;

@@ -26,6 +26,8 @@
 //! `limits.rs` lengths and expiry; `claims.rs` a queue that is made again while consumers have its messages; `rest.rs` one of which only the first messages have entries; `look.rs` pages of what is there; `gate.rs` what connection and channel
 //! allow; `totals.rs` what is counted.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod backlog;
 mod claims;
 mod consumers;

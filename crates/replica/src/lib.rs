@@ -31,6 +31,8 @@
 //!    anew with what it was told, not with what the replica knows.
 //! 7. The bytes of a message's batches may be more than the log keeps in memory: they are taken one after the other.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod batches;
 mod check;
 mod contact;

@@ -25,6 +25,8 @@
 //! is settled exactly once, by the client or by the end of its channel; letters to one shard leave in
 //! the order in which the client caused them.
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod access;
 mod alarm;
 mod allowances;

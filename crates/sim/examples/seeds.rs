@@ -10,11 +10,6 @@
 //! goes on from there.
 
 #![allow(clippy::print_stdout, reason = "the result of the program")]
-#![allow(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "a program, with a clock and arguments"
-)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,6 @@
 //! `cargo run --release -p leveret-sim --example topics`
 
 #![allow(clippy::print_stdout, reason = "the result of the program")]
-#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a program, with a clock")]
 
 #[path = "../tests/client/mod.rs"]
 mod client;

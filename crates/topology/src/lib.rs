@@ -22,6 +22,8 @@
 //! Where: [`Topology::route`] and the matchers are in `route`; the rules of `queue.declare` in `arguments`;
 //! RabbitMQ's texts in [`error`].
 
+#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod access;
 mod apply;
 mod arena;

@@ -97,6 +97,9 @@ fn breaches_of(name: &str, text: &str) -> Vec<String> {
     let of_crate = name.strip_prefix("crates/").and_then(|it| it.split_once("/src/"));
     let is_sans_io = of_crate.is_some_and(|(krate, _)| SANS_IO.contains(&krate));
     let is_ranked = name != LOCKS && of_crate.is_some_and(|(krate, _)| RANKED.contains(&krate));
+    if is_sans_io && name.ends_with("/src/lib.rs") && !text.contains(SANS_IO_LINTS) {
+        breaches.push(format!("{name}: a crate without input or output has {SANS_IO_LINTS}"));
+    }
     let mut in_tests = is_test;
     for (at, line) in text.lines().enumerate() {
         let place = format!("{name}:{}", at + 1);
@@ -179,6 +182,10 @@ fn unreached(path: &Path) -> anyhow::Result<Option<String>> {
     Ok(Some(format!("{name}: no `mod {module};` leads to it")))
 }
 
+/// What such a crate begins with: its tests may read clocks and use hash maps.
+const SANS_IO_LINTS: &str =
+    "#![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]";
+
 /// The `clippy.toml` of a crate without input or output: the rule by resolved path, where
 /// [`FORBIDDEN`] sees only text.
 pub(crate) fn clippy_toml() -> String {
@@ -225,6 +232,8 @@ mod tests {
         let header = |rest: &str| format!("//! x\n{rest}");
         check("crates/queue/src/a.rs",  &header("use std::time::Instant;"),       "crates/queue/src/a.rs:2: time::Instant: take `now` as an argument");
         check("crates/server/src/a.rs", &header("use std::time::Instant;"),       "");
+        check("crates/queue/src/lib.rs", &header(SANS_IO_LINTS),                  "");
+        check("crates/queue/src/lib.rs", &header("mod a;"),                       &format!("crates/queue/src/lib.rs: a crate without input or output has {SANS_IO_LINTS}"));
         check("crates/admin/src/a.rs",  &header("use std::sync::Mutex;"),         "crates/admin/src/a.rs:2: a lock without a rank: use those of crates/server/src/locks.rs");
         check("crates/admin/src/a.rs",  &header("use tokio::sync::Mutex;"),       "");
         check("crates/queue/src/a.rs",  &header("// std::thread is not here"),    "");

@@ -15,7 +15,6 @@ use world::World;
 
 /// Runs these seeds, and says all that fail. Others, of all tests or of one:
 /// `SEEDS=1000 FIRST_SEED=16 cargo test -p leveret-cluster --test world one_node_leads`. Gives how many there were.
-#[expect(clippy::disallowed_methods, reason = "whoever looks for rare cases says which seeds")]
 fn each_seed(usual: Range<u64>, mut run: impl FnMut(u64)) -> u64 {
     let number = |name| std::env::var(name).ok().and_then(|it| it.parse::<u64>().ok());
     let first = number("FIRST_SEED").unwrap_or(usual.start);

@@ -97,7 +97,8 @@ fn slow_down_refusals(broker: &Broker) {
 
 /// And so many 64ths of a second.
 fn slow_down_refusals_by(broker: &Broker, passes: u32) {
-    let hash = format!("$argon2id$v=19$m=16384,t={passes},p=1$c2FsdHNhbHRzYWx0c2FsdA${}", "A".repeat(43));
+    let hash =
+        format!("$argon2id$v=19$m=16384,t={passes},p=1$c2FsdHNhbHRzYWx0c2FsdA${}", "A".repeat(43));
     broker.told(&["add_user", "--pre-hashed-password", "slow", &hash]);
 }
 

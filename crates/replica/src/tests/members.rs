@@ -10,7 +10,6 @@ use world::World;
 const SEEDS: u64 = 150;
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "whoever looks for rare cases says how many seeds")]
 fn seeds_hold_over_logs_in_files() {
     let number = |name| std::env::var(name).ok().and_then(|it| it.parse().ok());
     let seeds = number("FILE_SEEDS").unwrap_or(SEEDS);

@@ -14,11 +14,6 @@
 //! `crates/node/tests/remote`.
 
 #![allow(clippy::print_stdout, reason = "the result of the program")]
-#![allow(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "a program, with a clock and arguments"
-)]
 
 mod broker;
 #[path = "../../../node/tests/remote/client.rs"]
