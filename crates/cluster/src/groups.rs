@@ -168,11 +168,28 @@ impl<D: Disk> Groups<D> {
         self.ticked_ms = Some(now_ms);
         let takers = self.members.iter().filter(|it| it.takes_files()).count() as u64;
         let all = self.members.len() as u64;
+        let mut lost = None;
         for group in 0..self.members.len() as u64 {
             self.with(group, |member| {
+                let leader = member.leader();
                 // All others may begin before the next tick.
                 member.share_files(if member.takes_files() { takers } else { all });
                 member.tick(now_ms);
+                lost = lost.or(leader.filter(|_| member.leader().is_none()));
+            });
+        }
+        if let Some(lost) = lost {
+            self.stand_against(lost);
+        }
+    }
+
+    /// A leader was waited for in vain in one group: this node stands for election in all that it led, so that it is elected in all.
+    fn stand_against(&mut self, lost: MemberId) {
+        for group in 0..self.members.len() as u64 {
+            self.with(group, |member| {
+                if member.misses_leader() {
+                    member.lose_sight(lost, 0);
+                }
             });
         }
     }
@@ -377,7 +394,10 @@ impl<D: Disk> Groups<D> {
     /// What this node was elected for goes to who leads group 0: at once, as nobody is served before that leads all.
     fn follow_first(&mut self, now_ms: u64, is_linked: impl Fn(RaftId) -> bool) {
         let is_other = |id: &RaftId| id.0 != self.id.0 && is_linked(*id);
-        let Some(to) = self.first_leader().filter(is_other) else { return };
+        // One that was not heard lately may be gone, and is about to be followed in group 0, too.
+        let first = self.members.first().filter(|it| !it.misses_leader());
+        let to = first.and_then(Member::leader).map(|id| RaftId(id.0));
+        let Some(to) = to.filter(is_other) else { return };
         (1..self.members.len()).for_each(|group| self.transfer(group, to, now_ms));
     }
 

@@ -391,6 +391,11 @@ impl<D: Disk> Member<D> {
         self.go_on();
     }
 
+    /// Whether it has not heard its leader for some time: see [`Replica::misses_leader`].
+    pub fn misses_leader(&self) -> bool {
+        self.replica.misses_leader()
+    }
+
     /// Whether it is to lead only if no other member can.
     pub fn set_reluctant(&mut self, is_reluctant: bool) {
         self.replica.set_reluctant(is_reluctant);

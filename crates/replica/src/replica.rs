@@ -527,7 +527,8 @@ impl Replica {
         let most = if is_leader { 4 * patience } else { patience.div_ceil(2) };
         for _ in 0..count.min(most) {
             self.quiet = self.quiet.saturating_sub(1);
-            if self.may_stand() && !self.lets_others_stand() {
+            let is_asked = self.node.raft.state == StateRole::Follower && self.early.is_some();
+            if self.may_stand() && !self.lets_others_stand() && !is_asked {
                 self.node.raft.set_randomized_election_timeout(self.patience.0);
                 self.node.tick();
             } else {
@@ -535,8 +536,33 @@ impl Replica {
                 self.node.raft.election_elapsed += 1;
             }
             self.drain(NewEntries::Engine, &mut output);
+            if is_asked && !self.hears_leader(self.settings.election_ticks) {
+                self.answer_early(&mut output);
+            }
         }
         output
+    }
+
+    /// Whether it knows of a leader, and has heard it in so many ticks.
+    fn hears_leader(&self, ticks: usize) -> bool {
+        self.leader().is_some() && self.node.raft.election_elapsed < ticks
+    }
+
+    /// Whether it has a leader that it has not heard for half of the time after which others may lead.
+    pub fn misses_leader(&self) -> bool {
+        self.leader().is_some() && !self.hears_leader(self.settings.election_ticks.div_ceil(2))
+    }
+
+    /// Who asked while the leader could still be there has had no answer. If it has as much as this one, its turn is before.
+    fn answer_early(&mut self, output: &mut Output) {
+        self.calm_down();
+        let Some((from, message)) = self.early.take() else { return };
+        if message.body.asks_with().is_some_and(|last| last >= self.last()) {
+            let elapsed = &mut self.node.raft.election_elapsed;
+            *elapsed = (*elapsed).min(self.patience.0.saturating_sub(TURN_TICKS));
+        }
+        // It is in order, as it was when it came.
+        let _ = self.step_into(from, message, output);
     }
 
     /// The connections to a member have ended. If it leads, this one votes for others at once, and stands when so many others have had
@@ -546,20 +572,20 @@ impl Replica {
         if self.leader() != Some(of) || of == self.id {
             return output;
         }
-        self.calm_down();
         // A tick that is all but over would be none.
         self.ticked_ms = self.ticked_ms.max(Some(self.leases.now_ms));
         let elapsed = &mut self.node.raft.election_elapsed;
         *elapsed = (*elapsed).max(self.patience.0.saturating_sub(others * TURN_TICKS));
-        // Who knew before this one has had no answer.
-        let gives_way = self.early.take().is_some_and(|(from, message)| {
-            let has_all = message.body.asks_with().is_some_and(|last| last >= self.last());
-            self.step_into(from, message, &mut output).is_ok() && has_all
-        });
-        if others == 0 && !gives_way {
+        self.answer_early(&mut output);
+        if self.has_turn() && self.node.raft.state == StateRole::Follower {
             self.take_turn(&mut output);
         }
         output
+    }
+
+    /// Whether it has waited for a leader for long enough.
+    fn has_turn(&self) -> bool {
+        self.node.raft.election_elapsed >= self.patience.0
     }
 
     /// It stands, if its log and its word are in order. Else it waits as before, and asks with nothing, so that the next one has its turn.
@@ -580,19 +606,17 @@ impl Replica {
     /// more than half if these are all that are left. So its turn comes earlier.
     fn heed_candidate(&mut self, from: MemberId, message: &Message, output: &mut Output) {
         let Some(last) = message.body.asks_with() else { return };
-        if self.leader().is_some() {
+        if self.node.raft.state != StateRole::Follower {
+            return;
+        }
+        if self.hears_leader(self.settings.election_ticks) {
             let is_better = |it: &(MemberId, Message)| it.1.body.asks_with() <= Some(last);
             if self.early.as_ref().is_none_or(is_better) {
                 self.early = Some((from, message.clone()));
             }
-        } else if last < self.last()
-            && self.quiet == 0
-            && self.node.raft.state == StateRole::Follower
-        {
-            let elapsed = &mut self.node.raft.election_elapsed;
-            let had_turn = *elapsed >= self.patience.0;
-            *elapsed += TURN_TICKS;
-            if !had_turn && *elapsed >= self.patience.0 {
+        } else if last < self.last() && self.quiet == 0 && !self.has_turn() {
+            self.node.raft.election_elapsed += TURN_TICKS;
+            if self.has_turn() {
                 self.take_turn(output);
             }
         }

@@ -475,6 +475,20 @@ fn two_that_know_one_after_the_other_do_not_both_stand() {
     assert!(bench.replica(3).leads().is_some());
 }
 
+/// A leader is silent. The first stands a tick before the second would hear it.
+#[test]
+fn who_asked_while_the_leader_could_be_there_is_answered_when_it_cannot() {
+    let mut bench = led();
+    pass(&mut bench, &[1, 2, 3], 3);
+    (1..SETTINGS.election_ticks).for_each(|_| bench.ticks(3, 1));
+    bench.stand(2);
+    bench.deliver(&[2, 3]);
+    assert!(bench.replica(2).leads().is_none());
+    bench.ticks(3, 1);
+    bench.deliver(&[2, 3]);
+    assert!(bench.replica(2).leads().is_some());
+}
+
 /// A leader that is there was only lost sight of by one of the others.
 #[test]
 fn an_early_candidate_is_forgotten_when_the_leader_is_heard() {
