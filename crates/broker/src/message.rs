@@ -266,6 +266,19 @@ pub struct Settlement {
     pub how: Settle,
 }
 
+impl Settlement {
+    /// No record has this offset.
+    pub(crate) const LOST: Offset = Offset::new(u64::MAX);
+
+    /// A term of a shard begins, and of records from this offset on. If the message is one of an earlier term it is lost, and its
+    /// settlement is about nothing: not of this term, nor of those to come.
+    pub fn lose(&mut self, begins_at: Offset) {
+        if self.offset >= begins_at {
+            self.offset = Self::LOST;
+        }
+    }
+}
+
 /// To whom an answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyTo {

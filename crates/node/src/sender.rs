@@ -30,6 +30,7 @@ use leveret_broker::stream::{
 };
 use leveret_broker::transaction::TxId;
 use leveret_queue::Offset;
+use leveret_topology::GroupId;
 
 use self::untold::{ConfirmKey, UntoldMessages, UntoldRun};
 use crate::remote::detach;
@@ -81,6 +82,8 @@ pub struct StreamSender {
     questions: BTreeMap<ConnectionId, ToShard>,
     /// Connections that have not attached in this term of the shard.
     awaited: BTreeSet<ConnectionId>,
+    /// Where records of this term begin in the group.
+    begins_at: Option<(GroupId, Offset)>,
     /// Letters with transactions, or with parts of them, of which one was told that they are refused. A shard in another term may know nothing of that.
     refused: BTreeSet<u64>,
 }
@@ -287,6 +290,23 @@ impl StreamLetter {
         {
             messages.retain(|message| message.confirm != 0);
             messages.shrink_to_fit();
+        }
+    }
+
+    /// Messages of the group from this offset on are lost: settlements of those mean nothing. They keep their places, as a shard may have
+    /// done a part of the letter.
+    fn lose(&mut self, group: GroupId, begins_at: Offset) {
+        match self {
+            Self::Settle { settlements, .. } | Self::Commit { settlements, .. } => {
+                settlements.iter_mut().for_each(|it| it.lose(begins_at));
+            }
+            Self::GiveBack { unsettled, .. } => {
+                let is_lost = |it: Settlement| it.offset >= begins_at;
+                if unsettled.of(group, 0, usize::MAX).any(is_lost) {
+                    Arc::make_mut(unsettled).lose(group, begins_at);
+                }
+            }
+            Self::Publish { .. } | Self::Ask { .. } => {}
         }
     }
 
@@ -539,6 +559,7 @@ impl StreamSender {
             unnumbered: 0,
             questions: BTreeMap::new(),
             awaited: BTreeSet::new(),
+            begins_at: None,
             refused: BTreeSet::new(),
         }
     }
@@ -567,14 +588,20 @@ impl StreamSender {
         )
     }
 
-    /// Keeps a letter that gets a [number](Self::numbers). If there is no room for more, whose letter it is pauses.
+    /// Keeps a letter that gets a [number](Self::numbers). If there is no room for more, whose letter it is pauses. What a session has
+    /// from before the term is known to it only once it has attached.
     ///
     /// # Panics
     ///
     /// If it gets none.
     pub fn keep(&mut self, letter: ToShard, out: &mut Outbox) {
-        let letter = StreamLetter::of(letter);
+        let mut letter = StreamLetter::of(letter);
         let (class, from, bytes) = (letter.class(), letter.from(), letter.bytes());
+        if self.awaited.contains(&from)
+            && let Some((group, begins_at)) = self.begins_at
+        {
+            letter.lose(group, begins_at);
+        }
         let number = self.window(class).end();
         let mut untold = 0;
         if let StreamLetter::Publish { messages, .. } = &letter {
@@ -905,9 +932,21 @@ impl StreamSender {
         self.commands.iter()
     }
 
-    /// The shard is in a new term, of which [`begins`](Self::begins) has told: these connections are asked what they have there. What
-    /// they wrote to the shard of before, and what is answered by their attachments, is not sent.
-    pub fn attach(&mut self, connections: impl IntoIterator<Item = ConnectionId>) {
+    /// The shard of the group is in a new term, of which [`begins`](Self::begins) has told, and its records begin at this offset: these
+    /// connections are asked what they have there. What they wrote to the shard of before, and what is answered by their attachments,
+    /// is not sent. What is kept says nothing any more of messages that were lost with the term before: shards of later ones may
+    /// have others there.
+    pub fn attach(
+        &mut self,
+        group: GroupId,
+        begins_at: Offset,
+        connections: impl IntoIterator<Item = ConnectionId>,
+    ) {
+        self.begins_at = Some((group, begins_at));
+        for window in [&mut self.bodies, &mut self.acks] {
+            let kept = window.letters.iter_mut().chain(window.waiting.values_mut());
+            kept.for_each(|kept| kept.letter.lose(group, begins_at));
+        }
         self.commands.clear();
         self.awaited = connections.into_iter().collect();
         let again: Vec<ToShard> = self.questions.values().cloned().collect();

@@ -30,7 +30,7 @@ use leveret_node::KeptMax;
 use leveret_queue::Time;
 use leveret_topology::VhostId;
 
-use leader::{Leader, SHARDS, late_limits};
+use leader::{Leader, Over, SHARDS, late_limits};
 use log::HandLog;
 use site::{Site, exchange};
 use traffic::{Random, Totals, Traffic};
@@ -44,6 +44,7 @@ struct World {
     meta_log: HandLog,
     logs: Vec<HandLog>,
     term: u64,
+    over: Over,
     traffic: Traffic,
     ends_nodes: bool,
     /// Nodes of sessions that ended.
@@ -89,6 +90,7 @@ impl World {
             meta_log,
             logs,
             term: 1,
+            over: Over::new(),
             traffic: Traffic::default(),
             ends_nodes,
             ends: 0,
@@ -113,7 +115,7 @@ impl World {
     fn end_site(&mut self, at: usize) {
         let site = &mut self.sites[at];
         let (node, was_known) = (site.remote.node(), site.is_known);
-        self.traffic.all_give_up(&site.clients);
+        self.traffic.all_give_up(node, &site.clients);
         self.ends += 1;
         let max = KeptMax { letters: 5, bytes: 1 << 12 };
         *site = Site::new(at as u64, self.ends as u32, max);
@@ -163,6 +165,7 @@ impl World {
             9 => {
                 let letters = self.leader.to_meta.len() as u64;
                 self.leader.meta_turn(random(letters + 1) as usize);
+                self.leader.takes_in_nobody_of(&mut self.over);
             }
             10 | 11 => {
                 let index = random(SHARDS as u64) as usize;

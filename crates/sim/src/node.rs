@@ -779,7 +779,7 @@ impl<L: Log> Node<L> {
                     id
                 })
                 .collect();
-            link.sender.attach(asked);
+            link.sender.attach(group, begins_at, asked);
         }
     }
 

@@ -56,7 +56,7 @@ impl UnackedDelivery {
 }
 
 /// All that channels had not settled when they ended, as it lay there, oldest first: too much to be looked at in one turn.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct GivenBack {
     /// One channel after the other, each list with how many are before it.
     lists: Vec<(usize, VecDeque<UnackedDelivery>)>,
@@ -98,6 +98,13 @@ impl GivenBack {
     /// Bytes that it takes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// As [`Settlement::lose`], of those that live in a group.
+    pub fn lose(&mut self, home: GroupId, begins_at: Offset) {
+        let own = self.lists.iter_mut().flat_map(|(_, list)| list).filter(|it| it.home == home);
+        let lost = own.filter(|it| it.offset >= begins_at);
+        lost.for_each(|it| it.offset = Settlement::LOST);
     }
 
     /// How those are settled that live in a group, of the `count` that come after the first `done`.

@@ -48,6 +48,7 @@ pub(crate) struct Node {
     disks: Disks,
     /// How its logs are opened.
     pub(crate) options: Options,
+    pub(crate) settings: Settings,
     /// The file `cluster` on the disk.
     pub(crate) identity: Option<Vec<u8>>,
     /// The file `heard`.
@@ -107,6 +108,7 @@ impl Node {
             dice: Dice::new(seed ^ (index as u64 + 1) << 32),
             disks: Disks::default(),
             options: Options { segment_bytes: 16 << 10, ..Options::default() },
+            settings: SETTINGS,
             identity: None,
             heard: Vec::new(),
             is_copy: false,
@@ -261,7 +263,7 @@ impl Node {
             name: self.name.clone(),
             listed: self.listed.clone(),
             shards: SHARDS,
-            settings: SETTINGS,
+            settings: self.settings,
             seed: self.dice.next(),
             drawn: (RaftId(self.dice.next() | 1), ClusterId(cluster)),
             status: self.status.clone(),

@@ -525,7 +525,7 @@ impl RemoteShards {
             group.term = bodies.term;
             group.sender.begins(bodies, acks, out);
             if self.attaches.is_some() {
-                group.sender.attach(self.open.iter().copied());
+                group.sender.attach(id, begins_at, self.open.iter().copied());
                 let letter = || ToSession::Attach { group: id, term: bodies.term, begins_at };
                 out.sessions.extend(self.open.iter().map(|connection| (*connection, letter())));
             }

@@ -1,12 +1,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use leveret_broker::message::{Attachment, Message};
+use leveret_broker::message::{Attachment, Message, Settle, UnackedDelivery};
+use leveret_queue::UnackedId;
+use leveret_topology::QueueId;
 
 use super::*;
 
 const ME: ConnectionId = NodeId::ALONE.connection(1);
 const OTHER: ConnectionId = NodeId::ALONE.connection(2);
 const BODIES: StreamClass = StreamClass::Bodies;
+const GROUP: GroupId = GroupId::new(0);
 
 fn publish(from: ConnectionId, confirms: impl IntoIterator<Item = u64>) -> ToShard {
     let message = |confirm| Publish {
@@ -186,7 +189,7 @@ fn another_shard_is_told_to_write_what_is_kept_for_it() {
         hear(&mut sender, BODIES, StreamEvent::Agreed { low: number, told: 0 });
     }
     begins(&mut sender, 1, number + 1, number);
-    sender.attach([]);
+    sender.attach(GROUP, Offset::new(0), []);
     let letters: Vec<&ToShard> = sender.commands().map(|(_, letter)| letter).collect();
     let [ToShard::StoreWaiting { up_to, .. }, ToShard::Attached(_)] = letters[..] else {
         panic!("{letters:?}")
@@ -395,7 +398,7 @@ fn who_waits_for_a_transaction_says_so() {
     told(|out| sender.tell(ME, letter, out));
     assert_eq!(undecided_from(&mut sender), (6, 5, 3));
     begins(&mut sender, 2, 7, 4);
-    sender.attach([]);
+    sender.attach(GROUP, Offset::new(0), []);
     sent(&mut sender, BODIES);
     let Some(ToShard::Attached(attached)) = sender.next_command([6, 0]) else {
         panic!("it has attached")
@@ -542,7 +545,7 @@ fn all_is_done_once() {
 
 fn get(who: ConnectionId) -> ToShard {
     let reply = ReplyTo { connection: who, channel: 1 };
-    ToShard::Get { reply, queue: leveret_topology::QueueId::new(1), no_ack: false }
+    ToShard::Get { reply, queue: QueueId::new(1), no_ack: false }
 }
 
 /// What may be sent without a number, in words.
@@ -569,7 +572,7 @@ fn a_new_term_is_told_by_each_session_and_asked_again() {
     assert_eq!(answer(&mut sender, ME, Reply::GotNothing).len(), 1);
     sender.send(ToShard::Resume { connection: ME, others: Vec::new() });
     begins(&mut sender, 1, 1, 0);
-    sender.attach([ME, OTHER]);
+    sender.attach(GROUP, Offset::new(0), [ME, OTHER]);
     assert_eq!(commands(&mut sender), ["Get"], "the other one's, and nothing from before");
     sender.send(attachment(ME, 0));
     sender.send(attachment(ME, 1));
@@ -580,6 +583,57 @@ fn a_new_term_is_told_by_each_session_and_asked_again() {
     let last = std::iter::from_fn(|| sender.next_command([0, 1])).last();
     let Some(ToShard::Attached(attached)) = last else { panic!("{last:?}") };
     assert_eq!((attached.term, attached.last, attached.undecided_from), (1, [0, 1], 1));
+}
+
+/// The first shard gives out what it loses. The next one drops what settles that, and falls before others agree. In the third one the
+/// same offsets are of others' messages.
+#[test]
+fn what_was_lost_with_a_term_is_settled_in_none() {
+    let delivery = |offset| UnackedDelivery {
+        tag: 1,
+        offset: Offset::new(offset),
+        queue: QueueId::new(1),
+        home: GROUP,
+        unacked: UnackedId::new(0),
+        slot: 0,
+        delivered_s: 0,
+    };
+    let settlements = || [4, 5].map(|offset| delivery(offset).settled(Settle::Ack)).to_vec();
+    let settle = |from| ToShard::Settle { from, settlements: settlements() };
+    let mut sender = sender(100);
+    begins(&mut sender, 1, 1, 0);
+    sender.attach(GROUP, Offset::new(0), []);
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    let (messages, list) = (Vec::new(), [4, 5].map(delivery).into_iter().collect());
+    let unsettled = Arc::new(GivenBack::new(vec![list], 1));
+    keep(&mut sender, ToShard::Commit { reply, messages, settlements: settlements() });
+    keep(&mut sender, settle(ME));
+    keep(&mut sender, ToShard::GiveBack { from: ME, unsettled });
+    begins(&mut sender, 2, 1, 0);
+    sender.attach(GROUP, Offset::new(5), [ME]);
+    // Its session has not heard of the term.
+    keep(&mut sender, settle(ME));
+    sender.send(attachment(ME, 2));
+    keep(&mut sender, settle(ME));
+    for _ in 0..2 {
+        let mut sent = |class| -> Vec<Vec<u64>> {
+            let letters = std::iter::from_fn(|| sender.next(class));
+            let offsets = |letter| match letter {
+                ToShard::Settle { settlements, .. } | ToShard::Commit { settlements, .. } => {
+                    settlements
+                }
+                ToShard::GiveBack { unsettled, .. } => unsettled.of(GROUP, 0, 9).collect(),
+                other => panic!("{other:?}"),
+            };
+            let offsets = letters.map(|it| offsets(it.letter));
+            offsets.map(|of| of.iter().map(|it| it.offset.get()).collect()).collect()
+        };
+        let lost = || vec![4, u64::MAX];
+        assert_eq!(sent(BODIES), [lost()]);
+        assert_eq!(sent(StreamClass::Acks), [lost(), lost(), lost(), vec![4, 5]]);
+        begins(&mut sender, 3, 1, 0);
+        sender.attach(GROUP, Offset::new(9), [ME]);
+    }
 }
 
 /// It is stored once, and its session is told once, whatever is sent again.

@@ -24,6 +24,7 @@ pub(crate) enum Waits {
     /// To be let in.
     In,
     Consume(usize),
+    ConsumeToCommit,
     Cancel(usize),
     Qos,
     Get,
@@ -115,6 +116,8 @@ pub(crate) struct Client {
     pub(crate) commits: Transaction,
     /// Queues that it consumes from.
     pub(crate) consumes: Vec<usize>,
+    /// It consumes what it acks in transactions.
+    pub(crate) consumes_to_commit: bool,
     /// The one that it takes a message from.
     gets: Option<usize>,
     pub(crate) has_exchange: bool,
@@ -177,6 +180,7 @@ impl Client {
             held: BTreeMap::new(),
             commits: Transaction::default(),
             consumes: Vec::new(),
+            consumes_to_commit: false,
             gets: None,
             has_exchange: false,
             has_queue: false,
@@ -248,6 +252,13 @@ impl Client {
         let published = messages.iter().map(|it| it.1).collect();
         self.commits = Transaction { published, acked };
         self.waits = Waits::Commit;
+    }
+
+    /// Takes messages of the queue from now on, one after the other, to be acked in transactions.
+    pub(crate) fn consume_to_commit(&mut self, queue: usize) {
+        let (queue, consumer_tag) = (&*queue_name(queue), &*format!("c{queue}"));
+        self.say(COMMITS, &basic::Consume { queue, consumer_tag, ..Default::default() });
+        self.waits = Waits::ConsumeToCommit;
     }
 
     /// Takes a message, to be acked in a transaction if it is to.
@@ -433,6 +444,7 @@ impl Client {
                 self.say(2, &channel::Open { out_of_band: "" });
                 self.say(COMMITS, &channel::Open { out_of_band: "" });
                 self.say(COMMITS, &tx::Select);
+                self.say(COMMITS, &basic::Qos { prefetch_count: 1, ..Default::default() });
             }
             Method::ChannelOpenOk(_) | Method::TxSelectOk(_) => {}
             Method::TxCommitOk(_) => {
@@ -465,9 +477,14 @@ impl Client {
                 self.answered(&[Waits::Get], "nothing", seen);
                 self.waits = Waits::Nothing;
             }
+            Method::BasicQosOk(_) if channel == COMMITS => {}
             Method::BasicQosOk(_) => {
                 self.answered(&[Waits::Qos], "qos", seen);
                 self.waits = Waits::Nothing;
+            }
+            Method::BasicConsumeOk(_) if channel == COMMITS => {
+                self.answered(&[Waits::ConsumeToCommit], "consume", seen);
+                (self.consumes_to_commit, self.waits) = (true, Waits::Nothing);
             }
             Method::BasicConsumeOk(_) => {
                 let Waits::Consume(queue) = self.waits else { panic!("{:?}", self.waits) };

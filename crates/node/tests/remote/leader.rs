@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::vec::Drain;
 
 use leveret_amqp::table::{Table, Value};
-use leveret_broker::command::Answered;
+use leveret_broker::command::{Answered, CommandStream};
 use leveret_broker::flow::Alarm;
 use leveret_broker::login::{Asked, Login};
 use leveret_broker::message::*;
@@ -21,12 +21,15 @@ use leveret_topology::{
 };
 
 use crate::traffic::{
-    ACKED, COPIED, EXPIRING, QUEUES, SHARED, TO_BOTH, TO_NOBODY, UNCOMMITTED, queue_name,
-    waits_for_all,
+    ACKED, COPIED, DEAD_LETTERS, EXPIRING, QUEUES, SHARED, TO_BOTH, TO_NOBODY, UNCOMMITTED,
+    queue_name, waits_for_all,
 };
 
 pub(crate) const SHARDS: usize = 2;
 pub(crate) const HOMES: Homes = Homes::among(SHARDS as u32);
+
+/// Processes whose sessions are over, as others agree, and the last term in which that was noted.
+pub(crate) type Over = BTreeMap<CommandStream, u64>;
 
 /// See the [module](self).
 pub(crate) struct Leader<L> {
@@ -46,6 +49,8 @@ pub(crate) struct Leader<L> {
     terms: Vec<u64>,
     /// Exclusive queues that were made again.
     pub(crate) back: u64,
+    /// Processes that are noted as over, and how far the log of names is to be for that.
+    over: Vec<(CommandStream, Offset)>,
     /// Whose turn it is.
     from: Option<GroupId>,
     /// What would have messages given out, and waits for that.
@@ -90,7 +95,7 @@ fn first_names() -> Topology {
         let before_commit = Value::Bool([ACKED, UNCOMMITTED].contains(&index));
         let before_commit = ("x-deliver-before-commit".to_owned(), before_commit);
         let expires = (index == EXPIRING).then(|| {
-            let key = queue_name(0);
+            let key = queue_name(DEAD_LETTERS);
             [
                 ("x-message-ttl".to_owned(), Value::I32(500)),
                 ("x-dead-letter-exchange".to_owned(), "".into()),
@@ -103,16 +108,24 @@ fn first_names() -> Topology {
     }
     let keeps_nothing =
         [("x-confirm-on".to_owned(), "ack".into()), ("x-message-ttl".to_owned(), Value::I32(0))];
-    declare(&mut topology, TO_NOBODY, keeps_nothing.into_iter().collect());
+    for index in 0..SHARDS {
+        declare(&mut topology, &nobody(index), keeps_nothing.clone().into_iter().collect());
+    }
     let mut bind = |key, queue: &str| {
         let to = Destination::Queue(queue);
         topology.bind(vhost, SHARED, to, key, Table::default(), None).expect("bound");
     };
-    bind(TO_NOBODY, TO_NOBODY);
+    // In the same shard: homes go round.
+    bind(TO_NOBODY, &nobody(ACKED % SHARDS));
     bind(TO_NOBODY, &queue_name(ACKED));
     bind(TO_BOTH, &queue_name(UNCOMMITTED));
     COPIED.into_iter().for_each(|index| bind(TO_BOTH, &queue_name(index)));
     topology
+}
+
+/// A queue that keeps nothing: each shard has one.
+fn nobody(index: usize) -> String {
+    format!("{TO_NOBODY}{index}")
 }
 
 fn declare(topology: &mut Topology, name: &str, arguments: Table) {
@@ -168,6 +181,7 @@ impl<L: Log> Leader<L> {
             beginning: None,
             terms,
             back: 0,
+            over: Vec::new(),
             from: None,
             held: Vec::new(),
             gives_out: true,
@@ -322,6 +336,7 @@ impl<L: Log> Leader<L> {
         let (counted, begun) = beginning.get_or_insert_with(|| (presence.begins(), 0));
         for process in counted.over.drain(..) {
             meta.note_over(process, topology).expect("its log");
+            self.over.push((process, meta.log().end()));
         }
         if let Some((shard, term)) = shards.iter_mut().zip(&self.terms[1..]).nth(*begun) {
             counted.begin(*begun, term << 32, shard);
@@ -345,6 +360,17 @@ impl<L: Log> Leader<L> {
         true
     }
 
+    /// Nobody is here with sessions whose end was noted in an earlier term, if others have agreed upon that.
+    pub(crate) fn takes_in_nobody_of(&mut self, over: &mut Over) {
+        let (term, durable) = (self.meta.term(), self.meta.log().durable());
+        let noted = self.over.extract_if(.., |(_, until)| *until <= durable);
+        over.extend(noted.map(|(process, _)| (process, term)));
+        let is_over = |it: &CommandStream| over.get(it).is_some_and(|noted| *noted < term);
+        let attach = self.nodes.values().filter(|it| it.attaches());
+        let taken_in = attach.map(RemoteNode::commands).find(is_over);
+        assert_eq!(taken_in, None, "its sessions are over");
+    }
+
     pub(crate) fn gone(&mut self, node: NodeId) {
         let Some(remote) = self.nodes.remove(&node) else { return };
         self.awake = [true; 1 + SHARDS];
@@ -356,6 +382,7 @@ impl<L: Log> Leader<L> {
         }
         if let Some(process) = over {
             self.meta.note_over(process, &mut self.topology).expect("its log");
+            self.over.push((process, self.meta.log().end()));
         }
         remote.gone(&mut out);
         out.disconnected(left);

@@ -7,7 +7,7 @@ use leveret_amqp::method::{basic, exchange, queue};
 use leveret_broker::message::{ConnectionId, Outbox};
 use leveret_queue::Time;
 use leveret_session::Settings;
-use leveret_topology::{Destination, Topology};
+use leveret_topology::{Destination, NodeId, Topology};
 
 use crate::client::{Client, HeldTag, Seen, Transaction, Waits, number_of};
 use crate::site::Site;
@@ -18,8 +18,10 @@ pub(crate) const QUEUES: usize = 6;
 pub(crate) const ACKED: usize = 3;
 /// Another one that gives messages out before that.
 pub(crate) const UNCOMMITTED: usize = 4;
-/// The queue whose messages expire, and go to the first one then.
+/// The queue whose messages expire,
 pub(crate) const EXPIRING: usize = 5;
+/// and where they go then.
+pub(crate) const DEAD_LETTERS: usize = 0;
 /// Where a client waits for direct replies.
 pub(crate) const DIRECT: usize = QUEUES;
 
@@ -30,7 +32,7 @@ pub(crate) const SHARED: &str = "amq.direct";
 /// With this key it routes to [`UNCOMMITTED`] and to [`COPIED`],
 pub(crate) const TO_BOTH: &str = "both";
 pub(crate) const COPIED: [usize; 2] = [1, 2];
-/// and with this one to [`ACKED`] and to a queue that wants an ack, too, and lets all expire before.
+/// and with this one to [`ACKED`] and to a queue of its shard that wants an ack, too, and lets all expire before.
 pub(crate) const TO_NOBODY: &str = "nobody";
 
 pub(crate) type Random<'a> = &'a mut dyn FnMut(u64) -> u64;
@@ -64,16 +66,22 @@ pub(crate) struct Fate {
     pub(crate) waits_for_ack: bool,
     /// It is given out before it is agreed upon: it may be lost with the leader then, and comes again from its publisher's node.
     pub(crate) is_uncommitted: bool,
-    /// It may become a dead letter, which is there twice if the leader ends before one of them is let go.
+    /// It may become a dead letter: the next one is that.
     pub(crate) expires: bool,
+    /// It is there if the one before has expired, and twice if the leader ends before that is let go.
+    is_dead_letter: bool,
     /// It is confirmed when all members in contact have it.
     waits_for_all: bool,
     /// The next ones are the same message in other queues: by these.
     pub(crate) copies: &'static [usize],
     /// It is acked in one of its queues alone, and never confirmed.
     pub(crate) is_refused: bool,
-    /// Somebody acked it once.
+    /// Somebody acked it once,
     was_acked: bool,
+    /// and not in a transaction of which nothing is known,
+    was_acked_alone: bool,
+    /// at this node.
+    acked_at: Option<NodeId>,
 }
 
 impl Fate {
@@ -85,6 +93,10 @@ impl Fate {
             is_transient: true,
             ..Self::default()
         }
+    }
+
+    fn dead_letter() -> Self {
+        Self { is_given_up: true, is_dead_letter: true, ..Self::default() }
     }
 }
 
@@ -173,9 +185,15 @@ impl Traffic {
     }
 
     /// All clients of a node are gone, with acks of which nobody can tell any more what became.
-    pub(crate) fn all_give_up(&mut self, clients: &[Client]) {
+    pub(crate) fn all_give_up(&mut self, node: NodeId, clients: &[Client]) {
         clients.iter().for_each(|client| self.gives_up(client));
-        self.messages.iter_mut().for_each(|fate| fate.may_come_back |= fate.is_acked);
+        let acked = self.messages.iter_mut().filter(|it| it.acked_at == Some(node));
+        acked.for_each(|fate| fate.may_come_back |= fate.is_acked);
+    }
+
+    /// A message of the queue whose messages expire, and what becomes of it then.
+    fn expires(&mut self, fate: Fate) {
+        self.messages.extend([Fate { expires: true, ..fate }, Fate::dead_letter()]);
     }
 
     /// A message in each of its queues.
@@ -187,6 +205,9 @@ impl Traffic {
 
     /// The same in one of them.
     fn copy_in(&self, number: u64, queue: Option<usize>) -> u64 {
+        if self.messages[number as usize].expires && queue == Some(DEAD_LETTERS) {
+            return number + 1;
+        }
         let mut copies = (1..).zip(self.messages[number as usize].copies);
         let copy = copies.find(|(_, it)| Some(**it) == queue);
         copy.map_or(number, |(index, _)| number + index)
@@ -199,7 +220,7 @@ impl Traffic {
         for fate in self.messages.iter_mut().filter(waits) {
             (fate.is_with_two, fate.may_come_back) = (true, true);
         }
-        let comes = |it: &&mut Fate| it.is_uncommitted && !it.confirmed || it.expires;
+        let comes = |it: &&mut Fate| it.is_uncommitted && !it.confirmed || it.is_dead_letter;
         for fate in self.messages.iter_mut().filter(comes) {
             fate.is_with_two = true;
             fate.may_come_back |= fate.is_acked;
@@ -208,8 +229,8 @@ impl Traffic {
     }
 
     /// Clients are told nothing of it, but what they have is others' now: they are not listened to any more.
-    pub(crate) fn loses(&mut self, clients: &mut [Client]) {
-        self.all_give_up(clients);
+    pub(crate) fn loses(&mut self, node: NodeId, clients: &mut [Client]) {
+        self.all_give_up(node, clients);
         for client in clients {
             // What they have sent and not heard of may be sent again to a leader that has forgotten it, and be stored twice.
             let all = client.held.values().chain(client.unconfirmed.values());
@@ -223,22 +244,31 @@ impl Traffic {
 
     /// Each message that was confirmed was settled in the end, and each publish has come to an end.
     pub(crate) fn check(&self) {
-        for (number, fate) in self.messages.iter().enumerate() {
+        let mut committed: BTreeSet<u64> = BTreeSet::new();
+        for Transaction { published, acked } in &self.transactions {
+            let was_seen = |number: &&u64| {
+                let at = **number as usize;
+                let dead = self.messages[at].expires.then(|| &self.messages[at + 1]);
+                self.messages[at].was_seen || dead.is_some_and(|it| it.was_seen)
+            };
+            let seen = published.iter().filter(was_seen).count();
+            assert!(seen == 0 || seen == published.len(), "{seen} of {published:?} are there");
+            if seen > 0 {
+                committed.extend(acked);
+            }
+        }
+        for (number, fate) in (0..).zip(&self.messages) {
             assert!(fate.confirmed || fate.is_given_up, "{number}: {fate:?}");
             // An ack that may be lost may also have been heard, after the message came again to somebody else.
-            let is_settled = fate.is_acked || fate.may_come_back;
-            assert!(!fate.confirmed || is_settled, "{number} is lost: {fate:?}");
+            let is_settled = |number: u64, fate: &Fate| {
+                let was_acked = fate.was_acked_alone || committed.contains(&number);
+                fate.is_acked || fate.may_come_back && was_acked
+            };
+            let is_dead =
+                || fate.expires && is_settled(number + 1, &self.messages[number as usize + 1]);
+            let is_lost = fate.confirmed && !is_settled(number, fate) && !is_dead();
+            assert!(!is_lost, "{number} is lost: {fate:?}");
             assert_eq!(fate.holder, None, "{number}: {fate:?}");
-        }
-        for Transaction { published, acked } in &self.transactions {
-            let fates = published.iter().map(|number| &self.messages[*number as usize]);
-            let seen = fates.filter(|fate| fate.was_seen).count();
-            assert!(seen == 0 || seen == published.len(), "{seen} of {published:?} are there");
-            for (number, fate) in acked.iter().map(|it| (it, &self.messages[*it as usize])) {
-                // Somebody else's ack may have been heard, too, as above.
-                let is_lost = fate.confirmed && !fate.is_acked && !fate.may_come_back;
-                assert!(seen > 0 || !is_lost, "{number} is lost with {published:?}: {fate:?}");
-            }
         }
     }
 
@@ -319,22 +349,9 @@ impl Traffic {
                 self.messages.extend([fate].into_iter().chain(copies));
                 client.publish((SHARED, key), number, None, true);
             }
-            26 => {
-                let count = 1 + random(3);
-                let first = self.messages.len() as u64;
-                let published: Vec<_> = (first..first + count).collect();
-                let to = |number: &u64| (queue_name(random(QUEUES as u64) as usize), *number);
-                let messages: Vec<_> = published.iter().map(to).collect();
-                for (queue, _) in &messages {
-                    let expires = *queue == queue_name(EXPIRING);
-                    self.messages.push(Fate { expires, ..Fate::default() });
-                }
-                let acks = client.held.keys().copied().filter(|it| Client::is_to_commit(*it));
-                let acks: Vec<_> = acks.collect();
-                let acked = acks.iter().map(|tag| client.held[tag]);
-                let acked = acked.filter(|number| *number < REQUEST).collect();
-                self.transactions.push(Transaction { published, acked });
-                Self::commits(&mut self.messages, client, &messages, &acks);
+            26 => self.transact(&mut site.clients[index], random),
+            27 | 28 if [ACKED, UNCOMMITTED].contains(&queue) && !client.consumes_to_commit => {
+                client.consume_to_commit(queue);
             }
             27 | 28 => client.get(queue, true),
             0..=5 => {
@@ -344,14 +361,14 @@ impl Traffic {
                     client.publish_transient(("", &name), number);
                 } else {
                     let waits_for_ack = queue == ACKED;
-                    let (is_uncommitted, expires) = (queue == UNCOMMITTED, queue == EXPIRING);
-                    self.messages.push(Fate {
-                        waits_for_ack,
-                        waits_for_all: waits_for_all(queue) && !is_uncommitted,
-                        is_uncommitted,
-                        expires,
-                        ..Fate::default()
-                    });
+                    let is_uncommitted = queue == UNCOMMITTED;
+                    let waits_for_all = waits_for_all(queue) && !is_uncommitted;
+                    let fate =
+                        Fate { waits_for_ack, waits_for_all, is_uncommitted, ..Fate::default() };
+                    match queue {
+                        EXPIRING => self.expires(fate),
+                        _ => self.messages.push(fate),
+                    }
                     client.publish(("", &name), number, None, true);
                 }
             }
@@ -471,6 +488,27 @@ impl Traffic {
         site.bury();
     }
 
+    /// Messages are published together, and acked with that.
+    fn transact(&mut self, client: &mut Client, random: Random<'_>) {
+        let mut messages = Vec::new();
+        for _ in 0..1 + random(3) {
+            let any = random(QUEUES as u64) as usize;
+            let queue = if random(2) == 0 { UNCOMMITTED } else { any };
+            messages.push((queue_name(queue), self.messages.len() as u64));
+            match queue {
+                EXPIRING => self.expires(Fate::default()),
+                _ => self.messages.push(Fate::default()),
+            }
+        }
+        let published = messages.iter().map(|it| it.1).collect();
+        let acks = client.held.keys().copied().filter(|it| Client::is_to_commit(*it));
+        let acks: Vec<_> = acks.collect();
+        let acked = acks.iter().map(|tag| client.held[tag]);
+        let acked = acked.filter(|number| *number < REQUEST).collect();
+        self.transactions.push(Transaction { published, acked });
+        Self::commits(&mut self.messages, client, &messages, &acks);
+    }
+
     /// What is acked may be so before its client hears of it.
     fn commits(
         all: &mut [Fate],
@@ -481,6 +519,7 @@ impl Traffic {
         for number in acks.iter().filter_map(|tag| client.held.get(tag)) {
             if let Some(fate) = all.get_mut(*number as usize) {
                 fate.was_acked = true;
+                fate.was_acked_alone |= messages.is_empty();
             }
         }
         client.commit(messages, acks);
@@ -552,9 +591,7 @@ impl Traffic {
                         self.totals.confirmed += 1;
                     }
                     for number in acked.into_iter().filter(|number| *number < REQUEST) {
-                        let fate = &mut self.messages[number as usize];
-                        (fate.holder, fate.is_acked, fate.was_acked) = (None, true, true);
-                        self.totals.acked += 1;
+                        self.acked(number, id.node());
                     }
                 }
                 Seen::Refused(number) => {
@@ -615,30 +652,44 @@ impl Traffic {
             return;
         }
         let id = client.id;
+        let fate = &self.messages[number as usize];
+        if fate.is_dead_letter {
+            let expired = &self.messages[number as usize - 1];
+            let was_had = expired.is_acked && !expired.may_come_back;
+            assert!(expired.holder.is_none() && !was_had, "{number} expires: {expired:?}");
+        }
         let fate = &mut self.messages[number as usize];
         assert!(
             !fate.is_acked || fate.may_come_back || fate.is_with_two,
             "{number} comes again, and was acked"
         );
         assert!(fate.holder.is_none() || fate.is_with_two, "{number} is given to {id}: {fate:?}");
-        let may_be_new = !fate.was_seen || fate.is_transient || fate.expires;
+        let may_be_new = !fate.was_seen || fate.is_transient || fate.is_dead_letter;
         assert!(redelivered || may_be_new, "{number} was given out before: {fate:?}");
         self.totals.redelivered += u64::from(redelivered);
         (fate.holder, fate.was_seen, fate.is_acked) = (Some(id), true, false);
         // One that waits may be about to leave.
-        let is_prompt = client.is_free() && !Client::is_to_commit(tag) && random(8) > 0;
+        let is_prompt = client.is_free() && random(8) > 0;
         if [ACKED, UNCOMMITTED].map(Some).contains(&queue) && is_prompt {
             // Before it is agreed upon, if it can be.
-            self.ack(client, tag, number);
+            match Client::is_to_commit(tag) {
+                true => self.transact(client, random),
+                false => self.ack(client, tag, number),
+            }
         }
     }
 
     fn ack(&mut self, client: &mut Client, tag: HeldTag, number: u64) {
         client.held.remove(&tag);
-        let fate = &mut self.messages[number as usize];
-        (fate.holder, fate.is_acked, fate.was_acked) = (None, true, true);
-        self.totals.acked += 1;
+        self.acked(number, client.id.node());
         client.say(1, &basic::Ack { delivery_tag: tag.1, multiple: false });
+    }
+
+    fn acked(&mut self, number: u64, at: NodeId) {
+        let fate = &mut self.messages[number as usize];
+        (fate.holder, fate.is_acked, fate.acked_at) = (None, true, Some(at));
+        (fate.was_acked, fate.was_acked_alone) = (true, true);
+        self.totals.acked += 1;
     }
 
     /// Clients that are free consume from all queues, and settle what they have.

@@ -121,7 +121,7 @@ impl Broker {
     /// Its sessions are over.
     pub(crate) fn ends_sessions(&mut self) {
         if let Some(site) = self.site.take() {
-            self.shared.traffic.borrow_mut().all_give_up(&site.clients);
+            self.shared.traffic.borrow_mut().all_give_up(site.remote.node(), &site.clients);
         }
     }
 }

@@ -61,7 +61,7 @@ fn run(seed: u64) -> (Totals, [u64; 3]) {
     }
     whole.world.is_rough = true;
     for _ in 0..STEPS {
-        whole.world.trouble();
+        whole.trouble();
         whole.step(true);
     }
     whole.rest(seed);

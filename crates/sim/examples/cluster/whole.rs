@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use leveret_broker::Shard;
 use leveret_cluster::{ClusterStatus, Standing};
+
 use leveret_node::remote::{self, Refused};
 use leveret_queue::Time;
 use leveret_topology::NodeId;
@@ -10,7 +12,7 @@ use leveret_topology::NodeId;
 use crate::broker::{Broker, LeadsAll, Stage};
 use crate::client::body_of;
 use crate::dice::Dice;
-use crate::leader::SHARDS;
+use crate::leader::{Over, SHARDS};
 use crate::node::Node;
 use crate::site::{Site, exchange};
 use crate::traffic::Traffic;
@@ -33,6 +35,7 @@ pub(crate) struct Whole {
     connections: BTreeMap<usize, Connection>,
     /// Those whose end the node that leads has not noticed.
     ended: Vec<(usize, Connection)>,
+    over: Over,
     /// How often sessions of a node were over, though its process was not.
     pub(crate) overs: u64,
     /// How often sessions did not attach in time.
@@ -49,6 +52,8 @@ struct Connection {
     leader: usize,
     leader_life: u64,
     since_ms: u64,
+    /// Little of what is said comes at once.
+    is_slow: bool,
 }
 
 fn broker(node: &mut Node) -> Option<&mut Broker> {
@@ -77,6 +82,8 @@ impl Whole {
             if seed & 2 != 0 {
                 node.options.segment_bytes = 1 << 10;
                 node.options.digests = true;
+                // Who was away for a while gets files.
+                node.settings.held_bytes = 1 << 11;
             }
         }
         Self {
@@ -84,6 +91,7 @@ impl Whole {
             dice: Dice::new(seed ^ 0x5EED),
             connections: BTreeMap::new(),
             ended: Vec::new(),
+            over: Over::new(),
             overs: 0,
             cut_off: 0,
             on_all: 0,
@@ -104,6 +112,22 @@ impl Whole {
                 if self.is_up(at) {
                     self.drive(at, acts);
                 }
+            }
+        }
+    }
+
+    /// Something goes wrong, or well again.
+    pub(crate) fn trouble(&mut self) {
+        let Self { world, dice, .. } = self;
+        world.trouble();
+        if !world.loses_batches {
+            world.loses_batches = dice.one_in(200);
+        } else if dice.one_in(15) {
+            // What was given out meanwhile is agreed upon, or lost.
+            world.loses_batches = false;
+            if let Some(at) = world.leader().filter(|_| dice.one_in(2)) {
+                let for_ms = dice.below(500);
+                world.end(at, false, for_ms);
             }
         }
     }
@@ -149,7 +173,8 @@ impl Whole {
     fn doom(&mut self, at: usize) {
         let Some(broker) = broker(&mut self.world.nodes[at]) else { return };
         if let Some(site) = &mut broker.site {
-            self.world.shared.traffic.borrow_mut().loses(&mut site.clients);
+            let mut traffic = self.world.shared.traffic.borrow_mut();
+            traffic.loses(site.remote.node(), &mut site.clients);
             (broker.is_doomed, broker.is_left_out) = (true, true);
         }
     }
@@ -202,7 +227,9 @@ impl Whole {
         site.begin();
         let node = site.remote.node();
         let since_ms = self.world.now_ms;
-        self.connections.insert(at, Connection { node, life, leader: to, leader_life, since_ms });
+        let is_slow = self.dice.one_in(8);
+        let connection = Connection { node, life, leader: to, leader_life, since_ms, is_slow };
+        self.connections.insert(at, connection);
         // Who calls again says that an earlier connection is over.
         let again =
             |it: &mut (usize, Connection)| it.1.node == node && it.1.leader_life == leader_life;
@@ -247,6 +274,14 @@ impl Whole {
             if letters > 0 || works[1 + index] || is_due || leader.awake[1 + index] {
                 leader.shard_turn(index, letters, now);
             }
+        }
+        leader.takes_in_nobody_of(&mut self.over);
+        let is_attaching = leader.shards.iter().any(Shard::is_attaching);
+        if is_attaching && world.is_rough && dice.one_in(100) {
+            // Another process ends before all know of this term.
+            let other = dice.below(world.nodes.len() as u64) as usize;
+            let (has_power, for_ms) = (dice.one_in(2), dice.below(500));
+            world.end(other, has_power, for_ms);
         }
     }
 
@@ -327,8 +362,11 @@ impl Whole {
 
     /// Letters go between the sessions of a node and the one that leads.
     fn exchange(&mut self, at: usize) {
-        let Some(&Connection { leader: to, .. }) = self.connections.get(&at) else { return };
-        if !self.is_up(to) || self.is_cut(at, to) {
+        let Some(&Connection { leader: to, is_slow, .. }) = self.connections.get(&at) else {
+            return;
+        };
+        let is_later = is_slow && self.world.is_rough && !self.dice.one_in(10);
+        if is_later || !self.is_up(to) || self.is_cut(at, to) {
             return;
         }
         let Some(mut site) = broker(&mut self.world.nodes[at]).and_then(|it| it.site.take()) else {
@@ -461,6 +499,7 @@ impl Whole {
     /// Nothing goes wrong any more, and clients settle what there is.
     pub(crate) fn rest(&mut self, seed: u64) {
         self.world.calm();
+        self.world.loses_batches = false;
         let mut rests = 0;
         for _ in 0..4_000 {
             self.step(false);
