@@ -571,7 +571,7 @@ fn what_is_given_of_a_tail_is_there() {
         for number in 1..=last {
             follower.copy(&get(&mut leader, number)).unwrap();
         }
-        for number in (1..=last).cycle().take(100) {
+        for number in [[1; 10], [last; 10]].concat() {
             assert_eq!(follower.batch(number), Err(NoBatch::ToCome));
             follower.collect().unwrap();
         }
