@@ -52,6 +52,8 @@ pub(crate) struct Groups<D: Disk> {
     /// Since when group 0 is led here and not all are.
     partly_ms: Option<u64>,
     leaving: Option<Leaving>,
+    /// How often each was asked to lead in place of this node, as it leaves or cannot lead all groups.
+    asked: BTreeMap<RaftId, u32>,
     /// Who is to lead in place of this node, which goes on.
     heir: Option<RaftId>,
     /// Whose disk hung lately, of those that are there; and whether this node's did.
@@ -64,9 +66,8 @@ pub(crate) struct Groups<D: Disk> {
 struct Leaving {
     /// It led when it was told to go.
     leads: bool,
-    /// Who was asked, the last one last.
-    asked: Vec<RaftId>,
-    asked_ms: Option<u64>,
+    /// Who was asked last, and when.
+    asked: Option<(RaftId, u64)>,
 }
 
 /// What the members want done.
@@ -109,6 +110,7 @@ impl<D: Disk> Groups<D> {
             wish: None,
             partly_ms: None,
             leaving: None,
+            asked: BTreeMap::new(),
             heir: None,
             hung: Vec::new(),
             own_hung: false,
@@ -378,6 +380,9 @@ impl<D: Disk> Groups<D> {
             return;
         }
         self.change_members(&is_linked);
+        if self.leads_all() {
+            self.asked.clear();
+        }
         if !self.leads_first() || self.leads_all() {
             self.partly_ms = None;
         } else if now_ms >= self.partly_ms.get_or_insert(now_ms).saturating_add(PATIENCE_MS) {
@@ -385,7 +390,12 @@ impl<D: Disk> Groups<D> {
             let others = self.members.iter().filter(|it| it.elected().is_none());
             let leader =
                 others.filter_map(Member::leader).map(|id| RaftId(id.0)).find(|id| is_linked(*id));
-            if let Some(to) = leader.or_else(|| self.heir_if_stuck(&is_linked)) {
+            // Or this node's disk does not take the first batch of a term.
+            let is_stuck = |it: &Member<D>| it.elected().is_some() && it.leads().is_none();
+            let is_stuck = self.members.iter().any(is_stuck);
+            let heir = || self.next_heir(&is_linked).filter(|_| is_stuck);
+            if let Some(to) = leader.or_else(heir) {
+                self.ask(to);
                 self.transfer(0, to, now_ms);
             }
         }
@@ -403,15 +413,6 @@ impl<D: Disk> Groups<D> {
 
     fn leads_first(&self) -> bool {
         self.members.first().is_some_and(|it| it.elected().is_some())
-    }
-
-    /// Who is to lead in place of this node, which was elected, if its disk does not take the first batch of a term.
-    fn heir_if_stuck(&self, is_linked: impl Fn(RaftId) -> bool) -> Option<RaftId> {
-        let is_stuck = |it: &&Member<D>| it.elected().is_some() && it.leads().is_none();
-        self.members.iter().find(is_stuck)?;
-        let peers = self.peers().into_iter();
-        let able = peers.filter(|id| is_linked(*id) && !self.hung.contains(id));
-        able.min_by_key(|id| self.lag_of(*id))
     }
 
     /// The next step of each group that is led here, if its members are not what they are to be.
@@ -506,24 +507,35 @@ impl<D: Disk> Groups<D> {
         self.members.first()?.named(MemberId(id.0))
     }
 
-    /// Asks for an heir, the one that lacks least first, of those whose disk did not hang lately, and then others.
+    /// Who is to be asked next to lead in place of this node: who was asked least often, then one whose disk did not hang lately, and then
+    /// the one that lacks least.
+    fn next_heir(&self, is_linked: impl Fn(RaftId) -> bool) -> Option<RaftId> {
+        let rank = |id: &RaftId| {
+            let times = self.asked.get(id).copied().unwrap_or(0);
+            (times, self.hung.contains(id), self.lag_of(*id), *id)
+        };
+        self.peers().into_iter().filter(|id| is_linked(*id)).min_by_key(rank)
+    }
+
+    fn ask(&mut self, heir: RaftId) {
+        let times = self.asked.entry(heir).or_default();
+        *times = times.saturating_add(1);
+    }
+
+    /// Asks for an heir, one after the other.
     fn look_for_heir(&mut self, now_ms: u64, is_linked: impl Fn(RaftId) -> bool) {
-        let peers: Vec<RaftId> = self.peers().into_iter().filter(|id| is_linked(*id)).collect();
-        let lags: Vec<u64> = peers.iter().map(|id| self.lag_of(*id)).collect();
-        let hung = &self.hung;
-        let Some(leaving) = &mut self.leaving else { return };
-        let is_due = leaving.asked_ms.is_none_or(|at| now_ms >= at.saturating_add(TRANSFER_MS));
-        let present = leaving.asked.last().copied().filter(|id| peers.contains(id) && !is_due);
-        let to = present.or_else(|| {
-            let times = |id: &RaftId| leaving.asked.iter().filter(|it| *it == id).count();
-            let rank = |(id, lag): &(&RaftId, u64)| (times(id), hung.contains(id), *lag, **id);
-            let ranked = peers.iter().zip(lags).min_by_key(rank);
-            let to = ranked.map(|(id, _)| *id)?;
-            leaving.asked.push(to);
-            leaving.asked_ms = Some(now_ms);
-            Some(to)
-        });
-        let Some(to) = to else { return };
+        let asked = self.leaving.as_ref().and_then(|it| it.asked);
+        let is_present =
+            |(id, at): &(RaftId, u64)| now_ms < at.saturating_add(TRANSFER_MS) && is_linked(*id);
+        let to = match asked.filter(is_present) {
+            Some((id, _)) => id,
+            None => {
+                let Some(id) = self.next_heir(&is_linked) else { return };
+                self.ask(id);
+                self.leaving.iter_mut().for_each(|it| it.asked = Some((id, now_ms)));
+                id
+            }
+        };
         for group in 0..self.members.len() {
             self.transfer(group, to, now_ms);
         }

@@ -103,8 +103,8 @@ impl Leader {
                     Some(copied) => self.log.hold_batches(copied + 1),
                 }
                 self.log.begin_term(self.term);
-                self.log.lead();
                 self.settle();
+                assert!(self.log.lead());
                 // Nobody has the volatile ones any more.
                 let all = found(&mut self.log).1.into_iter();
                 let holders = all.flat_map(|(at, _, holders)| {
@@ -263,8 +263,8 @@ fn a_copy_is_the_leaders_log() {
         let want = found(&mut reopened);
         assert_eq!(found(&mut open(&disk.copy_whole(1), batches::options())), want, "{seed}");
         follower.begin_term(leader.term + 1);
-        follower.lead();
         settle(&mut follower);
+        assert!(follower.lead());
         assert_eq!(follower.last(), name(last.number + 1, leader.term + 1));
         assert_eq!(found(&mut follower), want, "seed {seed}");
         for &(at, ..) in &want.1 {
@@ -377,9 +377,10 @@ fn what_does_not_follow_is_told() {
     assert_eq!(leader.log.cut_from(3), Err(CutError::Leads));
     follower.begin_term(3);
     assert!(!follower.lead(), "not all is on its disk");
-    assert_eq!(follower.copy(&leader.batch(3)), Err(CopyError::Leads));
     // Its first batch is written behind what it copied.
     settle(&mut follower);
+    assert!(follower.lead());
+    assert_eq!(follower.copy(&leader.batch(3)), Err(CopyError::Leads));
     assert_eq!((follower.last(), follower.stored()), (name(3, 3), name(3, 3)));
     assert_eq!((follower.term_of(1), follower.term_of(2)), (Some(1), Some(1)));
     let what = |batch: &BatchCopy| alike([&[4; 128], &batch.pieces.concat()[..]].concat());
@@ -521,6 +522,10 @@ fn who_is_deposed_before_its_log_leads_copies_on() {
             elected.copy(&get(&mut other, number)).unwrap();
         }
         settle(&mut elected);
+        // It makes nothing in another one's term, and gives no files.
+        assert_eq!(elected.append_members(b"members"), Err(AppendError::NoTerm));
+        get(&mut elected, 4);
+        assert_eq!(elected.manifest(batches::point(&elected, 4)), None);
         // What came in the place of what was cut is given in its place.
         for number in 1..=end.number {
             assert_eq!(get(&mut elected, number).name(), get(&mut other, number).name());
@@ -533,6 +538,61 @@ fn who_is_deposed_before_its_log_leads_copies_on() {
         settle(&mut elected);
         assert!(elected.lead());
         assert_eq!(found(&mut elected), want, "seed {seed}");
+    }
+}
+
+/// What is left of a file that was cut off is none of the file that comes in its place.
+#[test]
+fn a_term_that_is_begun_again_has_another_mark() {
+    let mut log = open(&SimDisk::new(1), following(BatchName::NONE));
+    let firsts = [2, 3].map(|term| {
+        log.begin_term(term);
+        let first = log.batch(1).unwrap();
+        log.cut_from(1).unwrap();
+        first
+    });
+    let [first, again] = firsts.each_ref().map(|it| (it.segment, it.position));
+    assert_eq!(first, again);
+    let [first, again] = firsts.each_ref().map(|it| &it.pieces[0][..8]);
+    assert_ne!(first, again);
+}
+
+/// Of a tail others get what is on the disk: neither what is not there yet, nor, in place of what came after a cut, what was read before
+/// it or is being read.
+#[test]
+fn what_is_given_of_a_tail_is_there() {
+    let whole = written();
+    for (is_read, cuts) in [(true, 1), (false, 1), (true, 9), (false, 9)] {
+        let mut leader = open(&whole.copy_whole(1), options());
+        // What was read goes with the next read.
+        let options = Options { copies_bytes: 1, ..following(BatchName::NONE) };
+        let mut follower = open(&SimDisk::new(5), options);
+        let last = leader.last().number;
+        for number in 1..=last {
+            follower.copy(&get(&mut leader, number)).unwrap();
+        }
+        for number in [[1; 10], [last; 10]].concat() {
+            assert_eq!(follower.batch(number), Err(NoBatch::ToCome));
+            follower.collect().unwrap();
+        }
+        settle(&mut follower);
+        for number in 1..=last {
+            let copy = get(&mut follower, number);
+            assert_eq!(copy.name(), Some(named(&leader, number)));
+            assert_eq!(copy.beginning.is_empty(), copy.position > 128);
+        }
+        let from = last + 1 - cuts;
+        get(&mut follower, if is_read { from } else { 1 });
+        assert_eq!(follower.batch(from).is_ok(), is_read);
+        let mut other = parted(&whole, from, &mut numbers(cuts));
+        copy_all(&mut follower, &mut other);
+        settle(&mut follower);
+        let bytes = |batch: &BatchCopy| alike([&[4; 128], &batch.pieces.concat()[..]].concat());
+        for number in (from..=other.log.last().number).chain(1..from) {
+            let (copy, theirs) = (get(&mut follower, number), other.batch(number));
+            assert_eq!(bytes(&copy), bytes(&theirs));
+            assert_eq!((copy.segment, copy.position), (theirs.segment, theirs.position));
+        }
     }
 }
 
@@ -686,8 +746,8 @@ fn no_batch_of_the_old_tail_is_taken_for_one_of_the_new() {
             );
             commit(&mut follower, u64::MAX);
             follower.begin_term(9);
-            follower.lead();
             settle(&mut follower);
+            assert!(follower.lead());
             let want = found(&mut open(&leader.disk.copy_whole(1), options()));
             assert_eq!(found(&mut follower), want);
             if is_done {
@@ -893,8 +953,8 @@ fn a_follower_gives_back_space() {
     assert_eq!(follower.last(), leader.log.last());
     commit(&mut follower, u64::MAX);
     follower.begin_term(2);
-    follower.lead();
     settle(&mut follower);
+    assert!(follower.lead());
     assert_eq!(found(&mut follower), want);
 }
 
@@ -980,8 +1040,8 @@ fn each_gives_back_space_on_its_own() {
         let want = found(&mut open(&leader.disk.copy_whole(1), options()));
         assert!(found(&mut open(&disk.copy_whole(1), options())) == want, "seed {seed}");
         follower.begin_term(leader.term + 1);
-        follower.lead();
         settle(&mut follower);
+        assert!(follower.lead());
         if seed % 4 == 0 {
             assert!(found(&mut follower) == want, "seed {seed}");
             continue;

@@ -90,8 +90,8 @@ impl Leader {
         let follows = Some(self.log.stored());
         self.log = open(&self.disk, Options { follows, ..Self::options() });
         self.log.begin_term(self.term);
-        self.log.lead();
         self.settle();
+        assert!(self.log.lead());
         let all = found(&mut self.log).1.into_iter();
         let holders = all.flat_map(|(at, _, holders)| {
             holders.into_iter().map(move |(holder, _)| (Offset::new(at), holder))
@@ -199,8 +199,8 @@ fn check(
     let copied = disk.copy_whole(2);
     let mut leads = open(&copied, following());
     leads.begin_term(leader.term + 1);
-    leads.lead();
     settle(&mut leads);
+    assert!(leads.lead());
     assert_eq!(found(&mut leads), want.found, "seed {seed}");
     leads.append(b"h", &[b"new"], &batches::ONE, Keep::Durable).unwrap();
     settle(&mut leads);
@@ -230,8 +230,8 @@ fn check(
     assert!(found(&mut open(&disk.copy_whole(1), options())) == want, "seed {seed}");
     follower.apply_to(follower.last()).unwrap();
     follower.begin_term(leader.term + 1);
-    follower.lead();
     settle(&mut follower);
+    assert!(follower.lead());
     assert!(found(&mut follower) == want, "seed {seed}");
 }
 
@@ -470,8 +470,8 @@ fn files_of_a_manifest_stay() {
             leader.log = open(&disk, options);
             leader.term += 1;
             leader.log.begin_term(leader.term);
-            leader.log.lead();
             leader.settle();
+            assert!(leader.log.lead());
             leader.held = found(&mut leader.log)
                 .1
                 .into_iter()
@@ -633,8 +633,8 @@ fn what_seals_a_file_that_was_set_aside_does_not_count() {
     }
     follower.apply_to(follower.stored()).unwrap();
     follower.begin_term(2);
-    follower.lead();
     settle(&mut follower);
+    assert!(follower.lead());
     assert_eq!(follower.last(), BatchName { number: last, term: 2 });
     drop(follower);
     disk.clone().disown_now().unwrap();

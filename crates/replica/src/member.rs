@@ -548,9 +548,11 @@ impl<D: Disk> Member<D> {
         self.replica.term()
     }
 
-    /// The term it leads, once its first batch of it is agreed upon and here, so that its log can be [lent](Self::lend_log).
+    /// The term it leads, once its first batch of it is agreed upon and here, so that its log can be [lent](Self::lend_log): not while
+    /// another member is to lead, which would have this process start anew in a moment.
     pub fn leads(&self) -> Option<u64> {
-        let can = self.lent.is_some() || self.log.as_ref().is_some_and(|log| log.can_lead());
+        let can_lend = self.log.as_ref().is_some_and(|log| log.can_lead());
+        let can = self.lent.is_some() || can_lend && !self.replica.is_transferring();
         self.elected().filter(|_| can)
     }
 

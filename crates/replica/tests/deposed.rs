@@ -105,6 +105,22 @@ impl World {
     }
 }
 
+/// Who has another one lead lends nothing meanwhile: what it did then it would have to undo by starting anew.
+#[test]
+fn who_has_another_one_lead_lends_nothing() {
+    let mut world = World::new();
+    let by = world.until(|_, it| it.leads().is_some());
+    let heir = (by + 1) % 3;
+    world.alone = Some(heir);
+    let member = &mut world.members[by];
+    member.transfer(MemberId(heir as u64 + 1)).unwrap();
+    assert!(member.elected().is_some() && member.leads().is_none());
+    assert!(member.lend_log(Arc::new(|| {})).is_none());
+    // That one does not answer: it goes on.
+    world.until(|at, it| at == by && it.leads().is_some());
+    assert!(world.members[by].lend_log(Arc::new(|| {})).is_some());
+}
+
 /// No batch comes to it, so its log has to be opened as a follower's without one.
 #[test]
 fn who_led_a_term_that_nobody_heard_of_gets_files() {

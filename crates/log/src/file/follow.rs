@@ -60,7 +60,7 @@ pub enum CopyError {
         /// What is here.
         there: There,
     },
-    /// The log leads, or is to.
+    /// The log leads.
     #[error("the log is not that of a follower")]
     Leads,
     /// An earlier write failed: see [`SyncError`](crate::SyncError).
@@ -98,7 +98,7 @@ pub enum CutError {
         /// The last one that is committed, as far as the log knows.
         committed: u64,
     },
-    /// The log leads, or is to.
+    /// The log leads.
     #[error("the log is not that of a follower")]
     Leads,
 }
@@ -393,8 +393,6 @@ pub(super) struct Following {
     under_way: Option<Token>,
     /// The last batch is one that was made here, of a term that was begun here.
     makes: bool,
-    /// Once all is stored the log leads.
-    will_lead: bool,
 }
 
 impl Following {
@@ -428,30 +426,30 @@ impl Following {
     /// Where a batch of the tail is that is on this disk: in a file that is framed so, from a position on, and to where others of the
     /// same file follow.
     pub(super) fn place_of(&self, number: u64, segments: &Segments) -> Option<BatchPlace> {
-        let last = segments.all.back();
-        let mut file = last.map(|it| (it.file, it.framing));
-        let mut place: Option<BatchPlace> = None;
-        for item in self.tail.items.iter().take_while(|item| item.number <= self.stored) {
-            match &item.what {
-                _ if place.is_some() && !matches!(item.what, What::Batch(..)) => break,
-                What::Begin(name, header, _) => file = Some((*name, header.framing())),
-                What::Batch(position, header, _) if header.sequence >= number => {
-                    let end = position.checked_add(header.len()?)?;
-                    let (file, framing) = file?;
-                    place
-                        .get_or_insert(BatchPlace { file, framing, position: *position, end })
-                        .end = end;
-                }
-                What::Batch(..) | What::Seal(..) => {}
+        let items = &self.tail.items;
+        let is_batch = |item: &TailItem| matches!(item.what, What::Batch(..));
+        let first = items.partition_point(|item| item.number < number);
+        let at = first.saturating_add(items.range(first..).position(is_batch)?);
+        let begun = items.range(..at).rev().find_map(|item| match &item.what {
+            What::Begin(name, header, _) => Some((*name, header.framing())),
+            _ => None,
+        });
+        let applied = || segments.all.back().map(|it| (it.file, it.framing));
+        let (file, framing) = begun.or_else(applied)?;
+        let mut stored = items.range(at..).map_while(|item| match &item.what {
+            What::Batch(position, header, _) if item.number <= self.stored => {
+                Some((*position, position.checked_add(header.len()?)?))
             }
-        }
-        place
+            _ => None,
+        });
+        let (position, end) = stored.next()?;
+        let end = stored.last().map_or(end, |(_, end)| end);
+        Some(BatchPlace { file, framing, position, end })
     }
 
-    /// What waits to be handed to the disk, or to be led.
+    /// What waits to be handed to the disk.
     pub(super) fn waiting(&self) -> usize {
-        let leads = usize::from(self.will_lead);
-        self.gathered.len().saturating_add(self.line.len()).saturating_add(leads)
+        self.gathered.len().saturating_add(self.line.len())
     }
 
     /// What was copied and not handed over is not written any more.
@@ -565,7 +563,6 @@ impl<D: Disk> FileLog<D> {
             line: VecDeque::new(),
             under_way: None,
             makes: false,
-            will_lead: false,
         }));
         self.refresh();
     }
@@ -582,8 +579,7 @@ impl<D: Disk> FileLog<D> {
         let name = batch.name().ok_or(CopyError::Malformed("there is no header"))?;
         let is_here = self.term_of(name.number) == Some(name.term);
         let newest = self.newest_segment();
-        let following = self.following.as_mut().filter(|it| !it.will_lead);
-        let following = following.ok_or(CopyError::Leads)?;
+        let following = self.following.as_mut().ok_or(CopyError::Leads)?;
         if is_here {
             return Ok(name);
         }
@@ -673,8 +669,7 @@ impl<D: Disk> FileLog<D> {
     /// this number. On the disk it is done with the next [`sync`](crate::Log::sync), before what is copied after it. Nothing
     /// is cut that is committed.
     pub fn cut_from(&mut self, from: u64) -> Result<(), CutError> {
-        let following = self.following.as_mut().filter(|it| !it.will_lead);
-        let following = following.ok_or(CutError::Leads)?;
+        let following = self.following.as_mut().ok_or(CutError::Leads)?;
         let committed = following.tail.committed.max(following.tail.applied.number);
         if from <= committed {
             return Err(CutError::Committed { from, committed });
@@ -728,9 +723,9 @@ impl<D: Disk> FileLog<D> {
         begun.map(|name| name.segment).or(last)
     }
 
-    /// Has what was gathered written. True if the log leads from now on.
-    pub(super) fn write_copies(&mut self) -> bool {
-        let Some(following) = &mut self.following else { return true };
+    /// Has what was gathered written.
+    pub(super) fn write_copies(&mut self) {
+        let Some(following) = &mut self.following else { return };
         if following.line.is_empty() {
             let Following { gathered, line, .. } = &mut **following;
             for mut work in gathered.drain(..) {
@@ -739,11 +734,7 @@ impl<D: Disk> FileLog<D> {
                 }
             }
         }
-        if self.lead_now() {
-            return !self.writer.has_failed();
-        }
         self.write_next();
-        false
     }
 
     fn write_next(&mut self) {
@@ -883,16 +874,12 @@ impl<D: Disk> FileLog<D> {
         let (last, end) = (following.last, following.end);
         let sequence = next(last.number);
         let committed = next(following.tail.committed).min(sequence);
+        let (at, synced) = (Reached { end, sequence }, next(following.stored));
+        let terms = Terms { term, before: last.term, committed };
         let header = BatchHeader {
-            kind,
-            sequence,
-            synced: next(following.stored),
-            first: end,
-            end,
-            terms: Some(Terms { term, before: last.term, committed }),
             index_len: bytes.len() as u64,
             index_crc: crc32c::crc32c(bytes),
-            ..BatchHeader::default()
+            ..BatchHeader::bare(kind, at, synced, Some(terms))
         };
         let growing = following.growing.filter(|it| it.framing.has_terms && it.term == term);
         let (segment, position, mark, beginning) = match growing {
@@ -926,29 +913,25 @@ impl<D: Disk> FileLog<D> {
         Some(name)
     }
 
-    /// Whether [`lead`](Self::lead) has it lead at once, if it does not.
+    /// Whether it leads, or [`lead`](Self::lead) has it lead.
     pub fn can_lead(&self) -> bool {
         self.following.as_ref().is_none_or(|following| following.is_stored())
     }
 
-    /// The log of a follower leads from now on, in the term of its last batch, and takes records: once all that it has is on this disk. All
-    /// is applied then, also what is not known to be committed: it never follows again, but is to be opened anew. True if it leads.
+    /// The log of a follower leads from now on, in the term of its last batch, and takes records, if all that it has is on this disk: else
+    /// nothing is changed. All is applied then, also what is not known to be committed: it never follows again, but is to be opened anew.
+    /// True if it leads.
     pub fn lead(&mut self) -> bool {
-        let Some(following) = &mut self.following else { return true };
-        following.will_lead = true;
-        self.lead_now()
-    }
-
-    /// Leads if it is to, and all is on the disk.
-    fn lead_now(&mut self) -> bool {
-        let ready = self.following.as_ref().filter(|it| it.will_lead && it.is_stored());
-        let Some(agreed) = ready.map(|it| next(it.tail.committed)) else { return false };
+        if !self.can_lead() {
+            return false;
+        }
         self.apply_until(u64::MAX);
-        let Some(following) = self.following.take() else { return false };
-        let Following { table, last, end, .. } = *following;
-        super::recover::forget_gone(&mut self.store);
-        self.writer.lead_from(last, Offset::new(end), agreed);
-        self.writer.set_next_segment(table.next_segment);
+        if let Some(following) = self.following.take() {
+            let Following { table, tail, last, end, .. } = *following;
+            super::recover::forget_gone(&mut self.store);
+            self.writer.lead_from(last, Offset::new(end), next(tail.committed));
+            self.writer.set_next_segment(table.next_segment);
+        }
         true
     }
 }

@@ -52,7 +52,7 @@
 
 use smallvec::SmallVec;
 
-use crate::disk::{FileName, Heading};
+use crate::disk::{FileName, Heading, Reached};
 use crate::shared::{LogNumber, Original};
 use crate::{HEAD_MAX, Holder, Offset};
 
@@ -389,6 +389,12 @@ impl BatchHeader {
             terms: has_terms.then(|| next.terms.unwrap_or_default()),
             ..Self::default()
         }
+    }
+
+    /// Of a batch without records, with this number and behind this offset. What is in its index is to be added.
+    pub(super) fn bare(kind: Kind, at: Reached, synced: u64, terms: Option<Terms>) -> Self {
+        let Reached { end, sequence } = at;
+        Self { kind, sequence, synced, first: end, end, terms, ..Self::default() }
     }
 
     pub(super) fn is_seal(&self) -> bool {

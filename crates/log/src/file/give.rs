@@ -164,9 +164,8 @@ impl Giving {
         let pieces: Vec<_> = first.chain(body.into_pieces()).collect();
         let body = Body::of_pieces(&pieces);
         let beginning = std::mem::take(&mut self.beginning);
-        self.kept_bytes += body.len() as u64;
         self.sending.end(header.sequence, segment, position + body.len() as u64);
-        self.kept.push_back((header.sequence, BatchCopy { segment, position, beginning, pieces }));
+        self.keep_copy(header.sequence, BatchCopy { segment, position, beginning, pieces });
         // What is being written is here alone.
         while self.kept_bytes > self.bytes_max && self.kept.len() > 1 {
             self.drop_first();
@@ -174,7 +173,7 @@ impl Giving {
         (Vec::new(), body)
     }
 
-    /// The same of one that is copied, as it was made here.
+    /// Keeps a batch that was made here.
     pub(super) fn keep_copy(&mut self, number: u64, batch: BatchCopy) {
         // Those between were copied from others.
         if self.kept.back().is_some_and(|(last, _)| last.checked_add(1) != Some(number)) {

@@ -21,7 +21,6 @@ use crate::disk::{Body, Disk, DiskError, FileName, Op, Reached, Token};
 use crate::memory::{LARGE, MemoryLog, Stored};
 use crate::shared::{Original, Progress};
 use crate::{AppendError, BatchUnderWay, HoldError, Holder, Log as _, Moment, Offset, SyncError};
-use bare::BareBatch;
 
 /// Memory for a batch that is kept for the next one, unless that one is far smaller.
 const KEPT_BUFFER: usize = 1 << 20;
@@ -151,8 +150,8 @@ pub(super) struct Writer {
     term: u64,
     /// That of the last batch.
     last_term: u64,
-    /// Batches without records that are to be written.
-    bare: VecDeque<BareBatch>,
+    /// Batches without records that are to be written, each with its index.
+    bare: VecDeque<(Kind, Vec<u8>)>,
     next_segment: u64,
     seed: u64,
     /// The disk had no room for the flight.
@@ -580,7 +579,8 @@ impl<D: Disk> FileLog<D> {
     /// Hands over what has no records to be gathered, and tries again what found no room. True if no batch of records may
     /// follow yet.
     pub(super) fn hand_over_made(&mut self) -> bool {
-        if self.following.is_some() && !self.write_copies() || self.writer.has_no_term() {
+        self.write_copies();
+        if self.following.is_some() || self.writer.has_no_term() {
             return true;
         }
         // What others have not agreed to may come back: then room is there only after they have.

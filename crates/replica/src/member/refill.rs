@@ -251,13 +251,14 @@ impl<D: Disk> Member<D> {
 
     /// Who takes files may have all by now, or be gone.
     pub(super) fn look_at_takers(&mut self) {
-        if self.giving.takers.is_empty() {
+        // One that was to wait for files may be gone before the log has said which they are.
+        if self.giving.takers.is_empty() && self.giving.manifest.is_none() {
             return;
         }
         if self.replica.leader() != Some(self.replica.id()) {
-            // A log that is lent does not come back.
-            let had = std::mem::take(&mut self.giving).manifest.is_some();
-            self.log.iter_mut().filter(|_| had).for_each(|log| log.let_go_of_manifest());
+            // The log may hold files that are too old to be given. One that is lent does not come back.
+            self.giving = Giving::default();
+            self.log.iter_mut().for_each(|log| log.let_go_of_manifest());
             return;
         }
         let Self { replica, giving, heard, settings, now_ms, .. } = self;
@@ -276,7 +277,8 @@ impl<D: Disk> Member<D> {
             now_ms.saturating_sub(heard_ms) < SILENT * settings.patience_ms()
         });
         giving.asked.retain(|(id, _)| giving.takers.contains_key(id));
-        if giving.takers.is_empty() && giving.manifest.take().is_some() {
+        if giving.takers.is_empty() {
+            giving.manifest = None;
             self.order_files(Wanted { lets_go: true, ..Wanted::default() });
         }
         self.order_manifest();

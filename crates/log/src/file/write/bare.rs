@@ -1,20 +1,11 @@
 //! Terms in what is written, and batches without records.
 
 use super::Writer;
-use crate::disk::{Body, Disk, FileName};
+use crate::disk::{Body, Disk, FileName, Reached};
 use crate::file::FileLog;
 use crate::file::format::{BatchHeader, Kind, Terms};
 use crate::file::lend::SharedOfBatch;
 use crate::{AppendError, BatchName, Moment, Offset};
-
-/// A batch without records.
-#[derive(Debug)]
-pub(super) enum BareBatch {
-    /// The first of a term.
-    Term,
-    /// A change of members: bytes that are not the log's.
-    Members(Vec<u8>),
-}
 
 impl Writer {
     /// The number that begins each batch of a file. As hard to guess as the seed.
@@ -68,7 +59,7 @@ impl Writer {
         self.agreed = agreed;
         self.term = term;
         self.refuses = self.refuses.filter(|error| *error != AppendError::NoTerm);
-        self.bare.push_back(BareBatch::Term);
+        self.bare.push_back((Kind::Term, Vec::new()));
     }
 
     pub(in crate::file) fn append_members(&mut self, bytes: &[u8]) -> Result<(), AppendError> {
@@ -76,7 +67,7 @@ impl Writer {
             Some(error) => Err(error),
             None if self.term == 0 => Err(AppendError::NoTerm),
             None => {
-                self.bare.push_back(BareBatch::Members(bytes.to_vec()));
+                self.bare.push_back((Kind::Members, bytes.to_vec()));
                 Ok(())
             }
         }
@@ -129,24 +120,11 @@ fn mix(number: u64) -> u64 {
 
 impl<D: Disk> FileLog<D> {
     /// Submits a batch without records.
-    pub(super) fn gather_bare(&mut self, bare: BareBatch) {
-        let (kind, index) = match bare {
-            BareBatch::Term => (Kind::Term, Vec::new()),
-            BareBatch::Members(bytes) => (Kind::Members, bytes),
-        };
+    pub(super) fn gather_bare(&mut self, (kind, index): (Kind, Vec<u8>)) {
         let writer = &mut self.writer;
-        let at = writer.gathered.get();
-        let (sequence, synced, terms) = (writer.sequence, writer.synced, writer.terms());
-        let header = BatchHeader {
-            kind,
-            sequence,
-            synced,
-            first: at,
-            end: at,
-            terms,
-            ..BatchHeader::default()
-        };
-        (writer.sequence, writer.last_term) = (sequence + 1, writer.term);
+        let at = Reached { end: writer.gathered.get(), sequence: writer.sequence };
+        let header = BatchHeader::bare(kind, at, writer.synced, writer.terms());
+        (writer.sequence, writer.last_term) = (at.sequence + 1, writer.term);
         for note in &writer.notes {
             // It waits for the batch after this one.
             if let Some(index) = self.store.segments.by_number(note.segment) {

@@ -147,7 +147,14 @@ impl World {
             (1, _, Some(spare)) if members.voters.len() > 2 => vec![Step::Learner(spare)],
             _ => return Ok(()),
         };
-        self.done.changes += u64::from(member.change(Change::of(steps)).is_ok());
+        let goes = spare.filter(|_| steps.len() > 1);
+        if member.change(Change::of(steps)).is_ok() {
+            self.done.changes += 1;
+            // Who is exchanged counts until it is gone, however slow its disk is.
+            let goes = self.machines.iter_mut().find(|it| Some(it.id) == goes);
+            self.done.exchanges += u64::from(goes.is_some());
+            goes.into_iter().for_each(|it| it.sync_ms = 500);
+        }
         self.after(leader)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use leveret_log::disk::{Faults, SimDisk};
-use leveret_log::file::{BatchCopy, NoBatch, Options};
+use leveret_log::file::{BatchCopy, NoBatch, NoPiece, Options, PieceName};
 use leveret_log::{FileLog, Holder, Log};
 
 use super::shard::{HOLDERS, Held, Made, Shard, SharedMade, found};
@@ -92,6 +92,8 @@ pub(super) struct Done {
     pub(super) terms: u64,
     pub(super) restarts: u64,
     pub(super) changes: u64,
+    /// Those of them that exchange a voter.
+    pub(super) exchanges: u64,
     /// Of shards.
     pub(super) batches: u64,
     /// Disks that were emptied, and members that got files.
@@ -107,6 +109,7 @@ impl Done {
         self.terms += more.terms;
         self.restarts += more.restarts;
         self.changes += more.changes;
+        self.exchanges += more.exchanges;
         self.batches += more.batches;
         self.wipes += more.wipes;
         self.refills += more.refills;
@@ -149,6 +152,10 @@ pub(super) struct Machine {
     pub(super) is_wiped: bool,
     /// It takes files.
     is_refilled: bool,
+    /// The first byte of those that it said last it has for others.
+    given: Option<PieceName>,
+    /// Until then its log is lent to no shard.
+    lends_ms: u64,
 }
 
 impl Machine {
@@ -179,6 +186,8 @@ impl Machine {
             opening: None,
             is_wiped: false,
             is_refilled: false,
+            given: None,
+            lends_ms: 0,
         }
     }
 
@@ -413,7 +422,7 @@ impl World {
     pub(super) fn end(&mut self, at: usize, is_power_cut: bool) {
         let machine = &mut self.machines[at];
         (machine.member, machine.shard, machine.votes) = (None, None, None);
-        (machine.opening, machine.is_refilled) = (None, false);
+        (machine.opening, machine.is_refilled, machine.given) = (None, false, None);
         machine.is_woken = Arc::default();
         machine.life += 1;
         (machine.has_disk, machine.has_word) = (false, false);
@@ -457,7 +466,8 @@ impl World {
         let (skew, life) = (self.machines[at].skew, self.machines[at].life);
         let now_ms = self.now_ms * skew / 100;
         self.at(TICK_MS, Event::Tick { at, life });
-        self.with(at, |member| member.tick(now_ms))
+        self.with(at, |member| member.tick(now_ms))?;
+        self.check_given(at)
     }
 
     /// The disk does some of what it has to do.
@@ -586,6 +596,13 @@ impl World {
             self.post(at, to, message, copies)?;
         }
         for (to, refill) in refill {
+            if let Refill::Manifest(manifest) = &refill {
+                let first = manifest.files.first();
+                self.machines[at].given = first.map(|it| {
+                    let (file, mark) = (it.file, it.heading.mark);
+                    PieceName { file, mark, position: 0, len: 1 }
+                });
+            }
             self.send(at, to, Said::Files(refill));
         }
         let machine = &mut self.machines[at];
@@ -636,6 +653,9 @@ impl World {
     fn take_role(&mut self, at: usize, role: Role) -> Result<(), String> {
         let Role::Leads { term } = role else { return Ok(()) };
         self.done.terms += 1;
+        // Other groups may have to be waited for.
+        let late_ms = if self.below(4) == 0 { self.below(1_500) } else { 0 };
+        self.machines[at].lends_ms = self.now_ms + late_ms;
         let id = self.machines[at].id;
         let first = *self.leaders.entry(term).or_insert(id);
         if first != id {
@@ -655,12 +675,11 @@ impl World {
         Ok(())
     }
 
-    /// Has a shard begin over the log of a member that leads: some events later, as if other groups had to be waited for.
+    /// Has a shard begin over the log of a member that leads: some events later.
     fn lend(&mut self, at: usize) -> Result<(), String> {
-        if self.machines[at].shard.is_some()
-            || self.machines[at].leads().is_none()
-            || self.below(3) == 0
-        {
+        let machine = &self.machines[at];
+        let is_early = machine.lends_ms > self.now_ms;
+        if machine.shard.is_some() || machine.leads().is_none() || is_early || self.below(3) == 0 {
             return Ok(());
         }
         let seed = self.below(u64::MAX);
@@ -670,6 +689,9 @@ impl World {
         let is_woken = machine.is_woken.clone();
         let wake = Arc::new(move || is_woken.store(true, Ordering::Relaxed));
         let log = member.lend_log(wake).ok_or("a leader has no log")?;
+        if log.fetched().is_some() {
+            return Err(format!("member {} leads, and takes files", machine.id));
+        }
         let last = log.last().number;
         let want = made.held_at(machine.names(last, &made));
         drop(made);
@@ -719,6 +741,19 @@ impl World {
             && let Some(log) = member.log().filter(makes)
         {
             self.made.borrow_mut().take_own(log);
+        }
+    }
+
+    /// Who does not lead keeps no files for others.
+    fn check_given(&mut self, at: usize) -> Result<(), String> {
+        let Machine { id, member, given, .. } = &mut self.machines[at];
+        let Some(member) = member.as_mut().filter(|it| it.leader() != Some(*id)) else {
+            return Ok(());
+        };
+        let (Some(name), Some(log)) = (given.take(), member.log()) else { return Ok(()) };
+        match log.piece(name) {
+            Err(NoPiece::Gone) => Ok(()),
+            kept => Err(format!("member {id} does not lead, and keeps files: {kept:?}")),
         }
     }
 
