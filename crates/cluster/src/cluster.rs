@@ -176,7 +176,7 @@ enum Phase<D: Disk> {
     /// The identity is to be on the disk before anything is said.
     Written(Votes<D>),
     /// It is a member.
-    Member(Groups<D>),
+    Member(Box<Groups<D>>),
     /// Something failed, which was told.
     Failed,
 }
@@ -928,7 +928,7 @@ impl<D: Disk> Cluster<D> {
         if self.is_leaving {
             groups.leave();
         }
-        self.phase = Phase::Member(groups);
+        self.phase = Phase::Member(Box::new(groups));
         // Its own disk may be one that hung lately.
         self.has_disk_news = true;
         self.look_whether_sure();

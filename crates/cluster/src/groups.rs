@@ -177,7 +177,7 @@ impl<D: Disk> Groups<D> {
                 // All others may begin before the next tick.
                 member.share_files(if member.takes_files() { takers } else { all });
                 member.tick(now_ms);
-                lost = lost.or(leader.filter(|_| member.leader().is_none()));
+                lost = lost.or_else(|| leader.filter(|_| member.leader().is_none()));
             });
         }
         if let Some(lost) = lost {

@@ -7,7 +7,6 @@ use leveret_log::disk::Disk;
 use leveret_replica::BatchName;
 
 use super::{Cluster, Phase};
-use crate::groups::Groups;
 use crate::status::Standing;
 
 /// What is to be in the file `heard`.
@@ -85,7 +84,7 @@ impl<D: Disk> Cluster<D> {
     pub(super) fn tell_left_out(&mut self) {
         let Phase::Member(groups) = &self.phase else { return };
         let leads = self.standing == Standing::Leads;
-        let Some(now) = Some(groups).filter(|_| leads).and_then(Groups::left_out_of_confirms)
+        let Some(now) = Some(groups).filter(|_| leads).and_then(|it| it.left_out_of_confirms())
         else {
             self.left_out.clear();
             return;

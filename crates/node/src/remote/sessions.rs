@@ -121,7 +121,7 @@ impl RemoteNode {
     }
 
     /// The last term in which a leader told it that it is heard, if it has sessions of that time.
-    pub(super) fn heard(&self) -> Option<u64> {
+    pub fn heard(&self) -> Option<u64> {
         self.attaches
     }
 

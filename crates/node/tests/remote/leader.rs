@@ -365,9 +365,12 @@ impl<L: Log> Leader<L> {
         let (term, durable) = (self.meta.term(), self.meta.log().durable());
         let noted = self.over.extract_if(.., |(_, until)| *until <= durable);
         over.extend(noted.map(|(process, _)| (process, term)));
-        let is_over = |it: &CommandStream| over.get(it).is_some_and(|noted| *noted < term);
-        let attach = self.nodes.values().filter(|it| it.attaches());
-        let taken_in = attach.map(RemoteNode::commands).find(is_over);
+        // One that had none any more, and was heard later, has those of then.
+        let is_over = |it: &&RemoteNode| {
+            let noted = over.get(&it.commands()).filter(|noted| **noted < term);
+            noted.is_some_and(|noted| it.heard().is_some_and(|heard| heard <= *noted))
+        };
+        let taken_in = self.nodes.values().find(is_over).map(RemoteNode::commands);
         assert_eq!(taken_in, None, "its sessions are over");
     }
 

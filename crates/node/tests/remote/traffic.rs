@@ -82,6 +82,8 @@ pub(crate) struct Fate {
     was_acked_alone: bool,
     /// at this node.
     acked_at: Option<NodeId>,
+    /// A transaction acks it that began under the leader of this number.
+    commits_under: Option<u64>,
 }
 
 impl Fate {
@@ -506,19 +508,15 @@ impl Traffic {
         let acked = acks.iter().map(|tag| client.held[tag]);
         let acked = acked.filter(|number| *number < REQUEST).collect();
         self.transactions.push(Transaction { published, acked });
-        Self::commits(&mut self.messages, client, &messages, &acks);
+        self.commits(client, &messages, &acks);
     }
 
     /// What is acked may be so before its client hears of it.
-    fn commits(
-        all: &mut [Fate],
-        client: &mut Client,
-        messages: &[(String, u64)],
-        acks: &[HeldTag],
-    ) {
+    fn commits(&mut self, client: &mut Client, messages: &[(String, u64)], acks: &[HeldTag]) {
         for number in acks.iter().filter_map(|tag| client.held.get(tag)) {
-            if let Some(fate) = all.get_mut(*number as usize) {
+            if let Some(fate) = self.messages.get_mut(*number as usize) {
                 fate.was_acked = true;
+                fate.commits_under = Some(self.totals.leaders);
                 fate.was_acked_alone |= messages.is_empty();
             }
         }
@@ -534,7 +532,7 @@ impl Traffic {
         };
         if Client::is_to_commit(tag) {
             if client.is_free() {
-                Self::commits(&mut self.messages, client, &[], &[tag]);
+                self.commits(client, &[], &[tag]);
             }
             return;
         }
@@ -688,6 +686,9 @@ impl Traffic {
     fn acked(&mut self, number: u64, at: NodeId) {
         let fate = &mut self.messages[number as usize];
         (fate.holder, fate.is_acked, fate.acked_at) = (None, true, Some(at));
+        // Known: what a transaction acks that is under way when another node begins to lead can come again.
+        let begun_under = fate.commits_under.take();
+        fate.may_come_back |= begun_under.is_some_and(|it| it != self.totals.leaders);
         (fate.was_acked, fate.was_acked_alone) = (true, true);
         self.totals.acked += 1;
     }
