@@ -1,11 +1,11 @@
-//! What a leader leaves on its disk of whom nobody heard.
+//! What one that is elected does before its log leads, and what a leader leaves on its disk of whom nobody heard.
 
 mod batches;
 
 use batches::{append, drive, options};
-use leveret_log::disk::SimDisk;
+use leveret_log::disk::{Faults, SimDisk};
 use leveret_log::file::{BatchCopy, OnDamage, Options};
-use leveret_log::{BatchName, FileLog, Log};
+use leveret_log::{AppendError, BatchName, FileLog, Keep, Log, Offset};
 
 fn open(disk: &SimDisk, follows: Option<BatchName>) -> FileLog<SimDisk> {
     let on_damage = OnDamage::Aside;
@@ -54,4 +54,58 @@ fn a_seal_that_may_be_cut_is_in_no_digest() {
     log.cut_from(last).unwrap();
     let batch = get(&mut leader, last);
     assert_eq!(log.copy(&batch), Ok(leader.last()));
+}
+
+/// What was copied comes first: a record has no place before that is on the disk.
+#[test]
+fn who_is_about_to_lead_takes_no_records() {
+    let mut leader = open(&SimDisk::new(1), None);
+    leader.begin_term(1);
+    for _ in 0..3 {
+        drive(&mut leader);
+        append(&mut leader, b"record").unwrap();
+    }
+    drive(&mut leader);
+    let disk = SimDisk::new(2);
+    disk.set_faults(Faults { delay: 3, ..Faults::default() });
+    let mut follower = open(&disk, Some(BatchName::NONE));
+    let refused = Err(AppendError::NoTerm);
+    for number in 1..=4 {
+        follower.copy(&get(&mut leader, number)).unwrap();
+    }
+    assert_eq!(append(&mut follower, b"record"), refused);
+    assert_eq!(follower.append_members(b"members"), Err(AppendError::NoTerm));
+    follower.begin_term(2);
+    follower.append_members(b"members").unwrap();
+    assert_eq!(follower.last(), BatchName { number: 6, term: 2 });
+    while !follower.lead() {
+        let end = follower.end();
+        assert_eq!(append(&mut follower, b"record"), refused);
+        assert_eq!(follower.append(b"", &[], &[], Keep::Volatile), refused);
+        assert_eq!(follower.end(), end);
+        follower.sync().unwrap();
+    }
+    assert_eq!(append(&mut follower, b"record"), Ok(Offset::new(3)));
+    follower.append_members(b"members").unwrap();
+    drive(&mut follower);
+    assert_eq!(
+        (follower.last(), follower.end()),
+        (BatchName { number: 8, term: 2 }, Offset::new(4))
+    );
+}
+
+/// What is left of a file that was cut off is none of the file that comes in its place.
+#[test]
+fn a_term_that_is_begun_again_has_another_mark() {
+    let mut log = open(&SimDisk::new(1), Some(BatchName::NONE));
+    let firsts = [2, 3].map(|term| {
+        log.begin_term(term);
+        let first = log.batch(1).unwrap();
+        log.cut_from(1).unwrap();
+        first
+    });
+    let [first, again] = firsts.each_ref().map(|it| (it.segment, it.position));
+    assert_eq!(first, again);
+    let [first, again] = firsts.each_ref().map(|it| &it.pieces[0][..8]);
+    assert_ne!(first, again);
 }

@@ -404,39 +404,6 @@ fn a_leader_becomes_a_follower() {
     assert_eq!(follower.stored(), name(12, 4));
 }
 
-/// What was copied comes first: a record has no place before that is on the disk.
-#[test]
-fn who_is_about_to_lead_takes_no_records() {
-    let mut leader = Leader::new(1);
-    for _ in 0..3 {
-        leader.log.append(b"h", &[&[1; 50]], &batches::ONE, Keep::Durable).unwrap();
-        leader.settle();
-    }
-    let disk = SimDisk::new(2);
-    disk.set_faults(Faults { delay: 3, ..Faults::default() });
-    let mut follower = open(&disk, following(BatchName::NONE));
-    let refused = Err(AppendError::NoTerm);
-    for number in 1..=4 {
-        follower.copy(&leader.batch(number)).unwrap();
-    }
-    assert_eq!(batches::append(&mut follower, b"record"), refused);
-    assert_eq!(follower.append_members(b"members"), Err(AppendError::NoTerm));
-    follower.begin_term(2);
-    follower.append_members(b"members").unwrap();
-    assert_eq!(follower.last(), name(6, 2));
-    while !follower.lead() {
-        let end = follower.end();
-        assert_eq!(batches::append(&mut follower, b"record"), refused);
-        assert_eq!(follower.append(b"", &[], &[], Keep::Volatile), refused);
-        assert_eq!(follower.end(), end);
-        follower.sync().unwrap();
-    }
-    assert_eq!(batches::append(&mut follower, b"record"), Ok(Offset::new(3)));
-    follower.append_members(b"members").unwrap();
-    settle(&mut follower);
-    assert_eq!((follower.last(), follower.end()), (name(8, 2), Offset::new(4)));
-}
-
 /// Others may agree to a term's first batch before the leader's own disk has it, which is given to them from memory: its log leads when that
 /// has it, too.
 #[test]
@@ -539,22 +506,6 @@ fn who_is_deposed_before_its_log_leads_copies_on() {
         assert!(elected.lead());
         assert_eq!(found(&mut elected), want, "seed {seed}");
     }
-}
-
-/// What is left of a file that was cut off is none of the file that comes in its place.
-#[test]
-fn a_term_that_is_begun_again_has_another_mark() {
-    let mut log = open(&SimDisk::new(1), following(BatchName::NONE));
-    let firsts = [2, 3].map(|term| {
-        log.begin_term(term);
-        let first = log.batch(1).unwrap();
-        log.cut_from(1).unwrap();
-        first
-    });
-    let [first, again] = firsts.each_ref().map(|it| (it.segment, it.position));
-    assert_eq!(first, again);
-    let [first, again] = firsts.each_ref().map(|it| &it.pieces[0][..8]);
-    assert_ne!(first, again);
 }
 
 /// Of a tail others get what is on the disk: neither what is not there yet, nor, in place of what came after a cut, what was read before
