@@ -215,9 +215,7 @@ fn tools() -> anyhow::Result<Count> {
 
 fn lints() -> anyhow::Result<Count> {
     let clippy = ["clippy", "--quiet", "--keep-going", "--workspace", "--all-targets"];
-    let mut command = cargo(&clippy);
-    command.args(["--", "-D", "warnings"]);
-    whole(command)
+    whole(cargo(&[&clippy[..], &["--", "-D", "warnings"]].concat()))
 }
 
 fn documents() -> anyhow::Result<Count> {

@@ -380,10 +380,12 @@ impl<D: Disk> Groups<D> {
             return;
         }
         self.change_members(&is_linked);
-        if self.leads_all() {
+        let leads_first = self.members.first().is_some_and(|it| it.elected().is_some());
+        let leads_all = self.leads_all();
+        if leads_all {
             self.asked.clear();
         }
-        if !self.leads_first() || self.leads_all() {
+        if !leads_first || leads_all {
             self.partly_ms = None;
         } else if now_ms >= self.partly_ms.get_or_insert(now_ms).saturating_add(PATIENCE_MS) {
             self.partly_ms = None;
@@ -403,16 +405,11 @@ impl<D: Disk> Groups<D> {
 
     /// What this node was elected for goes to who leads group 0: at once, as nobody is served before that leads all.
     fn follow_first(&mut self, now_ms: u64, is_linked: impl Fn(RaftId) -> bool) {
-        let is_other = |id: &RaftId| id.0 != self.id.0 && is_linked(*id);
         // One that was not heard lately may be gone, and is about to be followed in group 0, too.
-        let first = self.members.first().filter(|it| !it.misses_leader());
-        let to = first.and_then(Member::leader).map(|id| RaftId(id.0));
-        let Some(to) = to.filter(is_other) else { return };
+        let is_heard = self.members.first().is_some_and(|it| !it.misses_leader());
+        let is_there = |id: &RaftId| is_heard && id.0 != self.id.0 && is_linked(*id);
+        let Some(to) = self.first_leader().filter(is_there) else { return };
         (1..self.members.len()).for_each(|group| self.transfer(group, to, now_ms));
-    }
-
-    fn leads_first(&self) -> bool {
-        self.members.first().is_some_and(|it| it.elected().is_some())
     }
 
     /// The next step of each group that is led here, if its members are not what they are to be.

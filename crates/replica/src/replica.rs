@@ -553,7 +553,8 @@ impl Replica {
         self.leader().is_some() && !self.hears_leader(self.settings.election_ticks.div_ceil(2))
     }
 
-    /// Who asked while the leader could still be there has had no answer. If it has as much as this one, its turn is before.
+    /// It knows of no leader any more. Who asked while that could still be there has had no answer; if it has as much as this one, its turn
+    /// is before.
     fn answer_early(&mut self, output: &mut Output) {
         self.calm_down();
         let Some((from, message)) = self.early.take() else { return };
@@ -577,9 +578,7 @@ impl Replica {
         let elapsed = &mut self.node.raft.election_elapsed;
         *elapsed = (*elapsed).max(self.patience.0.saturating_sub(others * TURN_TICKS));
         self.answer_early(&mut output);
-        if self.has_turn() && self.node.raft.state == StateRole::Follower {
-            self.take_turn(&mut output);
-        }
+        self.take_turn(&mut output);
         output
     }
 
@@ -588,8 +587,12 @@ impl Replica {
         self.node.raft.election_elapsed >= self.patience.0
     }
 
-    /// It stands, if its log and its word are in order. Else it waits as before, and asks with nothing, so that the next one has its turn.
+    /// It stands if it has its turn, and its log and its word are in order. If they are not it waits as before, and asks with nothing, so
+    /// that the next one has its turn.
     fn take_turn(&mut self, output: &mut Output) {
+        if !self.has_turn() || self.node.raft.state != StateRole::Follower {
+            return;
+        }
         if self.may_stand() && !self.is_reluctant && self.node.raft.promotable() {
             let _ = self.node.campaign();
             self.drain(NewEntries::Engine, output);
@@ -616,9 +619,7 @@ impl Replica {
             }
         } else if last < self.last() && self.quiet == 0 && !self.has_turn() {
             self.node.raft.election_elapsed += TURN_TICKS;
-            if self.has_turn() {
-                self.take_turn(output);
-            }
+            self.take_turn(output);
         }
     }
 

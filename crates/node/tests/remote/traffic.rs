@@ -193,9 +193,14 @@ impl Traffic {
         acked.for_each(|fate| fate.may_come_back |= fate.is_acked);
     }
 
-    /// A message of the queue whose messages expire, and what becomes of it then.
-    fn expires(&mut self, fate: Fate) {
-        self.messages.extend([Fate { expires: true, ..fate }, Fate::dead_letter()]);
+    /// A message of this queue; if it may expire, also what becomes of it then.
+    fn add(&mut self, queue: usize, fate: Fate) {
+        match queue {
+            EXPIRING => {
+                self.messages.extend([Fate { expires: true, ..fate }, Fate::dead_letter()]);
+            }
+            _ => self.messages.push(fate),
+        }
     }
 
     /// A message in each of its queues.
@@ -367,10 +372,7 @@ impl Traffic {
                     let waits_for_all = waits_for_all(queue) && !is_uncommitted;
                     let fate =
                         Fate { waits_for_ack, waits_for_all, is_uncommitted, ..Fate::default() };
-                    match queue {
-                        EXPIRING => self.expires(fate),
-                        _ => self.messages.push(fate),
-                    }
+                    self.add(queue, fate);
                     client.publish(("", &name), number, None, true);
                 }
             }
@@ -497,10 +499,7 @@ impl Traffic {
             let any = random(QUEUES as u64) as usize;
             let queue = if random(2) == 0 { UNCOMMITTED } else { any };
             messages.push((queue_name(queue), self.messages.len() as u64));
-            match queue {
-                EXPIRING => self.expires(Fate::default()),
-                _ => self.messages.push(Fate::default()),
-            }
+            self.add(queue, Fate::default());
         }
         let published = messages.iter().map(|it| it.1).collect();
         let acks = client.held.keys().copied().filter(|it| Client::is_to_commit(*it));

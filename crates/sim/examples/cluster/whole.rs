@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_broker::Shard;
 use leveret_cluster::{ClusterStatus, Standing};
-
 use leveret_node::remote::{self, Refused};
 use leveret_queue::Time;
 use leveret_topology::NodeId;
