@@ -82,6 +82,30 @@ impl World {
         self.turn(changed.into_iter().map(|queue| ToShard::OptionsChanged { queue }));
     }
 
+    /// A queue whose messages all are to have, unless a consumer acks them before.
+    fn declare_first(&mut self) -> QueueId {
+        let value = serde_json::json!({"confirm-on": "first", "replication-confirm": "all"});
+        let serde_json::Value::Object(definition) = value else { unreachable!() };
+        let policy = PolicySpec {
+            name: "q",
+            pattern: "^first$",
+            apply_to: ApplyTo::Queues,
+            priority: 0,
+            definition,
+        };
+        self.topology.set_policy("/", policy).expect("set");
+        let spec = QueueSpec {
+            vhost: self.topology.vhost("/").expect("there").id,
+            name: "first",
+            server_named: false,
+            durable: true,
+            auto_delete: false,
+            exclusive_owner: None,
+            arguments: Table::default(),
+        };
+        self.topology.declare_queue(spec).expect("declared").id
+    }
+
     fn turn(&mut self, letters: impl IntoIterator<Item = ToShard>) {
         let mut out = Outbox::default();
         self.now = self.now.after_ms(1);
@@ -179,26 +203,7 @@ fn a_confirm_waits_for_all_members_in_contact() {
 fn an_ack_may_be_first() {
     let mut world = World::new();
     let [all, _] = world.queues;
-    let value = serde_json::json!({"confirm-on": "first", "replication-confirm": "all"});
-    let serde_json::Value::Object(definition) = value else { unreachable!() };
-    let policy = |definition| PolicySpec {
-        name: "q",
-        pattern: "^first$",
-        apply_to: ApplyTo::Queues,
-        priority: 0,
-        definition,
-    };
-    world.topology.set_policy("/", policy(definition)).expect("set");
-    let spec = QueueSpec {
-        vhost: world.topology.vhost("/").expect("there").id,
-        name: "first",
-        server_named: false,
-        durable: true,
-        auto_delete: false,
-        exclusive_owner: None,
-        arguments: Table::default(),
-    };
-    let first = world.topology.declare_queue(spec).expect("declared").id;
+    let first = world.declare_first();
     world.publish([message(1, &[first]), message(2, &[all])]);
     world.write();
     assert_eq!(world.take(), [0; 0]);
@@ -375,6 +380,34 @@ fn a_new_leader_waits_as_the_one_before_did() {
     assert_eq!(world.news.split_off(0).last(), Some(&StreamEvent::Agreed { low: 2, told: 0 }));
     assert_eq!(world.reach_all(), [1, 3]);
     assert_eq!(world.news.split_off(0).last(), Some(&StreamEvent::Agreed { low: 2, told: 2 }));
+}
+
+/// Who does not wait for all any more, as a message is gone before they have it, is told with the turn that let it go. A stream is not said to
+/// be told before that, though all have the message by then: the next leader would take what its sender asks for to be lost.
+#[test]
+fn what_is_over_before_all_have_it_is_told_with_its_turn() {
+    for is_on_all in [true, false] {
+        let mut world = World::new();
+        let first = world.declare_first();
+        world.turn([numbered(1, vec![message(1, &[first])])]);
+        world.write();
+        let is_told = |told| Some(StreamEvent::Agreed { low: 1, told });
+        assert_eq!(world.news.split_off(0).pop(), is_told(0), "{is_on_all}");
+        world.turn([ToShard::Purge { reply: ME, queue: first, max: 1 }]);
+        if is_on_all {
+            assert_eq!(world.reach_all(), [0; 0]);
+        } else {
+            world.turn([ToShard::Continue]);
+        }
+        assert_eq!(world.news, [], "the purge is not agreed upon: {is_on_all}");
+        world.write();
+        assert_eq!(world.take(), [1], "{is_on_all}");
+        if !is_on_all {
+            assert_eq!(world.news, [], "others may wait");
+            world.reach_all();
+        }
+        assert_eq!(world.news.pop(), is_told(1), "{is_on_all}");
+    }
 }
 
 /// The disk fails of a leader whose messages others have: nobody is told that they are not stored, and whose letters have numbers asks the next

@@ -28,7 +28,7 @@ use super::confirms::{Mixed, UnresolvedMessage, Until};
 use super::jobs::{Job, JobOrigin, cost, price_of, price_of_rest};
 use super::publish::{at_most, until};
 use super::store::{Noted, Waiter};
-use super::streams::{EarlierMessage, NumberFate, Outcome, WaitsWhere};
+use super::streams::{EarlierMessage, HeldVerdicts, NumberFate, Outcome, WaitsWhere};
 use super::transactions::refuse;
 use crate::message::{ConnectionId, Outbox, Publish, Reply, ReplyTo, Targets, ToShard};
 use crate::stream::{
@@ -416,12 +416,13 @@ impl<L: Log> Shard<L> {
     pub(super) fn tell_agreed(&mut self, out: &mut Outbox) {
         let Self { streams, store, confirms, group, .. } = self;
         let waits = confirms.wait_for_all() || store.waits_for_all();
-        let end = (waits || store.held_turns() > 0).then(|| store.moment());
+        let held = HeldVerdicts {
+            for_all: waits.then(|| store.moment()),
+            turns: (store.held_turns() > 0).then(|| store.moment()),
+        };
         let is_agreed = |until: &Moment| store.is_agreed(*until);
-        // Those who wait for all were there before.
-        let is_told =
-            |until: &Moment| store.is_agreed(*until) && (!waits || store.is_on_all(*until));
-        streams.agreed(end, is_agreed, is_told, |news| out.news.push((*group, news)));
+        let is_on_all = |until: &Moment| store.is_on_all(*until);
+        streams.agreed(held, is_agreed, is_on_all, |news| out.news.push((*group, news)));
     }
 
     /// How far the shard has taken a stream: what its node is told when it begins to talk to this shard.

@@ -156,8 +156,26 @@ struct Stream {
     agreed: u64,
     /// See [`StreamEvent::Agreed`]: the last one that was said.
     told: u64,
-    /// The next one, once what was held in the turn that said it is agreed upon is agreed upon.
-    is_to_be_told: Option<(Moment, u64)>,
+    /// The next one.
+    is_to_be_told: Option<ToBeTold>,
+}
+
+/// Of all letters up to `low` is told what there is to tell, once the log is agreed upon as far as `until`,
+#[derive(Debug)]
+struct ToBeTold {
+    low: u64,
+    until: Moment,
+    /// and, before that, all members in contact have that much.
+    is_for_all: bool,
+}
+
+/// What holds up verdicts on letters that are agreed upon.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HeldVerdicts {
+    /// Some wait for all members in contact to have what there is up to here.
+    pub(super) for_all: Option<Moment>,
+    /// Some are in turns that are held, the last of which ends here.
+    pub(super) turns: Option<Moment>,
 }
 
 /// A note, in the pieces that fit a record each.
@@ -634,13 +652,12 @@ impl Streams {
         old
     }
 
-    /// Says how far streams are agreed upon. A verdict may have been given later than its letter was done, and be held, or wait for all members in
-    /// contact: up to `end`, if anything is. `is_told` says whether what was then has been told.
+    /// Says how far streams are agreed upon, and how far their verdicts are told.
     pub(super) fn agreed(
         &mut self,
-        end: Option<Moment>,
+        held: HeldVerdicts,
         is_agreed: impl Fn(&Moment) -> bool,
-        is_told: impl Fn(&Moment) -> bool,
+        is_on_all: impl Fn(&Moment) -> bool,
         mut each: impl FnMut(StreamNews),
     ) {
         let term = self.term;
@@ -654,14 +671,24 @@ impl Streams {
                 let what = StreamEvent::Waits { number, first, last, at };
                 each(StreamNews { stream: stream.id, term, what });
             }
-            if let Some((_, low)) = stream.is_to_be_told.take_if(|(until, _)| is_told(until)) {
-                stream.told = low;
+            if let Some(next) = &mut stream.is_to_be_told
+                && next.is_for_all
+                && (held.for_all.is_none() || is_on_all(&next.until))
+            {
+                // A message may have had its verdict before all had it, of an ack: that is in a turn which is held, perhaps.
+                next.is_for_all = false;
+                next.until = held.turns.unwrap_or(next.until);
             }
-            let tellable = stream.tellable();
-            if stream.is_to_be_told.is_none() && stream.told < tellable {
-                match end {
-                    Some(end) => stream.is_to_be_told = Some((end, tellable)),
-                    None => stream.told = tellable,
+            let is_told = |next: &mut ToBeTold| !next.is_for_all && is_agreed(&next.until);
+            if let Some(next) = stream.is_to_be_told.take_if(is_told) {
+                stream.told = next.low;
+            }
+            let low = stream.tellable();
+            if stream.is_to_be_told.is_none() && stream.told < low {
+                let is_for_all = held.for_all.is_some();
+                match held.for_all.or(held.turns) {
+                    Some(until) => stream.is_to_be_told = Some(ToBeTold { low, until, is_for_all }),
+                    None => stream.told = low,
                 }
             }
             if before != (stream.agreed, stream.told) {

@@ -82,8 +82,6 @@ pub(crate) struct Fate {
     was_acked_alone: bool,
     /// at this node.
     acked_at: Option<NodeId>,
-    /// A transaction acks it that began under the leader of this number.
-    commits_under: Option<u64>,
 }
 
 impl Fate {
@@ -515,7 +513,6 @@ impl Traffic {
         for number in acks.iter().filter_map(|tag| client.held.get(tag)) {
             if let Some(fate) = self.messages.get_mut(*number as usize) {
                 fate.was_acked = true;
-                fate.commits_under = Some(self.totals.leaders);
                 fate.was_acked_alone |= messages.is_empty();
             }
         }
@@ -685,9 +682,6 @@ impl Traffic {
     fn acked(&mut self, number: u64, at: NodeId) {
         let fate = &mut self.messages[number as usize];
         (fate.holder, fate.is_acked, fate.acked_at) = (None, true, Some(at));
-        // Known: what a transaction acks that is under way when another node begins to lead can come again.
-        let begun_under = fate.commits_under.take();
-        fate.may_come_back |= begun_under.is_some_and(|it| it != self.totals.leaders);
         (fate.was_acked, fate.was_acked_alone) = (true, true);
         self.totals.acked += 1;
     }

@@ -211,7 +211,8 @@ fn what_is_held_is_told_before_it_is_said_to_be() {
     let mut said = |end: Option<u64>, until| {
         let mut said = Vec::new();
         let is_agreed = |it: &Moment| it.end.get() <= until;
-        streams.agreed(end.map(moment), is_agreed, is_agreed, |news| said.push(news.what));
+        let held = HeldVerdicts { turns: end.map(moment), for_all: None };
+        streams.agreed(held, is_agreed, |_| false, |news| said.push(news.what));
         said
     };
     let agreed = |low, told| [StreamEvent::Agreed { low, told }];
@@ -290,7 +291,8 @@ fn a_note_that_moves_no_number_brings_no_news() {
             streams.noted(id, Offset::new(0), pieces.len() as u64, Moment::default(), 0);
         }
         let mut said = Vec::new();
-        streams.agreed(None, |_| true, |_| true, |news| said.push(news.what));
+        let held = HeldVerdicts::default();
+        streams.agreed(held, |_| true, |_| false, |news| said.push(news.what));
         let want: &[StreamEvent] =
             if number == 1 { &[StreamEvent::Agreed { low: 1, told: 1 }] } else { &[] };
         assert_eq!(said, want, "{number}");
@@ -377,7 +379,8 @@ fn what_is_agreed_upon_is_said_once() {
     let mut said = Vec::new();
     for until in [9, 10, 29, 30, 30] {
         let is_so_far = |it: &Moment| it.end.get() <= until;
-        streams.agreed(None, is_so_far, is_so_far, |news| said.push((until, news.what)));
+        let held = HeldVerdicts::default();
+        streams.agreed(held, is_so_far, |_| false, |news| said.push((until, news.what)));
     }
     let want =
         [(10, 1), (29, 2), (30, 3)].map(|(at, low)| (at, StreamEvent::Agreed { low, told: low }));
@@ -395,9 +398,9 @@ fn what_is_agreed_upon_is_said_once() {
     let mut said = Vec::new();
     for until in [39, 40, 41] {
         again.agreed(
-            None,
+            HeldVerdicts::default(),
             |it| it.end.get() <= until,
-            |it| it.end.get() <= until,
+            |_| false,
             |news| said.push((until, news.term, news.what)),
         );
     }
