@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use leveret_link::hello::RaftId;
 use leveret_link::letters::NodeNumbers;
 
+use crate::heirs::{AskedHeirs, PossibleHeir};
+
 /// So long a node leads before it gives way for its disk, in ms: each change ends the connections of clients. One that began with little
 /// room was elected all the same, and nobody gave it the lead for its disk: it does not wait.
 const LEADS_MS: u64 = 10_000;
@@ -126,9 +128,7 @@ pub(crate) struct Disks {
     short_ms: Option<u64>,
     /// It had little room when it began to lead, and has since.
     began_short: bool,
-    /// Who was asked to lead, the last one last, and when.
-    asked: Vec<RaftId>,
-    asked_ms: u64,
+    heirs: AskedHeirs,
     /// Of which nodes it was told that they have little room, and of those whether a write hangs.
     short: BTreeMap<RaftId, bool>,
 }
@@ -154,31 +154,21 @@ impl Disks {
         });
         if !own.is_short() {
             self.short_ms = None;
-            self.asked.clear();
+            self.heirs.forget();
             return None;
         }
         let short_ms = *self.short_ms.get_or_insert(now_ms);
         let has_led = self.began_short || now_ms >= leads_ms.saturating_add(LEADS_MS);
         let is_due = has_led && now_ms >= short_ms.saturating_add(SHORT_MS);
-        let able: Vec<_> = others.iter().filter(|(_, disk, _)| disk.has_plenty()).collect();
+        let able = others.iter().filter(|(_, disk, _)| disk.has_plenty());
+        let able: Vec<_> = able
+            .map(|(id, disk, lag)| PossibleHeir { id: *id, hung: disk.hung_lately(), lag: *lag })
+            .collect();
         // With fewer publishers wait, whoever leads.
         if !is_due || able.len() <= count / 2 {
             return None;
         }
-        let is_present = now_ms < self.asked_ms.saturating_add(HEIR_MS);
-        let present =
-            self.asked.last().filter(|id| is_present && able.iter().any(|it| it.0 == **id));
-        if let Some(present) = present {
-            return Some(*present);
-        }
-        let times = |id: RaftId| self.asked.iter().filter(|it| **it == id).count();
-        let rank = |(id, disk, lag): &&(RaftId, NodeDisk, u64)| {
-            (times(*id), disk.hung_lately(), *lag, *id)
-        };
-        let (id, ..) = able.into_iter().min_by_key(rank)?;
-        self.asked.push(*id);
-        self.asked_ms = now_ms;
-        Some(*id)
+        self.heirs.ask(&able, HEIR_MS, now_ms)
     }
 
     /// What is to be told of a node that is there, for people: when it becomes short of room, and when it is not any more.

@@ -16,6 +16,7 @@ use leveret_replica::{
 };
 
 use crate::changes::next_step;
+use crate::heirs::{AskedHeirs, PossibleHeir};
 
 /// Between two looks at who is a member, and who leads what, in ms.
 const LOOK_MS: u64 = 200;
@@ -52,8 +53,8 @@ pub(crate) struct Groups<D: Disk> {
     /// Since when group 0 is led here and not all are.
     partly_ms: Option<u64>,
     leaving: Option<Leaving>,
-    /// How often each was asked to lead in place of this node, as it leaves or cannot lead all groups.
-    asked: BTreeMap<RaftId, u32>,
+    /// Who was asked to lead in place of this node, as it leaves or cannot lead all groups.
+    asked: AskedHeirs,
     /// Who is to lead in place of this node, which goes on.
     heir: Option<RaftId>,
     /// Whose disk hung lately, of those that are there; and whether this node's did.
@@ -62,12 +63,10 @@ pub(crate) struct Groups<D: Disk> {
 }
 
 /// Another node is to lead.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Leaving {
     /// It led when it was told to go.
     leads: bool,
-    /// Who was asked last, and when.
-    asked: Option<(RaftId, u64)>,
 }
 
 /// What the members want done.
@@ -110,7 +109,7 @@ impl<D: Disk> Groups<D> {
             wish: None,
             partly_ms: None,
             leaving: None,
-            asked: BTreeMap::new(),
+            asked: AskedHeirs::default(),
             heir: None,
             hung: Vec::new(),
             own_hung: false,
@@ -220,6 +219,9 @@ impl<D: Disk> Groups<D> {
         for group in 0..self.members.len() as u64 {
             self.with(group, |member| member.lose_sight(MemberId(of.0), others));
         }
+        // What was to go there goes to another one at once.
+        self.transferred_ms.fill(None);
+        self.looked_ms = 0;
     }
 
     pub(crate) fn disk_woke(&mut self, group: u64) {
@@ -333,7 +335,7 @@ impl<D: Disk> Groups<D> {
     pub(crate) fn leave(&mut self) {
         if self.leaving.is_none() {
             let leads = self.is_lent || self.leads_any();
-            self.leaving = Some(Leaving { leads, ..Leaving::default() });
+            self.leaving = Some(Leaving { leads });
             self.looked_ms = 0;
         }
     }
@@ -347,12 +349,14 @@ impl<D: Disk> Groups<D> {
         self.members.iter().any(|it| it.leader() == Some(self.id))
     }
 
-    /// Whether nothing is left to be done before it ends: nobody is there to take over, or another node says that it `leads` now.
-    /// (Who was deposed copies nothing, and so does not hear who leads.)
+    /// Whether nothing is left to be done before it ends: those that are there cannot take over, or another node says that it `leads` now.
+    /// (Who was deposed copies nothing, and so does not hear who leads; and it votes for nobody, so the others have to be a majority.)
     pub(crate) fn has_left(&self, leads: impl Fn(RaftId) -> Option<bool>) -> bool {
-        let mut others = self.peers().into_iter().filter_map(leads).peekable();
+        let peers = self.peers();
+        let majority = (peers.len() + 1) / 2 + 1;
+        let others: Vec<bool> = peers.into_iter().filter_map(leads).collect();
         let had = self.leaving.as_ref().is_some_and(|it| it.leads);
-        others.peek().is_none() || !self.leads_any() && (!had || others.any(|leads| leads))
+        others.len() < majority || !self.leads_any() && (!had || others.contains(&true))
     }
 
     /// The other members of the groups.
@@ -371,19 +375,21 @@ impl<D: Disk> Groups<D> {
             return;
         }
         self.looked_ms = now_ms;
-        if self.leaving.is_some() {
-            self.look_for_heir(now_ms, is_linked);
-            return;
-        }
-        if let Some(heir) = self.heir {
+        let heir = match self.leaving {
+            Some(_) => self.next_heir(now_ms, &is_linked),
+            None => self.heir,
+        };
+        if let Some(heir) = heir {
             (0..self.members.len()).for_each(|group| self.transfer(group, heir, now_ms));
+        }
+        if self.leaving.is_some() || heir.is_some() {
             return;
         }
         self.change_members(&is_linked);
         let leads_first = self.members.first().is_some_and(|it| it.elected().is_some());
         let leads_all = self.leads_all();
         if leads_all {
-            self.asked.clear();
+            self.asked.forget();
         }
         if !leads_first || leads_all {
             self.partly_ms = None;
@@ -395,9 +401,8 @@ impl<D: Disk> Groups<D> {
             // Or this node's disk does not take the first batch of a term.
             let is_stuck = |it: &Member<D>| it.elected().is_some() && it.leads().is_none();
             let is_stuck = self.members.iter().any(is_stuck);
-            let heir = || self.next_heir(&is_linked).filter(|_| is_stuck);
+            let heir = || is_stuck.then(|| self.next_heir(now_ms, &is_linked)).flatten();
             if let Some(to) = leader.or_else(heir) {
-                self.ask(to);
                 self.transfer(0, to, now_ms);
             }
         }
@@ -504,38 +509,12 @@ impl<D: Disk> Groups<D> {
         self.members.first()?.named(MemberId(id.0))
     }
 
-    /// Who is to be asked next to lead in place of this node: who was asked least often, then one whose disk did not hang lately, and then
-    /// the one that lacks least.
-    fn next_heir(&self, is_linked: impl Fn(RaftId) -> bool) -> Option<RaftId> {
-        let rank = |id: &RaftId| {
-            let times = self.asked.get(id).copied().unwrap_or(0);
-            (times, self.hung.contains(id), self.lag_of(*id), *id)
-        };
-        self.peers().into_iter().filter(|id| is_linked(*id)).min_by_key(rank)
-    }
-
-    fn ask(&mut self, heir: RaftId) {
-        let times = self.asked.entry(heir).or_default();
-        *times = times.saturating_add(1);
-    }
-
-    /// Asks for an heir, one after the other.
-    fn look_for_heir(&mut self, now_ms: u64, is_linked: impl Fn(RaftId) -> bool) {
-        let asked = self.leaving.as_ref().and_then(|it| it.asked);
-        let is_present =
-            |(id, at): &(RaftId, u64)| now_ms < at.saturating_add(TRANSFER_MS) && is_linked(*id);
-        let to = match asked.filter(is_present) {
-            Some((id, _)) => id,
-            None => {
-                let Some(id) = self.next_heir(&is_linked) else { return };
-                self.ask(id);
-                self.leaving.iter_mut().for_each(|it| it.asked = Some((id, now_ms)));
-                id
-            }
-        };
-        for group in 0..self.members.len() {
-            self.transfer(group, to, now_ms);
-        }
+    /// Who is to be asked to lead in place of this node, of those that are there.
+    fn next_heir(&mut self, now_ms: u64, is_linked: impl Fn(RaftId) -> bool) -> Option<RaftId> {
+        let peers = self.peers().into_iter().filter(|id| is_linked(*id));
+        let of = |id| PossibleHeir { id, hung: self.hung.contains(&id), lag: self.lag_of(id) };
+        let able: Vec<_> = peers.map(of).collect();
+        self.asked.ask(&able, TRANSFER_MS, now_ms)
     }
 
     /// How many batches a node lacks, of all groups that are led here.

@@ -35,6 +35,7 @@ mod disks;
 mod formation;
 mod groups;
 mod heard;
+mod heirs;
 mod identity;
 mod status;
 

@@ -553,23 +553,34 @@ impl Replica {
         self.leader().is_some() && !self.hears_leader(self.settings.election_ticks.div_ceil(2))
     }
 
-    /// It knows of no leader any more. Who asked while that could still be there has had no answer; if it has as much as this one, its turn
-    /// is before.
+    /// It knows of no leader any more, and takes its turn. Who asked while that could still be there has had no answer; if it has as much as
+    /// this one, its turn is before.
     fn answer_early(&mut self, output: &mut Output) {
         self.calm_down();
-        let Some((from, message)) = self.early.take() else { return };
-        if message.body.asks_with().is_some_and(|last| last >= self.last()) {
+        let early = self.early.take();
+        let asked_with = early.as_ref().and_then(|it| it.1.body.asks_with());
+        if asked_with.is_some_and(|last| last >= self.last()) {
             let elapsed = &mut self.node.raft.election_elapsed;
             *elapsed = (*elapsed).min(self.patience.0.saturating_sub(TURN_TICKS));
         }
-        // It is in order, as it was when it came.
-        let _ = self.step_into(from, message, output);
+        self.take_turn(output);
+        if let Some((from, message)) = early {
+            // It is in order, as it was when it came.
+            let _ = self.step_into(from, message, output);
+        }
     }
 
     /// The connections to a member have ended. If it leads, this one votes for others at once, and stands when so many others have had
-    /// their turn. When that is said decides how soon another one leads, and nothing else: it may be wrong.
+    /// their turn; if it was to lead in place of this one, this one goes on. When that is said decides how soon there is a leader, and
+    /// nothing else: it may be wrong.
     pub fn lose_sight(&mut self, of: MemberId, others: usize) -> Output {
         let mut output = Output::default();
+        if self.node.raft.lead_transferee == Some(of.0) {
+            self.node.raft.abort_leader_transfer();
+            // It gave up its lease.
+            self.node.ping();
+            self.drain(NewEntries::Engine, &mut output);
+        }
         if self.leader() != Some(of) || of == self.id {
             return output;
         }
@@ -578,7 +589,6 @@ impl Replica {
         let elapsed = &mut self.node.raft.election_elapsed;
         *elapsed = (*elapsed).max(self.patience.0.saturating_sub(others * TURN_TICKS));
         self.answer_early(&mut output);
-        self.take_turn(&mut output);
         output
     }
 
@@ -600,8 +610,9 @@ impl Replica {
         if self.node.raft.state == StateRole::Follower && self.members().has_voter(self.id) {
             let ask =
                 Message { term: self.term() + 1, body: Body::PreVote { last: BatchName::NONE } };
-            let others = self.members().voters.iter().filter(|id| **id != self.id);
-            output.messages.extend(others.map(|id| (*id, ask.clone())));
+            let voters = self.node.raft.prs().conf().voters().ids();
+            let others = voters.iter().map(MemberId).filter(|id| *id != self.id);
+            output.messages.extend(others.map(|id| (id, ask.clone())));
         }
     }
 
@@ -623,10 +634,13 @@ impl Replica {
         }
     }
 
-    /// Whether it is reluctant, and the others may still want to stand.
+    /// Whether it is reluctant, and the others may still want to stand. Those that are reluctant, too, have their turns by their ids: it may
+    /// be all of them, and each has told the next one that it does not stand.
     fn lets_others_stand(&self) -> bool {
         let raft = &self.node.raft;
-        let until = self.patience.0 + RELUCTANT * self.settings.election_ticks;
+        let before = self.members().voters.iter().filter(|id| **id < self.id).count();
+        let until =
+            self.patience.0 + RELUCTANT * self.settings.election_ticks + before * TURN_TICKS;
         let is_leader = raft.state == StateRole::Leader;
         self.is_reluctant && !is_leader && raft.election_elapsed + 1 < until
     }

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use leveret_cluster::Standing;
 use node::{FILES_BYTES, Plants, SHARDS};
-use world::World;
+use world::{World, all_batches, has_batches, id_of, is_of_group, nothing};
 
 /// Runs these seeds, and says all that fail. Others, of all tests or of one:
 /// `SEEDS=1000 FIRST_SEED=16 cargo test -p leveret-cluster --test world one_node_leads`. Gives how many there were.
@@ -294,12 +294,12 @@ fn a_disk_that_was_set_back_waits_for_who_has_the_rest() {
         world.nodes[back].restore(false);
         // All hear each other, and nobody gets what it lacks.
         world.cut.clear();
-        world.loses_batches = true;
+        world.loses = all_batches();
         let all_see = |it: &World| (0..9).all(|at| at / 3 == at % 3 || it.sees(at / 3, at % 3));
         assert!(world.run_until(1_000, all_see), "seed {seed}");
         world.run_ms(50);
         world.end(leader, true, 10_000);
-        world.loses_batches = false;
+        world.loses = nothing();
         world.run_ms(8_000);
         assert!(![back, third].iter().any(|at| world.nodes[*at].has_broker()), "seed {seed}");
         let why = |at: usize| world.nodes[at].process.as_ref().unwrap().cluster.status().why;
@@ -367,6 +367,63 @@ fn who_is_elected_waits_for_a_lease_that_may_hold() {
     assert_ne!(finds(late, 40, loses_sight), None, "the clock is looked at when a letter is there");
 }
 
+/// The other nodes, in the order in which they stand when a node is lost.
+fn in_order(world: &World, lost: usize) -> Vec<usize> {
+    let mut others: Vec<_> = (0..world.nodes.len()).filter(|at| *at != lost).collect();
+    others.sort_unstable_by_key(|at| id_of(&world.nodes[*at]));
+    others
+}
+
+/// A leader falls silent, in one group earlier than in the others: who waited for it in vain there stands in all.
+#[test]
+fn who_stands_in_one_group_stands_in_all() {
+    each_seed(0..8, |seed| {
+        let mut world = World::new(3, seed);
+        world.nodes.iter_mut().for_each(|it| it.settings.election_ticks = 40);
+        assert!(world.run_until(10_000, |it| it.leader().is_some()));
+        world.run_ms(500);
+        let leader = world.leader().unwrap();
+        world.loses = Box::new(move |from, _, letter| from == leader && is_of_group(letter, 1));
+        world.run_ms(300);
+        world.loses = Box::new(move |from, _, _| from == leader);
+        let elected = |world: &World| (0..3).find(|at| *at != leader && world.leads_group(*at, 1));
+        assert!(world.run_until(3_000, |it| elected(it).is_some()), "seed {seed}");
+        let at = elected(&world).unwrap();
+        let rows = world.nodes[at].process.as_ref().map(|it| it.cluster.status().groups);
+        let name = &world.nodes[leader].name;
+        let follows: Vec<_> =
+            rows.iter().flatten().filter(|it| it.leader.as_ref() == Some(name)).collect();
+        assert!(follows.is_empty(), "seed {seed}: {follows:?}");
+    });
+}
+
+/// The first of those that are left lacks a batch of one group, and is elected in the others: it has that one, too, as soon as it has
+/// what it lacked.
+#[test]
+fn what_another_one_was_elected_for_goes_to_the_first_at_once() {
+    each_seed(0..12, |seed| {
+        let mut world = World::new(3, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        world.run_ms(500 + 10 * seed);
+        let leader = world.leader().unwrap();
+        let [first, second] = in_order(&world, leader)[..] else { unreachable!() };
+        world.loses = Box::new(move |_, to, letter| {
+            to == first && is_of_group(letter, 1) && has_batches(letter)
+        });
+        let last = |it: &World, at: usize| {
+            let status = it.nodes[at].process.as_ref().map(|it| it.cluster.status());
+            status.and_then(|it| it.groups.get(1).map(|it| it.last))
+        };
+        assert!(world.run_until(5_000, |it| last(it, first) < last(it, second)), "seed {seed}");
+        world.loses = nothing();
+        world.end(leader, true, 60_000);
+        [first, second].iter().for_each(|at| world.unlink((*at, leader)));
+        let are_elected = |it: &World| it.leads_group(first, 0) && it.leads_group(second, 1);
+        assert!(world.run_until(1_000, are_elected), "seed {seed}: {}", world.picture());
+        assert!(world.run_until(150, |it| it.nodes[first].has_broker()), "seed {seed}");
+    });
+}
+
 /// A link that is reset, and one whose other node is not gone, costs nobody a leader: the others see it.
 #[test]
 fn a_link_that_is_reset_costs_no_leader() {
@@ -422,6 +479,42 @@ fn who_stops_gives_way() {
             world.run_until(3_000, |it| it.leader().is_some_and(|at| at != leader)),
             "seed {seed}"
         );
+    });
+}
+
+/// The heir of a node that stops is gone before it leads: another one is asked at once.
+#[test]
+fn who_stops_waits_for_no_heir_that_is_gone() {
+    each_seed(0..12, |seed| {
+        let mut world = World::new(5, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        world.run_ms(500);
+        let leader = world.leader().unwrap();
+        let heir = in_order(&world, leader)[0];
+        world.loses = Box::new(move |from, to, _| (from, to) == (leader, heir));
+        world.stop(leader, 5_000);
+        world.run_ms(30);
+        world.end(heir, true, 60_000);
+        world.reset(leader, heir);
+        let leads = |it: &World| (0..5).any(|at| at != leader && it.nodes[at].has_broker());
+        assert!(world.run_until(150, leads), "seed {seed}");
+    });
+}
+
+/// One other one cannot be elected without it, and it votes for nobody: it does not wait.
+#[test]
+fn who_stops_ends_at_once_where_the_others_are_no_majority() {
+    each_seed(1..2, |seed| {
+        let mut world = World::new(3, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        world.run_ms(500);
+        let leader = world.leader().unwrap();
+        let [away, other] = in_order(&world, leader)[..] else { unreachable!() };
+        world.end(away, true, 60_000);
+        world.reset(leader, away);
+        assert!(world.sees(leader, other));
+        world.stop(leader, 60_000);
+        assert!(world.run_until(100, |it| it.nodes[leader].process.is_none()));
     });
 }
 
@@ -533,10 +626,10 @@ fn whose_disk_hung_leads_only_if_no_other_can() {
         match seed % 3 {
             0 => {
                 // The other two have the same: by their logs either could be elected.
-                world.loses_batches = true;
+                world.loses = all_batches();
                 world.run_ms(200);
                 world.end(second, true, 500);
-                world.loses_batches = false;
+                world.loses = nothing();
             }
             1 => world.stop(second, 5_000),
             _ => world.nodes[second].set_hung(true, 0),

@@ -33,8 +33,8 @@ pub(crate) struct World {
     pub(crate) is_rough: bool,
     /// A node hears all that came before it does what is to be done, as a program does.
     pub(crate) hears_first: bool,
-    /// No batch comes to anybody.
-    pub(crate) loses_batches: bool,
+    /// Whether a letter is lost: from, to, what.
+    pub(crate) loses: Loses,
     pub(crate) shared: Shared,
     /// Every cluster that a disk ever named.
     pub(crate) clusters: BTreeSet<String>,
@@ -54,6 +54,26 @@ pub(crate) struct World {
     /// Bytes of files that each has asked for and that were not given, and the most there ever were.
     asked_bytes: BTreeMap<usize, u64>,
     pub(crate) asked_most: u64,
+}
+
+pub(crate) type Loses = Box<dyn Fn(usize, usize, &NodeLetter) -> bool>;
+
+/// Nothing is lost.
+pub(crate) fn nothing() -> Loses {
+    Box::new(|_, _, _| false)
+}
+
+/// No batch comes to anybody.
+pub(crate) fn all_batches() -> Loses {
+    Box::new(|_, _, letter| has_batches(letter))
+}
+
+pub(crate) fn has_batches(letter: &NodeLetter) -> bool {
+    matches!(letter, NodeLetter::Replica { copies, .. } if !copies.is_empty())
+}
+
+pub(crate) fn is_of_group(letter: &NodeLetter, of: u64) -> bool {
+    matches!(letter, NodeLetter::Replica { group, .. } if *group == of)
 }
 
 /// A node that is lost for good.
@@ -88,7 +108,7 @@ impl World {
             cut: BTreeSet::new(),
             is_rough: false,
             hears_first: false,
-            loses_batches: false,
+            loses: nothing(),
             shared,
             clusters: BTreeSet::new(),
             looked_at: vec![Vec::new(); count],
@@ -180,9 +200,7 @@ impl World {
             if self.is_rough && self.dice.one_in(20) {
                 continue;
             }
-            let has_batches =
-                matches!(&letter, NodeLetter::Replica { copies, .. } if !copies.is_empty());
-            if self.loses_batches && has_batches {
+            if (self.loses)(at, to, &letter) {
                 continue;
             }
             let late = match self.is_rough {
@@ -551,6 +569,13 @@ impl World {
         (0..self.nodes.len()).all(follows).then_some(leader)
     }
 
+    /// Whether a node leads a group, as it knows.
+    pub(crate) fn leads_group(&self, at: usize, group: u64) -> bool {
+        let node = &self.nodes[at];
+        let rows = node.process.as_ref().map(|it| it.cluster.status().groups).unwrap_or_default();
+        rows.iter().any(|it| it.group == group && it.leader.as_ref() == Some(&node.name))
+    }
+
     /// The last batch of each group at the node that leads.
     pub(crate) fn lasts(&self) -> Vec<u64> {
         let status = self.leader_status();
@@ -579,6 +604,6 @@ impl World {
     }
 }
 
-fn id_of(node: &Node) -> Option<RaftId> {
+pub(crate) fn id_of(node: &Node) -> Option<RaftId> {
     Identity::read(node.identity.as_ref()?).ok().map(|it| it.raft_id)
 }

@@ -28,6 +28,7 @@ fn seeds_hold_over_logs_in_files() {
     assert!(done.wipes > seeds / 2 && done.refills > seeds / 4, "it is too quiet");
     assert!(done.on_all > 8 * seeds && done.left_out > seeds, "it is too quiet");
     assert!(done.changes > seeds / 6 && done.batches > 15 * seeds, "it is too quiet");
+    assert!(done.exchanges > seeds / 6, "it is too quiet");
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! What is known to go wrong with such engines, each as a test.
 
+use std::collections::BTreeMap;
+
 use super::bench::{Bench, Letter, SETTINGS, batch, founded, id, name};
 use crate::{
-    Batches, Body, Breach, Change, GroupFacts, Lease, MemoryBatches, NotNow, Point, Replica, Role,
-    Step, Stored, Task, Word,
+    Batches, Body, Breach, Change, GroupFacts, Lease, Members, MemoryBatches, NotNow, Point,
+    Replica, Role, Step, Stored, Task, Word,
 };
 
 /// Three, of which the first leads.
@@ -346,6 +348,27 @@ fn a_transfer_waits_until_the_other_has_all() {
     assert!(matches!(bench.seat(2).replica.transfer(id(9)), Err(NotNow)), "to nobody");
 }
 
+/// A leader that waits for one which is gone would have nobody served for an election time-out.
+#[test]
+fn a_transfer_to_one_that_is_gone_is_given_up() {
+    let mut bench = led();
+    pass(&mut bench, &[1, 2, 3], 3);
+    let next = bench.replica(1).next();
+    let output = bench.seat(1).replica.transfer(id(2)).unwrap();
+    bench.handle(1, output);
+    bench.seat(1).now_ms += 10;
+    for (lost, goes_on) in [(3, false), (2, true)] {
+        let now_ms = bench.seat(1).now_ms;
+        bench.seat(1).replica.tell_time(now_ms);
+        let output = bench.seat(1).replica.lose_sight(id(lost), 0);
+        bench.handle(1, output);
+        bench.deliver(&[1, 3]);
+        assert_eq!(bench.replica(1).next().is_some(), goes_on);
+        assert_eq!(bench.replica(1).lease().holds(now_ms), goes_on);
+    }
+    assert_eq!(bench.replica(1).next(), next);
+}
+
 /// Ticks of all, each heard by these.
 fn pass(bench: &mut Bench, among: &[u64], ticks: u64) {
     for _ in 0..ticks {
@@ -460,6 +483,51 @@ fn who_cannot_stand_lets_the_next_one_stand_at_once() {
         bench.deliver(&[2, 3]);
         assert!(bench.replica(3).leads().is_some());
     }
+}
+
+/// Whoever asked it before it knew that the leader is gone, and whoever may vote: of two sets, while they are exchanged, each does.
+#[test]
+fn who_does_not_stand_tells_each_voter_once() {
+    let not_standing = |bench: &mut Bench, number: u64| {
+        let output = bench.seat(number).replica.lose_sight(id(1), 1);
+        bench.handle(number, output);
+        let is_told = |it: &&Letter| {
+            it.from == number && it.message.body == Body::PreVote { last: name(0, 0) }
+        };
+        let mut told: Vec<_> = bench.letters.iter().filter(is_told).map(|it| it.to).collect();
+        told.sort_unstable();
+        told
+    };
+    let mut bench = lacking_first();
+    bench.seat(3).replica.set_reluctant(true);
+    bench.deliver(&[2, 3]);
+    assert_eq!(not_standing(&mut bench, 3), [1, 2]);
+
+    let members = Members { outgoing: [1, 2, 3].map(id).to_vec(), ..Members::of(&[1, 3].map(id)) };
+    let mut bench = Bench { seats: BTreeMap::new(), letters: Vec::new() };
+    bench.open(3, MemoryBatches::new(Point { at: name(1, 1), members }), Word::default());
+    bench.seat(3).replica.set_reluctant(true);
+    bench.say(1, 3, 2, Body::Heartbeat { agreed: 0, stamp: 0 }).unwrap();
+    bench.letters.clear();
+    let less = Body::PreVote { last: name(0, 0) };
+    bench.say(2, 3, 3, less).unwrap();
+    assert_eq!(not_standing(&mut bench, 3), [1, 2]);
+}
+
+/// Each is to lead only if no other one can.
+#[test]
+fn all_that_are_reluctant_stand_one_after_the_other() {
+    let mut bench = Bench::of(5);
+    bench.elect(1, &[1, 2, 3, 4, 5]);
+    pass(&mut bench, &[1, 2, 3, 4, 5], 3);
+    for number in 2..=5 {
+        bench.seat(number).replica.set_reluctant(true);
+        let output = bench.seat(number).replica.lose_sight(id(1), number as usize - 2);
+        bench.handle(number, output);
+    }
+    bench.deliver(&[2, 3, 4, 5]);
+    pass(&mut bench, &[2, 3, 4, 5], 3 * SETTINGS.election_ticks as u64);
+    assert!(bench.replica(2).leads().is_some());
 }
 
 /// Who stands first gives way to one that stood before, and has as much.
@@ -712,7 +780,7 @@ fn a_snapshot_that_is_not_needed_is_refused() {
     let point = bench.replica(1).snapshot().clone();
     assert!(matches!(bench.seat(2).replica.install(point), Err(NotNow)), "it has all that");
     let at = name(9, 2);
-    let point = Point { at, members: crate::Members::of(&[id(1), id(3)]) };
+    let point = Point { at, members: Members::of(&[id(1), id(3)]) };
     assert!(matches!(bench.seat(2).replica.install(point), Err(NotNow)), "it is not in it");
 }
 

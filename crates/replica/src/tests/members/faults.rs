@@ -33,7 +33,7 @@ impl World {
             15 => self.lost = [0, 0, 5, 30][self.below(4) as usize],
             20 | 21 => self.wipe(at),
             22 | 23 => self.leave(at),
-            _ => return self.change(),
+            _ => self.wants_change = true,
         }
         Ok(())
     }
@@ -43,6 +43,7 @@ impl World {
         self.is_calm = true;
         self.blocked.clear();
         (self.lost, self.doubled) = (0, 0);
+        self.wants_change = false;
         for at in 0..self.machines.len() {
             let machine = &mut self.machines[at];
             (machine.paused_ms, machine.sync_ms, machine.capacity) = (0, 10, None);
@@ -124,12 +125,13 @@ impl World {
         self.after(leader)
     }
 
-    /// The operator takes votes from machines, and gives them back.
-    fn change(&mut self) -> Result<(), String> {
-        let dice = self.below(u64::MAX);
-        if self.machines.iter().any(|it| it.is_wiped) {
+    /// The operator takes a vote from a machine, and then gives it back, or to it in exchange for another one's: as soon as somebody
+    /// leads, which most of the time nobody does here.
+    pub(super) fn change(&mut self) -> Result<(), String> {
+        if !self.wants_change || self.machines.iter().any(|it| it.is_wiped) {
             return Ok(());
         }
+        let dice = self.below(u64::MAX);
         let ids: Vec<_> = self.machines.iter().map(|it: &Machine| it.id).collect();
         let Some((leader, member)) = self.leader() else { return Ok(()) };
         let status = member.status();
@@ -137,18 +139,22 @@ impl World {
         let near = |id: &&MemberId| {
             status.matched.iter().any(|it| it.0 == **id && it.1 + 3 > status.last.number)
         };
+        let learner = members.learners.first().copied();
         let ready = members.learners.iter().find(near).copied();
-        let spare = members.voters.iter().filter(|id| **id != ids[leader]);
-        let spare = spare.copied().nth((dice >> 8) as usize % members.voters.len().max(1));
-        let steps = match (dice % 3, ready, spare) {
+        let others: Vec<_> = members.voters.iter().filter(|id| **id != ids[leader]).collect();
+        let spare = others.get((dice >> 8) as usize % others.len().max(1)).map(|id| **id);
+        let steps = match (learner, ready, spare) {
             // An exchange of one for another.
-            (0, Some(ready), Some(spare)) => vec![Step::Voter(ready), Step::Learner(spare)],
+            (_, Some(ready), Some(spare)) if dice.is_multiple_of(2) => {
+                vec![Step::Voter(ready), Step::Learner(spare)]
+            }
             (_, Some(ready), _) => vec![Step::Voter(ready)],
-            (1, _, Some(spare)) if members.voters.len() > 2 => vec![Step::Learner(spare)],
+            (None, _, Some(spare)) if members.voters.len() > 2 => vec![Step::Learner(spare)],
             _ => return Ok(()),
         };
         let goes = spare.filter(|_| steps.len() > 1);
         if member.change(Change::of(steps)).is_ok() {
+            self.wants_change = learner.is_none();
             self.done.changes += 1;
             // Who is exchanged counts until it is gone, however slow its disk is.
             let goes = self.machines.iter_mut().find(|it| Some(it.id) == goes);

@@ -262,6 +262,8 @@ pub(super) struct World {
     pub(super) lost: u64,
     pub(super) doubled: u64,
     pub(super) is_calm: bool,
+    /// The operator has members to change.
+    pub(super) wants_change: bool,
     leaders: BTreeMap<u64, MemberId>,
     pub(super) trace: u64,
     pub(super) done: Done,
@@ -286,6 +288,7 @@ impl World {
             lost: 0,
             doubled: 0,
             is_calm: false,
+            wants_change: false,
             leaders: BTreeMap::new(),
             trace: seed,
             done: Done::default(),
@@ -533,6 +536,7 @@ impl World {
     fn client(&mut self) -> Result<(), String> {
         let after_ms = 10 + self.below(60);
         self.at(after_ms, Event::Client);
+        self.change()?;
         let at = self.below(self.machines.len() as u64) as usize;
         for at in (at..self.machines.len()).chain(0..at) {
             let machine = &self.machines[at];
