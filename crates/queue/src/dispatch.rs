@@ -192,7 +192,7 @@ impl Queue {
     }
 
     #[inline]
-    fn is_expired(&self, entry: QueuedMessage, now: Time) -> bool {
+    pub(crate) fn is_expired(&self, entry: QueuedMessage, now: Time) -> bool {
         entry.extra().is_some()
             && self.waiting.is_none()
             && self.extras.expires_at(entry).is_some_and(|at| now >= at)

@@ -52,6 +52,11 @@ impl Queue {
         self.drops_head() && self.is_over_length()
     }
 
+    /// Whether its next message is to leave for a length or for its time.
+    pub fn loses_its_head(&self, now: Time) -> bool {
+        self.is_to_be_cut() || self.ready.peek().is_some_and(|&head| self.is_expired(head, now))
+    }
+
     /// Drops heads until the lengths are kept, a limited number of them: [`dispatch`](Self::dispatch) goes
     /// on with the rest, before anything is given out. Tells how many were dropped.
     pub(crate) fn enforce_lengths(&mut self, out: &mut Vec<Left>) -> u32 {

@@ -237,6 +237,14 @@ impl<L: Log> Shard<L> {
             out.reply(reply, Reply::Gone);
             return;
         }
+        if self.has_letters_first(id, now) {
+            if self.exits.has_line(id) {
+                self.exits.wait_behind_line(id, reply, no_ack);
+            } else {
+                self.get_later(reply, id, no_ack, out);
+            }
+            return;
+        }
         if self.queues.call(id, |hosted, left| hosted.queue.expire(now, left)) == Some(true) {
             // So many have expired that the next one is not found in this turn.
             self.queues.touch(id);
@@ -286,7 +294,13 @@ impl<L: Log> Shard<L> {
 
     /// `basic.get` goes on when others had their turn: its client waits for it, and brings nothing meanwhile.
     #[cold]
-    fn get_later(&mut self, reply: ReplyTo, queue: QueueId, no_ack: bool, out: &mut Outbox) {
+    pub(super) fn get_later(
+        &mut self,
+        reply: ReplyTo,
+        queue: QueueId,
+        no_ack: bool,
+        out: &mut Outbox,
+    ) {
         let letter = Box::new(ToShard::Get { reply, queue, no_ack });
         let line = JobOrigin::Connection(reply.connection);
         self.jobs.wait_in(line, Job::Letter(letter), cost::LETTER, out);
@@ -373,6 +387,10 @@ impl<L: Log> Shard<L> {
     /// Gives a queue's consumers what they may take, and sets its timer: before something that has to see what is
     /// ready then. If there is more for them than a queue gives in one go, it is touched.
     pub(super) fn dispatch(&mut self, id: QueueId, now: Time) {
+        if self.has_letters_first(id, now) {
+            self.queues.touch(id);
+            return;
+        }
         let mut more = self.dispatch_some(id, DISPATCH_BUDGET.into(), now);
         for _ in 0..self.late.brings_for_head() {
             if more || !self.is_at_rest(id) {

@@ -24,7 +24,7 @@ use leveret_topology::QueueId;
 
 use super::Map;
 use super::recover::mark_of_left;
-use crate::message::{ConnectionId, PutResult};
+use crate::message::{ConnectionId, PutResult, ReplyTo, ToShard};
 use former::Formers;
 use parked::ParkedLetters;
 use stuck::Retries;
@@ -75,6 +75,8 @@ pub(super) struct Exits {
     in_lines: u64,
     /// Those that go on when there is room behind them.
     held_lines: Vec<QueueId>,
+    /// Who asks by `basic.get` for a message that is behind the line of its queue, and whether without an ack. No list is empty.
+    behind_lines: Map<QueueId, Vec<(ReplyTo, bool)>>,
     parked: ParkedLetters,
     sent: BTreeMap<(QueueId, Offset), Sent>,
     /// Those that found no target, or no room there, and are tried again.
@@ -110,6 +112,23 @@ impl Exits {
     #[inline]
     pub(super) fn has_held_lines(&self) -> bool {
         !self.held_lines.is_empty()
+    }
+
+    /// A `basic.get` waits until the line of its queue is empty.
+    pub(super) fn wait_behind_line(&mut self, queue: QueueId, reply: ReplyTo, no_ack: bool) {
+        self.behind_lines.entry(queue).or_default().push((reply, no_ack));
+    }
+
+    /// The line of the queue is empty: these go on.
+    pub(super) fn take_behind_line(&mut self, queue: QueueId) -> Vec<(ReplyTo, bool)> {
+        self.behind_lines.remove(&queue).unwrap_or_default()
+    }
+
+    /// All that wait behind lines.
+    pub(super) fn take_behind_lines(&mut self) -> Vec<ToShard> {
+        let all = std::mem::take(&mut self.behind_lines).into_iter();
+        let get = |queue, (reply, no_ack)| ToShard::Get { reply, queue, no_ack };
+        all.flat_map(|(queue, those)| those.into_iter().map(move |it| get(queue, it))).collect()
     }
 
     /// There is room: these lines go on.

@@ -86,7 +86,8 @@ impl<L: Log> Shard<L> {
         for reply in self.exits.give_up_moves() {
             refuse(reply, out);
         }
-        let (jobs, parked) = (self.jobs.drain(), self.store.take_parked());
+        let (jobs, mut parked) = (self.jobs.drain(), self.store.take_parked());
+        parked.extend(self.exits.take_behind_lines().into_iter().map(Parked::Letter));
         self.store = Store::new(log);
         for mut hosted in self.queues.forget_all() {
             hosted.queue.forget_early();

@@ -228,7 +228,7 @@ impl<L: Log> Shard<L> {
                         self.exits.hold_line(id);
                         return None;
                     }
-                    let left = self.next_letter(id)?;
+                    let left = self.next_letter(id, out)?;
                     self.work_off(id, left, topology, now, out);
                 }
                 let units = cost::DEAD_LETTER * self.exits.line_len(id);

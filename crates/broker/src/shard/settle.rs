@@ -134,13 +134,23 @@ impl<L: Log> Shard<L> {
         None
     }
 
-    /// The next dead letter of a queue that waits for a turn with room. With the last one the queue's time goes on.
-    pub(super) fn next_letter(&mut self, id: QueueId) -> Option<Left> {
+    /// The next dead letter of a queue that waits for a turn with room. With the last one the queue's time goes on, and whoever
+    /// asked for what is behind it.
+    pub(super) fn next_letter(&mut self, id: QueueId, out: &mut Outbox) -> Option<Left> {
         let left = self.exits.next_in_line(id)?;
         if !self.exits.has_line(id) {
             self.queues.touch(id);
+            for (reply, no_ack) in self.exits.take_behind_line(id) {
+                self.get_later(reply, id, no_ack, out);
+            }
         }
         Some(left)
+    }
+
+    /// Whether more of the queue would leave, not for a consumer, before what has left it already is gone: it would only wait.
+    pub(super) fn has_letters_first(&self, id: QueueId, now: Time) -> bool {
+        (self.queues.has_left() || self.exits.has_line(id))
+            && self.queues.get(id).is_some_and(|hosted| hosted.queue.loses_its_head(now))
     }
 
     /// Releases, drops or dead-letters one message that left.

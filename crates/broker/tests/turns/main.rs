@@ -35,6 +35,8 @@ struct Node {
     vhost: VhostId,
     /// Letters to shards that a turn wrote, or records that it released: the most there were.
     most: usize,
+    /// Messages that had left and were not dead-lettered after a turn: the most there were.
+    most_parked: u64,
 }
 
 impl Node {
@@ -56,6 +58,7 @@ impl Node {
             steps: Vec::new(),
             vhost,
             most: 0,
+            most_parked: 0,
         }
     }
 
@@ -84,6 +87,7 @@ impl Node {
                     let written = out.shards.len() - written;
                     let released = records.saturating_sub(shard.usage().records);
                     self.most = self.most.max(written.max(released as usize));
+                    self.most_parked = self.most_parked.max(shard.parked());
                 }
             }
         }
@@ -773,6 +777,59 @@ fn a_backlog_is_purged_and_deleted_in_short_turns() {
     }
 }
 
+/// A policy limits the queue `q` to so many messages: what the owner of the names writes then.
+fn shorten(node: &mut Node, max_length: u64) -> Outbox {
+    let definition = serde_json::json!({ "max-length": max_length });
+    let serde_json::Value::Object(definition) = definition else { unreachable!() };
+    let (apply_to, priority) = (ApplyTo::Queues, 0);
+    let spec = PolicySpec { name: "short", pattern: "^q$", apply_to, priority, definition };
+    let policy = Box::new(Policy::new(spec, false).unwrap());
+    let command = Box::new(AdminCommand::SetPolicy { vhost: "/".to_owned(), policy });
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    let mut out = Outbox::default();
+    let mut letters = vec![ToMeta::Admin { by: Box::default(), reply, command }];
+    node.meta.turn(&mut letters, &mut node.topology, &mut out);
+    out
+}
+
+/// Whoever asks for what is behind messages that are to be dead letters waits for these, and those who count do not have more of
+/// them leave: else all of them would leave in one turn, and wait in memory.
+#[test]
+fn what_is_behind_dead_letters_comes_after_them() {
+    let dlx = [("x-dead-letter-exchange", text("")), ("x-dead-letter-routing-key", text("dead"))];
+    let reply = ReplyTo { connection: ME, channel: 1 };
+    for expires in [false, true] {
+        let mut node = Node::new();
+        let dead = node.declare("dead", Table::default());
+        let ttl = expires.then_some(("x-message-ttl", Value::I32(1000)));
+        let arguments: Vec<_> = dlx.iter().cloned().chain(ttl).collect();
+        let (queue, many) = backlog(&mut node, &arguments);
+        let mut out = Outbox::default();
+        if expires {
+            node.now = node.now.after_ms(2000);
+        } else {
+            out = shorten(&mut node, 7);
+        }
+        let home = node.topology.home(queue);
+        out.shard(home, ToShard::Get { reply, queue, no_ack: true });
+        (0..50).for_each(|_| out.shard(home, ToShard::Count { reply, queue }));
+        node.run(out);
+        let kept = if expires { 0 } else { 7 };
+        match node.got.pop_back() {
+            Some(ToSession::Reply { reply: Reply::Got { remaining, .. }, .. }) => {
+                assert_eq!(remaining + 1, kept);
+            }
+            Some(ToSession::Reply { reply: Reply::GotNothing, .. }) => assert_eq!(kept, 0),
+            other => panic!("{other:?}"),
+        }
+        assert!(node.most_parked <= 2048, "{} waited", node.most_parked);
+        node.got.clear();
+        node.shard(dead, ToShard::Count { reply, queue: dead });
+        let Reply::Declared { messages, .. } = node.reply() else { panic!("not counted") };
+        assert_eq!(messages, many - kept);
+    }
+}
+
 /// Expired, or over a length that is set later: the same, with dead letters.
 #[test]
 fn a_backlog_is_dead_lettered_in_short_turns() {
@@ -790,19 +847,8 @@ fn a_backlog_is_dead_lettered_in_short_turns() {
             node.shard(queue, ToShard::Get { reply, queue, no_ack: true });
             assert!(matches!(node.reply(), Reply::GotNothing));
         } else {
-            let definition = serde_json::json!({ "max-length": 7 });
-            let serde_json::Value::Object(definition) = definition else { unreachable!() };
-            let spec = PolicySpec {
-                name: "short",
-                pattern: "^q$",
-                apply_to: ApplyTo::Queues,
-                priority: 0,
-                definition,
-            };
-            let policy = Box::new(Policy::new(spec, false).unwrap());
-            let command = Box::new(AdminCommand::SetPolicy { vhost: "/".to_owned(), policy });
-            let meta = vec![ToMeta::Admin { by: Box::default(), reply, command }];
-            node.run(Outbox { meta, ..Outbox::default() });
+            let out = shorten(&mut node, 7);
+            node.run(out);
             assert!(matches!(node.reply(), Reply::Done));
         }
         node.later(1);
