@@ -353,7 +353,8 @@ impl<D: Disk> Groups<D> {
     /// (Who was deposed copies nothing, and so does not hear who leads; and it votes for nobody, so the others have to be a majority.)
     pub(crate) fn has_left(&self, leads: impl Fn(RaftId) -> Option<bool>) -> bool {
         let peers = self.peers();
-        let majority = (peers.len() + 1) / 2 + 1;
+        let members = peers.len() + 1;
+        let majority = members / 2 + 1;
         let others: Vec<bool> = peers.into_iter().filter_map(leads).collect();
         let had = self.leaving.as_ref().is_some_and(|it| it.leads);
         others.len() < majority || !self.leads_any() && (!had || others.contains(&true))

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use leveret_cluster::Standing;
 use node::{FILES_BYTES, Plants, SHARDS};
-use world::{World, all_batches, has_batches, id_of, is_of_group, nothing};
+use world::{World, all_batches, has_batches, id_of, is_of_group};
 
 /// Runs these seeds, and says all that fail. Others, of all tests or of one:
 /// `SEEDS=1000 FIRST_SEED=16 cargo test -p leveret-cluster --test world one_node_leads`. Gives how many there were.
@@ -294,12 +294,12 @@ fn a_disk_that_was_set_back_waits_for_who_has_the_rest() {
         world.nodes[back].restore(false);
         // All hear each other, and nobody gets what it lacks.
         world.cut.clear();
-        world.loses = all_batches();
+        world.loses = Some(all_batches());
         let all_see = |it: &World| (0..9).all(|at| at / 3 == at % 3 || it.sees(at / 3, at % 3));
         assert!(world.run_until(1_000, all_see), "seed {seed}");
         world.run_ms(50);
         world.end(leader, true, 10_000);
-        world.loses = nothing();
+        world.loses = None;
         world.run_ms(8_000);
         assert!(![back, third].iter().any(|at| world.nodes[*at].has_broker()), "seed {seed}");
         let why = |at: usize| world.nodes[at].process.as_ref().unwrap().cluster.status().why;
@@ -383,9 +383,10 @@ fn who_stands_in_one_group_stands_in_all() {
         assert!(world.run_until(10_000, |it| it.leader().is_some()));
         world.run_ms(500);
         let leader = world.leader().unwrap();
-        world.loses = Box::new(move |from, _, letter| from == leader && is_of_group(letter, 1));
+        world.loses =
+            Some(Box::new(move |from, _, letter| from == leader && is_of_group(letter, 1)));
         world.run_ms(300);
-        world.loses = Box::new(move |from, _, _| from == leader);
+        world.loses = Some(Box::new(move |from, _, _| from == leader));
         let elected = |world: &World| (0..3).find(|at| *at != leader && world.leads_group(*at, 1));
         assert!(world.run_until(3_000, |it| elected(it).is_some()), "seed {seed}");
         let at = elected(&world).unwrap();
@@ -407,15 +408,15 @@ fn what_another_one_was_elected_for_goes_to_the_first_at_once() {
         world.run_ms(500 + 10 * seed);
         let leader = world.leader().unwrap();
         let [first, second] = in_order(&world, leader)[..] else { unreachable!() };
-        world.loses = Box::new(move |_, to, letter| {
+        world.loses = Some(Box::new(move |_, to, letter| {
             to == first && is_of_group(letter, 1) && has_batches(letter)
-        });
+        }));
         let last = |it: &World, at: usize| {
             let status = it.nodes[at].process.as_ref().map(|it| it.cluster.status());
             status.and_then(|it| it.groups.get(1).map(|it| it.last))
         };
         assert!(world.run_until(5_000, |it| last(it, first) < last(it, second)), "seed {seed}");
-        world.loses = nothing();
+        world.loses = None;
         world.end(leader, true, 60_000);
         [first, second].iter().for_each(|at| world.unlink((*at, leader)));
         let are_elected = |it: &World| it.leads_group(first, 0) && it.leads_group(second, 1);
@@ -491,7 +492,7 @@ fn who_stops_waits_for_no_heir_that_is_gone() {
         world.run_ms(500);
         let leader = world.leader().unwrap();
         let heir = in_order(&world, leader)[0];
-        world.loses = Box::new(move |from, to, _| (from, to) == (leader, heir));
+        world.loses = Some(Box::new(move |from, to, _| (from, to) == (leader, heir)));
         world.stop(leader, 5_000);
         world.run_ms(30);
         world.end(heir, true, 60_000);
@@ -626,10 +627,10 @@ fn whose_disk_hung_leads_only_if_no_other_can() {
         match seed % 3 {
             0 => {
                 // The other two have the same: by their logs either could be elected.
-                world.loses = all_batches();
+                world.loses = Some(all_batches());
                 world.run_ms(200);
                 world.end(second, true, 500);
-                world.loses = nothing();
+                world.loses = None;
             }
             1 => world.stop(second, 5_000),
             _ => world.nodes[second].set_hung(true, 0),

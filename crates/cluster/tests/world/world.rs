@@ -33,8 +33,8 @@ pub(crate) struct World {
     pub(crate) is_rough: bool,
     /// A node hears all that came before it does what is to be done, as a program does.
     pub(crate) hears_first: bool,
-    /// Whether a letter is lost: from, to, what.
-    pub(crate) loses: Loses,
+    /// Whether a letter is lost: from, to, what. Nothing is without it.
+    pub(crate) loses: Option<Loses>,
     pub(crate) shared: Shared,
     /// Every cluster that a disk ever named.
     pub(crate) clusters: BTreeSet<String>,
@@ -57,11 +57,6 @@ pub(crate) struct World {
 }
 
 pub(crate) type Loses = Box<dyn Fn(usize, usize, &NodeLetter) -> bool>;
-
-/// Nothing is lost.
-pub(crate) fn nothing() -> Loses {
-    Box::new(|_, _, _| false)
-}
 
 /// No batch comes to anybody.
 pub(crate) fn all_batches() -> Loses {
@@ -108,7 +103,7 @@ impl World {
             cut: BTreeSet::new(),
             is_rough: false,
             hears_first: false,
-            loses: nothing(),
+            loses: None,
             shared,
             clusters: BTreeSet::new(),
             looked_at: vec![Vec::new(); count],
@@ -200,7 +195,7 @@ impl World {
             if self.is_rough && self.dice.one_in(20) {
                 continue;
             }
-            if (self.loses)(at, to, &letter) {
+            if self.loses.as_ref().is_some_and(|loses| loses(at, to, &letter)) {
                 continue;
             }
             let late = match self.is_rough {

@@ -15,7 +15,7 @@ use crate::leader::{Over, SHARDS};
 use crate::node::Node;
 use crate::site::{Site, exchange};
 use crate::traffic::Traffic;
-use crate::world::World;
+use crate::world::{World, all_batches};
 
 /// How long a leader waits for members that are linked: a fifth of what a program does, as all times of a world.
 const COMING_MS: u64 = 200;
@@ -119,11 +119,11 @@ impl Whole {
     pub(crate) fn trouble(&mut self) {
         let Self { world, dice, .. } = self;
         world.trouble();
-        if !world.loses_batches {
-            world.loses_batches = dice.one_in(200);
+        if world.loses.is_none() {
+            world.loses = dice.one_in(200).then(all_batches);
         } else if dice.one_in(15) {
             // What was given out meanwhile is agreed upon, or lost.
-            world.loses_batches = false;
+            world.loses = None;
             if let Some(at) = world.leader().filter(|_| dice.one_in(2)) {
                 let for_ms = dice.below(500);
                 world.end(at, false, for_ms);
@@ -498,7 +498,7 @@ impl Whole {
     /// Nothing goes wrong any more, and clients settle what there is.
     pub(crate) fn rest(&mut self, seed: u64) {
         self.world.calm();
-        self.world.loses_batches = false;
+        self.world.loses = None;
         let mut rests = 0;
         for _ in 0..4_000 {
             self.step(false);
