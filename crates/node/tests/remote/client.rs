@@ -16,7 +16,7 @@ use leveret_queue::Time;
 use leveret_session::{Context, Peer, Session, Settings};
 use leveret_topology::Topology;
 
-use crate::traffic::queue_name;
+use crate::traffic::{OWN, queue_name};
 
 /// What a client waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +122,8 @@ pub(crate) struct Client {
     gets: Option<usize>,
     pub(crate) has_exchange: bool,
     pub(crate) has_queue: bool,
+    /// Messages of that one.
+    pub(crate) in_queue: Vec<u64>,
     pub(crate) has_exclusive: bool,
     /// It is bound to [`SHARED`].
     pub(crate) is_bound: bool,
@@ -184,6 +186,7 @@ impl Client {
             gets: None,
             has_exchange: false,
             has_queue: false,
+            in_queue: Vec::new(),
             has_exclusive: false,
             is_bound: false,
             coming: None,
@@ -266,6 +269,19 @@ impl Client {
         let channel = if commits { COMMITS } else { 1 };
         self.say(channel, &basic::Get { ticket: 0, queue: &queue_name(queue), no_ack: false });
         (self.waits, self.gets) = (Waits::Get, Some(queue));
+    }
+
+    /// Takes a message of a queue that has no number.
+    pub(crate) fn get_of(&mut self, queue: &str) {
+        self.say(1, &basic::Get { ticket: 0, queue, no_ack: false });
+        (self.waits, self.gets) = (Waits::Get, None);
+    }
+
+    /// Takes messages of this queue from now on.
+    pub(crate) fn consume(&mut self, index: usize, queue: &str) {
+        let consumer_tag = &*format!("c{index}");
+        self.say(1, &basic::Consume { queue, consumer_tag, ..Default::default() });
+        self.waits = Waits::Consume(index);
     }
 
     /// One of the messages that it can ack in a transaction alone.
@@ -536,6 +552,12 @@ impl Client {
             }
             Method::ChannelClose(close) if self.waits == Waits::UnbindOther => {
                 assert_eq!(close.reply_code, 405, "{}", close.reply_text);
+                self.say(1, &channel::CloseOk);
+                seen.push(Seen::Closed);
+            }
+            // Somebody's own queue, which goes.
+            Method::ChannelClose(close) if matches!(self.waits, Waits::Consume(OWN..)) => {
+                assert_eq!(close.reply_code, 404, "{}", close.reply_text);
                 self.say(1, &channel::CloseOk);
                 seen.push(Seen::Closed);
             }

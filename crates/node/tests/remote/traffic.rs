@@ -27,7 +27,9 @@ pub(crate) const DIRECT: usize = QUEUES;
 
 /// A client's exclusive queue.
 pub(crate) const EXCLUSIVE: usize = QUEUES + 1;
-/// What such queues are bound to, by their names.
+/// From here on: durable queues of one client each.
+pub(crate) const OWN: usize = QUEUES + 2;
+/// What exclusive queues are bound to, by their names.
 pub(crate) const SHARED: &str = "amq.direct";
 /// With this key it routes to [`UNCOMMITTED`] and to [`COPIED`],
 pub(crate) const TO_BOTH: &str = "both";
@@ -74,6 +76,10 @@ pub(crate) struct Fate {
     waits_for_all: bool,
     /// The next ones are the same message in other queues: by these.
     pub(crate) copies: &'static [usize],
+    /// Its queue is being deleted, and goes with all that it has,
+    may_go: bool,
+    /// or is gone: nobody gets it any more, though there may be another queue with that name.
+    is_gone: bool,
     /// It is acked in one of its queues alone, and never confirmed.
     pub(crate) is_refused: bool,
     /// Somebody acked it once,
@@ -143,6 +149,8 @@ pub(crate) struct Traffic {
     next_request: u64,
     /// Exclusive queues that were there once.
     exclusive: Vec<String>,
+    /// And durable ones of one client each.
+    own: Vec<String>,
     /// What was published together, and acked with that: all of it was done, or nothing.
     transactions: Vec<Transaction>,
     /// Confirmed just now, as all members in contact have them, and given to nobody.
@@ -160,6 +168,7 @@ impl Default for Traffic {
             requests: BTreeMap::new(),
             next_request: 0,
             exclusive: Vec::new(),
+            own: Vec::new(),
             transactions: Vec::new(),
             on_all: Vec::new(),
             totals: Totals::default(),
@@ -271,7 +280,8 @@ impl Traffic {
             };
             let is_dead =
                 || fate.expires && is_settled(number + 1, &self.messages[number as usize + 1]);
-            let is_lost = fate.confirmed && !is_settled(number, fate) && !is_dead();
+            let is_there = fate.confirmed && !fate.may_go;
+            let is_lost = is_there && !is_settled(number, fate) && !is_dead();
             assert!(!is_lost, "{number} is lost: {fate:?}");
             assert_eq!(fate.holder, None, "{number}: {fate:?}");
         }
@@ -419,7 +429,17 @@ impl Traffic {
                 client.say(1, &method);
                 client.waits = Waits::DeclareExchange;
             }
+            20 if client.has_queue && random(2) == 0 => {
+                let number = self.messages.len() as u64;
+                self.messages.push(Fate::default());
+                client.in_queue.push(number);
+                client.publish(("", &own), number, None, true);
+            }
+            20 if client.has_queue && random(3) == 0 => client.get_of(&own),
             20 if client.has_queue => {
+                for number in &client.in_queue {
+                    self.messages[*number as usize].may_go = true;
+                }
                 client.say(1, &queue::Delete { queue: &own, ..Default::default() });
                 client.waits = Waits::DeleteQueue;
             }
@@ -427,6 +447,9 @@ impl Traffic {
                 let method = queue::Declare { queue: &own, durable: true, ..Default::default() };
                 client.say(1, &method);
                 client.waits = Waits::DeclareQueue;
+                if !self.own.contains(&own) {
+                    self.own.push(own);
+                }
             }
             // A dead letter is another message to who gets it: the request would be answered twice.
             21 if client.consumes.contains(&DIRECT) && queue != EXPIRING => {
@@ -613,6 +636,11 @@ impl Traffic {
                     );
                 }
                 Seen::Answer(name) => {
+                    if name == "delete queue" {
+                        for number in std::mem::take(&mut site.clients[index].in_queue) {
+                            self.messages[number as usize].is_gone = true;
+                        }
+                    }
                     *self.totals.answers.entry(name).or_default() += 1;
                     answers.push((name, format!("own{}", id.bits())));
                 }
@@ -653,6 +681,7 @@ impl Traffic {
             assert!(expired.holder.is_none() && !was_had, "{number} expires: {expired:?}");
         }
         let fate = &mut self.messages[number as usize];
+        assert!(!fate.is_gone, "{number} was in a queue that is deleted: {fate:?}");
         assert!(
             !fate.is_acked || fate.may_come_back || fate.is_with_two,
             "{number} comes again, and was acked"
@@ -686,6 +715,16 @@ impl Traffic {
         self.totals.acked += 1;
     }
 
+    /// A queue of one client, which may have left, that this one does not consume from.
+    fn next_own(&self, topology: &Topology, client: &Client) -> Option<usize> {
+        let vhost = topology.vhost("/")?.id;
+        let is_next = |at: &usize| {
+            let is_there = topology.queue(vhost, &self.own[*at]).is_some();
+            is_there && !client.consumes.contains(&(OWN + at))
+        };
+        (0..self.own.len()).find(is_next)
+    }
+
     /// Clients that are free consume from all queues, and settle what they have.
     pub(crate) fn drain(&mut self, site: &mut Site, now: Time, random: Random<'_>) {
         if site.remote.is_open() && site.clients.is_empty() {
@@ -708,6 +747,8 @@ impl Traffic {
                 let consumer_tag = "exclusive";
                 client.say(1, &basic::Consume { queue, consumer_tag, ..Default::default() });
                 client.waits = Waits::Consume(EXCLUSIVE);
+            } else if let Some(own) = self.next_own(&site.topology, client) {
+                client.consume(OWN + own, &self.own[own]);
             }
             while !site.clients[index].held.is_empty() && site.clients[index].is_free() {
                 self.settle(site, index, random);

@@ -26,11 +26,13 @@ use crate::traffic::Traffic;
 pub(crate) struct Shared {
     pub(crate) traffic: Rc<RefCell<Traffic>>,
     pub(crate) now_ms: Rc<Cell<u64>>,
+    /// So far the clock of this node is ahead.
+    pub(crate) ahead_ms: u64,
 }
 
 impl Shared {
     pub(crate) fn now(&self) -> Time {
-        Time::from_ms(1_000_000 + self.now_ms.get())
+        Time::from_ms(1_000_000 + self.now_ms.get() + self.ahead_ms)
     }
 }
 

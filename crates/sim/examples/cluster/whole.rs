@@ -20,6 +20,9 @@ use crate::world::{World, all_batches};
 /// How long a leader waits for members that are linked: a fifth of what a program does, as all times of a world.
 const COMING_MS: u64 = 200;
 
+/// Clocks differ by up to three times that: a message lives for about as long.
+const AHEAD_MS: u64 = 150;
+
 /// How long sessions have to attach: as long in proportion.
 const ATTACHING_MS: u64 = 6_000;
 
@@ -75,7 +78,9 @@ impl Whole {
     pub(crate) fn new(count: usize, seed: u64) -> Self {
         let mut world = World::new(count, seed);
         world.hears_first = true;
-        for node in &mut world.nodes {
+        for (at, node) in (0..).zip(&mut world.nodes) {
+            // What expires does so by the clock of whoever leads.
+            node.shared.ahead_ms = AHEAD_MS * (seed >> (3 + at) & 3);
             node.options.weigh = leveret_broker::record::weigh;
             // What is in files of which a start reads digests comes late.
             if seed & 2 != 0 {
@@ -254,7 +259,7 @@ impl Whole {
     }
 
     fn lead(&mut self, at: usize, gives_out: bool) {
-        let now = self.world.shared.now();
+        let now = self.world.nodes[at].shared.now();
         self.begin(at);
         self.cut_off_late(at);
         let Self { world, dice, .. } = self;
@@ -397,7 +402,7 @@ impl Whole {
     }
 
     fn run_sessions(&mut self, at: usize, acts: bool) {
-        let now = self.world.shared.now();
+        let now = self.world.nodes[at].shared.now();
         let Self { world, dice, .. } = self;
         let traffic = world.shared.traffic.clone();
         let mut traffic = traffic.borrow_mut();
@@ -502,9 +507,9 @@ impl Whole {
         let mut rests = 0;
         for _ in 0..4_000 {
             self.step(false);
-            let now = self.world.shared.now();
             let traffic = self.world.shared.traffic.clone();
             for at in 0..self.world.nodes.len() {
+                let now = self.world.nodes[at].shared.now();
                 let Some(own) = broker(&mut self.world.nodes[at]).filter(|it| !it.is_doomed) else {
                     continue;
                 };
