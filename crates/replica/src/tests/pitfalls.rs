@@ -1,6 +1,6 @@
 //! What is known to go wrong with such engines, each as a test.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::bench::{Bench, Letter, SETTINGS, batch, founded, id, name};
 use crate::{
@@ -555,40 +555,6 @@ fn who_asked_while_the_leader_could_be_there_is_answered_when_it_cannot() {
     bench.ticks(3, 1);
     bench.deliver(&[2, 3]);
     assert!(bench.replica(2).leads().is_some());
-}
-
-/// It may have heard a leader just before its start.
-#[test]
-fn who_asked_one_that_had_just_started_is_answered_when_its_quiet_is_over() {
-    let mut bench = led();
-    let last = bench.replica(2).last();
-    bench.restart(2);
-    bench.say(3, 2, last.term + 1, Body::PreVote { last }).unwrap();
-    bench.ticks(2, SETTINGS.election_ticks as u64 - 1);
-    assert_eq!(bench.said_by(2), []);
-    bench.ticks(2, 1);
-    assert_eq!(bench.said_by(2), [Body::PreVoted { granted: true }]);
-}
-
-/// Whatever went before in each: a node stands in all its groups as soon as it does so in one.
-#[test]
-fn a_node_is_as_patient_with_a_leader_in_all_its_groups() {
-    let waits = |terms: u64| {
-        let mut bench = led();
-        for _ in 0..terms {
-            for leader in [2, 1] {
-                bench.elect(leader, &[leader, 3]);
-                pass(&mut bench, &[1, 2, 3], 1);
-            }
-        }
-        pass(&mut bench, &[1, 2, 3], 1);
-        (1..).find(|_| {
-            bench.ticks(3, 1);
-            bench.said_by(3).iter().any(|it| matches!(it, Body::PreVote { .. }))
-        })
-    };
-    let all: BTreeSet<_> = (0..10).map(waits).collect();
-    assert_eq!(all.len(), 1, "{all:?} ticks");
 }
 
 /// A leader that is there was only lost sight of by one of the others.
