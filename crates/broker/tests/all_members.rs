@@ -41,20 +41,9 @@ impl World {
     fn over(agreed: Option<Moment>) -> Self {
         let mut topology = Topology::new();
         topology.add_vhost("/").expect("a vhost");
-        let vhost = topology.vhost("/").expect("there").id;
         let queues = ["all", "majority"].map(|name| {
             let enqueue = ("x-confirm-on".to_owned(), Value::from("enqueue"));
-            let arguments = [enqueue].into_iter().collect::<Table>();
-            let spec = QueueSpec {
-                vhost,
-                name,
-                server_named: false,
-                durable: true,
-                auto_delete: false,
-                exclusive_owner: None,
-                arguments,
-            };
-            topology.declare_queue(spec).expect("declared").id
+            declare(&mut topology, name, [enqueue].into_iter().collect())
         });
         let log = HandLog::default();
         log.hand().agrees = agreed.is_some();
@@ -94,16 +83,7 @@ impl World {
             definition,
         };
         self.topology.set_policy("/", policy).expect("set");
-        let spec = QueueSpec {
-            vhost: self.topology.vhost("/").expect("there").id,
-            name: "first",
-            server_named: false,
-            durable: true,
-            auto_delete: false,
-            exclusive_owner: None,
-            arguments: Table::default(),
-        };
-        self.topology.declare_queue(spec).expect("declared").id
+        declare(&mut self.topology, "first", Table::default())
     }
 
     fn turn(&mut self, letters: impl IntoIterator<Item = ToShard>) {
@@ -155,6 +135,19 @@ impl World {
     fn all_use(&self) -> (bool, bool) {
         self.log.hand().all_use
     }
+}
+
+fn declare(topology: &mut Topology, name: &str, arguments: Table) -> QueueId {
+    let spec = QueueSpec {
+        vhost: topology.vhost("/").expect("there").id,
+        name,
+        server_named: false,
+        durable: true,
+        auto_delete: false,
+        exclusive_owner: None,
+        arguments,
+    };
+    topology.declare_queue(spec).expect("declared").id
 }
 
 /// A message whose number is that of its confirm.

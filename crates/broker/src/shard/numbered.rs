@@ -415,10 +415,10 @@ impl<L: Log> Shard<L> {
     #[cold]
     pub(super) fn tell_agreed(&mut self, out: &mut Outbox) {
         let Self { streams, store, confirms, group, .. } = self;
-        let waits = confirms.wait_for_all() || store.waits_for_all();
         let held = HeldVerdicts {
-            for_all: waits.then(|| store.moment()),
-            turns: (store.held_turns() > 0).then(|| store.moment()),
+            until: store.moment(),
+            for_all: confirms.wait_for_all() || store.waits_for_all(),
+            in_turns: store.held_turns() > 0,
         };
         let is_agreed = |until: &Moment| store.is_agreed(*until);
         let is_on_all = |until: &Moment| store.is_on_all(*until);

@@ -172,10 +172,12 @@ struct ToBeTold {
 /// What holds up verdicts on letters that are agreed upon.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeldVerdicts {
-    /// Some wait for all members in contact to have what there is up to here.
-    pub(super) for_all: Option<Moment>,
-    /// Some are in turns that are held, the last of which ends here.
-    pub(super) turns: Option<Moment>,
+    /// How far the log goes.
+    pub(super) until: Moment,
+    /// Some wait for all members in contact to have that.
+    pub(super) for_all: bool,
+    /// Some are in turns that are held.
+    pub(super) in_turns: bool,
 }
 
 /// A note, in the pieces that fit a record each.
@@ -673,11 +675,13 @@ impl Streams {
             }
             if let Some(next) = &mut stream.is_to_be_told
                 && next.is_for_all
-                && (held.for_all.is_none() || is_on_all(&next.until))
+                && (!held.for_all || is_on_all(&next.until))
             {
                 // A message may have had its verdict before all had it, of an ack: that is in a turn which is held, perhaps.
                 next.is_for_all = false;
-                next.until = held.turns.unwrap_or(next.until);
+                if held.in_turns {
+                    next.until = held.until;
+                }
             }
             let is_told = |next: &mut ToBeTold| !next.is_for_all && is_agreed(&next.until);
             if let Some(next) = stream.is_to_be_told.take_if(is_told) {
@@ -685,10 +689,10 @@ impl Streams {
             }
             let low = stream.tellable();
             if stream.is_to_be_told.is_none() && stream.told < low {
-                let is_for_all = held.for_all.is_some();
-                match held.for_all.or(held.turns) {
-                    Some(until) => stream.is_to_be_told = Some(ToBeTold { low, until, is_for_all }),
-                    None => stream.told = low,
+                let HeldVerdicts { until, for_all: is_for_all, in_turns } = held;
+                match is_for_all || in_turns {
+                    true => stream.is_to_be_told = Some(ToBeTold { low, until, is_for_all }),
+                    false => stream.told = low,
                 }
             }
             if before != (stream.agreed, stream.told) {

@@ -777,6 +777,16 @@ fn a_backlog_is_purged_and_deleted_in_short_turns() {
     }
 }
 
+/// The same, of messages that go to another queue when they leave, perhaps as they expire: both queues.
+fn backlog_with_dead_letters(node: &mut Node, expires: bool) -> ([QueueId; 2], u64) {
+    let dead = node.declare("dead", Table::default());
+    let dlx = [("x-dead-letter-exchange", text("")), ("x-dead-letter-routing-key", text("dead"))];
+    let ttl = expires.then_some(("x-message-ttl", Value::I32(1000)));
+    let arguments: Vec<_> = dlx.into_iter().chain(ttl).collect();
+    let (queue, many) = backlog(node, &arguments);
+    ([queue, dead], many)
+}
+
 /// A policy limits the queue `q` to so many messages: what the owner of the names writes then.
 fn shorten(node: &mut Node, max_length: u64) -> Outbox {
     let definition = serde_json::json!({ "max-length": max_length });
@@ -796,14 +806,10 @@ fn shorten(node: &mut Node, max_length: u64) -> Outbox {
 /// them leave: else all of them would leave in one turn, and wait in memory.
 #[test]
 fn what_is_behind_dead_letters_comes_after_them() {
-    let dlx = [("x-dead-letter-exchange", text("")), ("x-dead-letter-routing-key", text("dead"))];
     let reply = ReplyTo { connection: ME, channel: 1 };
     for expires in [false, true] {
         let mut node = Node::new();
-        let dead = node.declare("dead", Table::default());
-        let ttl = expires.then_some(("x-message-ttl", Value::I32(1000)));
-        let arguments: Vec<_> = dlx.iter().cloned().chain(ttl).collect();
-        let (queue, many) = backlog(&mut node, &arguments);
+        let ([queue, dead], many) = backlog_with_dead_letters(&mut node, expires);
         let mut out = Outbox::default();
         if expires {
             node.now = node.now.after_ms(2000);
@@ -833,13 +839,9 @@ fn what_is_behind_dead_letters_comes_after_them() {
 /// Expired, or over a length that is set later: the same, with dead letters.
 #[test]
 fn a_backlog_is_dead_lettered_in_short_turns() {
-    let dlx = [("x-dead-letter-exchange", text("")), ("x-dead-letter-routing-key", text("dead"))];
     for expires in [false, true] {
         let mut node = Node::new();
-        let dead = node.declare("dead", Table::default());
-        let ttl = expires.then_some(("x-message-ttl", Value::I32(1000)));
-        let arguments: Vec<_> = dlx.iter().cloned().chain(ttl).collect();
-        let (queue, many) = backlog(&mut node, &arguments);
+        let ([queue, dead], many) = backlog_with_dead_letters(&mut node, expires);
         let reply = ReplyTo { connection: ME, channel: 1 };
         if expires {
             node.now = node.now.after_ms(2000);

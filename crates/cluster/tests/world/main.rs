@@ -149,8 +149,7 @@ fn leads(seed: u64, plants: Plants) -> World {
 /// The same, while a copy of one node's directory takes its place again and again, at any time.
 fn leads_with_copies(seed: u64, plants: Plants) {
     let count = if seed.is_multiple_of(4) { 5 } else { 3 };
-    let mut world = World::new(count, seed);
-    assert!(world.run_until(5_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
+    let mut world = World::led(count, seed);
     world.is_rough = true;
     world.nodes.iter_mut().for_each(|it| it.plants = plants);
     let at = world.dice.below(count as u64) as usize;
@@ -216,8 +215,7 @@ fn a_damaged_log_is_had_from_the_others() {
 #[test]
 fn two_of_three_damaged_logs_wait_for_who_has_the_rest() {
     each_seed(0..6, |seed| {
-        let mut world = World::new(3, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(3, seed);
         let behind = (world.leader().unwrap() + 1) % 3;
         world.isolate(behind);
         world.run_ms(3_000);
@@ -231,7 +229,7 @@ fn two_of_three_damaged_logs_wait_for_who_has_the_rest() {
         let names: Vec<_> = lost.iter().map(|at| world.nodes[*at].name.clone()).collect();
         let names = format!("gone from the logs of {} (damaged", names.join(" and "));
         for at in 0..3 {
-            let why = world.nodes[at].process.as_ref().unwrap().cluster.status().why;
+            let why = world.status(at).unwrap().why;
             assert!(why.as_ref().is_some_and(|it| it.contains(&names)), "seed {seed}: {why:?}");
         }
         let told =
@@ -251,8 +249,7 @@ fn a_copy_takes_nothing_away() {
 
 /// The node that led goes before a copy has heard it, and the third one was away: nobody who is left knows what is missing.
 fn copy_alone_with_one_that_was_away(seed: u64, plants: Plants) {
-    let mut world = World::new(3, seed);
-    assert!(world.run_until(5_000, |it| it.leader().is_some()));
+    let mut world = World::led(3, seed);
     world.nodes.iter_mut().for_each(|it| it.plants = plants);
     let leader = world.leader().unwrap();
     let [back, third] = [(leader + 1) % 3, (leader + 2) % 3];
@@ -266,7 +263,7 @@ fn copy_alone_with_one_that_was_away(seed: u64, plants: Plants) {
     world.cut.clear();
     world.run_ms(7_000);
     assert!(![back, third].iter().any(|at| world.nodes[*at].has_broker()), "seed {seed}");
-    let why = world.nodes[back].process.as_ref().unwrap().cluster.status().why;
+    let why = world.status(back).unwrap().why;
     assert!(why.is_some_and(|it| it.contains("has to hear")), "seed {seed}");
     assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
 }
@@ -283,8 +280,7 @@ fn a_copy_hears_all_others_before_it_votes() {
 #[test]
 fn a_disk_that_was_set_back_waits_for_who_has_the_rest() {
     each_seed(0..20, |seed| {
-        let mut world = World::new(3, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(3, seed);
         let leader = world.leader().unwrap();
         let [back, third] = [(leader + 1) % 3, (leader + 2) % 3];
         world.nodes[back].make_copy();
@@ -308,7 +304,7 @@ fn a_disk_that_was_set_back_waits_for_who_has_the_rest() {
         world.loses = None;
         world.run_ms(8_000);
         assert!(![back, third].iter().any(|at| world.nodes[*at].has_broker()), "seed {seed}");
-        let why = |at: usize| world.nodes[at].process.as_ref().unwrap().cluster.status().why;
+        let why = |at: usize| world.status(at).unwrap().why;
         assert!(why(third).is_some_and(|it| it.contains("was agreed upon")), "{:?}", why(third));
         assert!(world.run_until(15_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
     });
@@ -340,8 +336,7 @@ fn a_start_whose_files_are_ahead_tells_nothing_that_never_was() {
 /// The others lose sight of a node that leads and lives, which does not see it: just before they stood still, or one of them has not
 /// heard it for long. One of them leads at once, and gives out nothing before the old one's lease is over.
 fn loses_sight(seed: u64, plants: Plants) {
-    let mut world = World::new(3, seed);
-    assert!(world.run_until(5_000, |it| it.leader().is_some()), "seed {seed}");
+    let mut world = World::led(3, seed);
     world.run_ms(300 + 10 * (seed % 7));
     world.nodes.iter_mut().for_each(|it| it.plants = plants);
     let leader = world.leader().unwrap();
@@ -396,7 +391,7 @@ fn who_stands_in_one_group_stands_in_all() {
         let elected = |world: &World| (0..3).find(|at| *at != leader && world.leads_group(*at, 1));
         assert!(world.run_until(3_000, |it| elected(it).is_some()), "seed {seed}");
         let at = elected(&world).unwrap();
-        let rows = world.nodes[at].process.as_ref().map(|it| it.cluster.status().groups);
+        let rows = world.status(at).map(|it| it.groups);
         let name = &world.nodes[leader].name;
         let follows: Vec<_> =
             rows.iter().flatten().filter(|it| it.leader.as_ref() == Some(name)).collect();
@@ -409,18 +404,14 @@ fn who_stands_in_one_group_stands_in_all() {
 #[test]
 fn what_another_one_was_elected_for_goes_to_the_first_at_once() {
     each_seed(0..12, |seed| {
-        let mut world = World::new(3, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(3, seed);
         world.run_ms(500 + 10 * seed);
         let leader = world.leader().unwrap();
         let [first, second] = in_order(&world, leader)[..] else { unreachable!() };
         world.loses = Some(Box::new(move |_, to, letter| {
             to == first && is_of_group(letter, 1) && has_batches(letter)
         }));
-        let last = |it: &World, at: usize| {
-            let status = it.nodes[at].process.as_ref().map(|it| it.cluster.status());
-            status.and_then(|it| it.groups.get(1).map(|it| it.last))
-        };
+        let last = |it: &World, at| it.status(at).and_then(|it| it.groups.get(1).map(|it| it.last));
         assert!(world.run_until(5_000, |it| last(it, first) < last(it, second)), "seed {seed}");
         world.loses = None;
         world.end(leader, true, 60_000);
@@ -435,8 +426,7 @@ fn what_another_one_was_elected_for_goes_to_the_first_at_once() {
 #[test]
 fn a_link_that_is_reset_costs_no_leader() {
     each_seed(0..20, |seed| {
-        let mut world = World::new(3, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(3, seed);
         world.run_ms(500);
         let leader = world.leader().unwrap();
         let other = (leader + 1) % 3;
@@ -457,8 +447,7 @@ fn a_link_that_is_reset_costs_no_leader() {
 #[test]
 fn a_leader_that_is_cut_off_gives_out_nothing() {
     each_seed(0..20, |seed| {
-        let mut world = World::new(3, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(3, seed);
         world.run_ms(500);
         let leader = world.leader().unwrap();
         world.isolate(leader);
@@ -474,8 +463,7 @@ fn a_leader_that_is_cut_off_gives_out_nothing() {
 #[test]
 fn who_stops_gives_way() {
     each_seed(0..20, |seed| {
-        let mut world = World::new(3, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(3, seed);
         world.run_ms(500);
         let leader = world.leader().unwrap();
         world.stop(leader, 5_000);
@@ -493,8 +481,7 @@ fn who_stops_gives_way() {
 #[test]
 fn who_stops_waits_for_no_heir_that_is_gone() {
     each_seed(0..12, |seed| {
-        let mut world = World::new(5, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(5, seed);
         world.run_ms(500);
         let leader = world.leader().unwrap();
         let heir = in_order(&world, leader)[0];
@@ -512,8 +499,7 @@ fn who_stops_waits_for_no_heir_that_is_gone() {
 #[test]
 fn who_stops_ends_at_once_where_the_others_are_no_majority() {
     each_seed(1..2, |seed| {
-        let mut world = World::new(3, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(3, seed);
         world.run_ms(500);
         let leader = world.leader().unwrap();
         let [away, other] = in_order(&world, leader)[..] else { unreachable!() };
@@ -529,12 +515,11 @@ fn who_stops_ends_at_once_where_the_others_are_no_majority() {
 #[test]
 fn who_stops_alone_ends_at_once() {
     each_seed(1..2, |seed| {
-        let mut world = World::new(3, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(3, seed);
         let leader = world.leader().unwrap();
         world.isolate(leader);
         let is_alone = |world: &World| {
-            let status = world.nodes[leader].process.as_ref().map(|it| it.cluster.status());
+            let status = world.status(leader);
             status.is_some_and(|it| it.nodes.iter().filter(|it| it.is_running).count() == 1)
         };
         assert!(world.run_until(5_000, is_alone));
@@ -547,8 +532,7 @@ fn who_stops_alone_ends_at_once() {
 #[test]
 fn older_copies_are_refused() {
     each_seed(1..2, |seed| {
-        let mut world = World::new(3, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(3, seed);
         let copy = world.nodes[2].identity.clone();
         world.end(2, true, 10);
         world.run_ms(1_000);
@@ -575,8 +559,7 @@ fn older_copies_are_refused() {
 #[test]
 fn a_wiped_founder_founds_nothing() {
     each_seed(1..2, |seed| {
-        let mut world = World::new(3, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(3, seed);
         world.end(0, true, 10);
         world.nodes[0].wipe();
         world.run_ms(5_000);
@@ -748,8 +731,7 @@ fn lost_nodes_are_replaced() {
 #[test]
 fn a_list_without_room_is_no_damage() {
     each_seed(1..2, |seed| {
-        let mut world = World::new(3, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(3, seed);
         let at = (world.leader().unwrap() + 1) % 3;
         world.nodes[at].has_no_room_for_lists();
         assert!(world.run_until(60_000, |it| it.nodes[at].lists_given_up() > 0));
@@ -765,8 +747,7 @@ fn a_list_without_room_is_no_damage() {
 #[test]
 fn all_groups_share_what_is_asked_for() {
     each_seed(1..2, |seed| {
-        let mut world = World::new(3, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(3, seed);
         world.run_ms(20_000);
         let at = (world.leader().unwrap() + 1) % 3;
         world.end(at, true, 10);
@@ -787,8 +768,7 @@ fn all_groups_share_what_is_asked_for() {
 
 /// A cluster of three whose third node is lost.
 fn with_a_lost_one(seed: u64) -> (World, usize) {
-    let mut world = World::new(3, seed);
-    assert!(world.run_until(5_000, |it| it.leader().is_some()));
+    let mut world = World::led(3, seed);
     world.run_ms(500);
     let lost = (world.leader().unwrap() + 1) % 3;
     world.lose(lost);
@@ -808,8 +788,7 @@ fn forget(world: &mut World, at: usize) -> Result<(), String> {
 #[test]
 fn who_runs_is_not_forgotten() {
     each_seed(1..2, |seed| {
-        let mut world = World::new(3, seed);
-        assert!(world.run_until(5_000, |it| it.leader().is_some()));
+        let mut world = World::led(3, seed);
         let leader = world.leader().unwrap();
         for at in 0..3 {
             let why = forget(&mut world, at).unwrap_err();

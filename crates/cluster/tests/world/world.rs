@@ -86,6 +86,13 @@ struct OnItsWay {
 }
 
 impl World {
+    /// One in which a node leads, and the others follow it.
+    pub(crate) fn led(count: usize, seed: u64) -> Self {
+        let mut world = Self::new(count, seed);
+        assert!(world.run_until(5_000, |it| it.leader().is_some()), "seed {seed}: nobody leads");
+        world
+    }
+
     pub(crate) fn new(count: usize, seed: u64) -> Self {
         let names: Vec<String> =
             ["a", "b", "c", "d", "e"].iter().take(count).map(|it| format!("rabbit@{it}")).collect();
@@ -566,9 +573,9 @@ impl World {
 
     /// Whether a node leads a group, as it knows.
     pub(crate) fn leads_group(&self, at: usize, group: u64) -> bool {
-        let node = &self.nodes[at];
-        let rows = node.process.as_ref().map(|it| it.cluster.status().groups).unwrap_or_default();
-        rows.iter().any(|it| it.group == group && it.leader.as_ref() == Some(&node.name))
+        let leads = |it: &GroupRow| it.leader.as_ref() == Some(&self.nodes[at].name);
+        let rows = self.status(at).map(|it| it.groups).unwrap_or_default();
+        rows.iter().any(|it| it.group == group && leads(it))
     }
 
     /// The last batch of each group at the node that leads.
@@ -588,8 +595,12 @@ impl World {
     }
 
     fn leader_status(&self) -> Option<ClusterStatus> {
-        let process = self.nodes[self.leader()?].process.as_ref()?;
-        Some(process.cluster.status())
+        self.status(self.leader()?)
+    }
+
+    /// What a node that runs says of the cluster.
+    pub(crate) fn status(&self, at: usize) -> Option<ClusterStatus> {
+        Some(self.nodes[at].process.as_ref()?.cluster.status())
     }
 
     /// The cluster of each node that runs.

@@ -550,20 +550,14 @@ impl Client {
                 self.answered(&[Waits::DeleteQueue], "delete queue", seen);
                 (self.has_queue, self.waits) = (false, Waits::Nothing);
             }
-            Method::ChannelClose(close) if self.waits == Waits::UnbindOther => {
-                assert_eq!(close.reply_code, 405, "{}", close.reply_text);
-                self.say(1, &channel::CloseOk);
-                seen.push(Seen::Closed);
-            }
-            // Somebody's own queue, which goes.
-            Method::ChannelClose(close) if matches!(self.waits, Waits::Consume(OWN..)) => {
-                assert_eq!(close.reply_code, 404, "{}", close.reply_text);
-                self.say(1, &channel::CloseOk);
-                seen.push(Seen::Closed);
-            }
-            // Whoever was to get direct replies has left.
-            Method::ChannelClose(close) if self.waits == Waits::Asks => {
-                assert_eq!(close.reply_code, 404, "{}", close.reply_text);
+            Method::ChannelClose(close) => {
+                let code = match self.waits {
+                    Waits::UnbindOther => 405,
+                    // Somebody's own queue, which goes; or whoever was to get direct replies has left.
+                    Waits::Consume(OWN..) | Waits::Asks => 404,
+                    _ => panic!("{} is told {close:?}, and waits for {:?}", self.id, self.waits),
+                };
+                assert_eq!(close.reply_code, code, "{}", close.reply_text);
                 self.say(1, &channel::CloseOk);
                 seen.push(Seen::Closed);
             }

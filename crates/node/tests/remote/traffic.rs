@@ -386,11 +386,7 @@ impl Traffic {
             }
             6..=10 => self.settle(site, index, random),
             11 | 12 if !client.consumes.contains(&queue) => {
-                let tag = format!("c{queue}");
-                let method =
-                    basic::Consume { queue: &name, consumer_tag: &tag, ..Default::default() };
-                client.say(1, &method);
-                client.waits = Waits::Consume(queue);
+                client.consume(queue, &name);
             }
             13 if !client.consumes.contains(&DIRECT) => {
                 let name = queue_name(DIRECT);
@@ -484,9 +480,7 @@ impl Traffic {
                     client.waits = Waits::DeclareExclusive;
                     self.exclusive.push(queue.to_owned());
                 } else if !client.consumes.contains(&EXCLUSIVE) && random(2) == 0 {
-                    let consumer_tag = "exclusive";
-                    client.say(1, &basic::Consume { queue, consumer_tag, ..Default::default() });
-                    client.waits = Waits::Consume(EXCLUSIVE);
+                    client.consume(EXCLUSIVE, queue);
                 } else if client.is_bound {
                     let unbind =
                         queue::Unbind { queue, exchange, routing_key, ..Default::default() };
@@ -737,16 +731,10 @@ impl Traffic {
             }
             let wanted = (0..QUEUES).find(|queue| !client.consumes.contains(queue));
             if let Some(queue) = wanted {
-                let (name, tag) = (queue_name(queue), format!("c{queue}"));
-                let method =
-                    basic::Consume { queue: &name, consumer_tag: &tag, ..Default::default() };
-                client.say(1, &method);
-                client.waits = Waits::Consume(queue);
+                client.consume(queue, &queue_name(queue));
             } else if client.has_exclusive && !client.consumes.contains(&EXCLUSIVE) {
                 let queue = &*format!("exclusive{}", client.id.bits());
-                let consumer_tag = "exclusive";
-                client.say(1, &basic::Consume { queue, consumer_tag, ..Default::default() });
-                client.waits = Waits::Consume(EXCLUSIVE);
+                client.consume(EXCLUSIVE, queue);
             } else if let Some(own) = self.next_own(&site.topology, client) {
                 client.consume(OWN + own, &self.own[own]);
             }

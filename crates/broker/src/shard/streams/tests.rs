@@ -211,7 +211,8 @@ fn what_is_held_is_told_before_it_is_said_to_be() {
     let mut said = |end: Option<u64>, until| {
         let mut said = Vec::new();
         let is_agreed = |it: &Moment| it.end.get() <= until;
-        let held = HeldVerdicts { turns: end.map(moment), for_all: None };
+        let until = moment(end.unwrap_or(0));
+        let held = HeldVerdicts { until, for_all: false, in_turns: end.is_some() };
         streams.agreed(held, is_agreed, |_| false, |news| said.push(news.what));
         said
     };
