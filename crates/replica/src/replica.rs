@@ -93,10 +93,11 @@ pub struct Replica {
     id: MemberId,
     node: RawNode<Entries>,
     settings: Settings,
+    seed: u64,
     /// SplitMix64.
     dice: Dice,
-    /// Ticks until it stands, and for which term and role they were thrown.
-    patience: (usize, u64, StateRole),
+    /// Ticks until it stands, and for which term, role and leader they were thrown.
+    patience: (usize, u64, StateRole, u64),
     /// When the last tick was, in milliseconds.
     ticked_ms: Option<u64>,
     /// Ticks since the start in which it still votes for nobody: it may have heard a leader just before.
@@ -123,7 +124,7 @@ pub struct Replica {
     floor: BatchName,
     /// Its log is being opened: a term that it leads would have no first batch until then.
     is_away: bool,
-    /// Who asked whether it would be voted for since the leader was last heard.
+    /// Who asked whether it would be voted for since the leader was last heard, or while one may have been.
     early: Option<(MemberId, Message)>,
     /// It stands when the others had time to.
     is_reluctant: bool,
@@ -194,8 +195,9 @@ impl Replica {
             id,
             node,
             settings,
+            seed,
             dice: Dice::new(seed),
-            patience: (settings.election_ticks, u64::MAX, StateRole::Follower),
+            patience: (settings.election_ticks, u64::MAX, StateRole::Follower, 0),
             ticked_ms: None,
             quiet: settings.election_ticks,
             word,
@@ -536,7 +538,7 @@ impl Replica {
                 self.node.raft.election_elapsed += 1;
             }
             self.drain(NewEntries::Engine, &mut output);
-            if is_asked && !self.hears_leader(self.settings.election_ticks) {
+            if is_asked && self.quiet == 0 && !self.hears_leader(self.settings.election_ticks) {
                 self.answer_early(&mut output);
             }
         }
@@ -623,12 +625,12 @@ impl Replica {
         if self.node.raft.state != StateRole::Follower {
             return;
         }
-        if self.hears_leader(self.settings.election_ticks) {
+        if self.quiet > 0 || self.hears_leader(self.settings.election_ticks) {
             let is_better = |it: &(MemberId, Message)| it.1.body.asks_with() <= Some(last);
             if self.early.as_ref().is_none_or(is_better) {
                 self.early = Some((from, message.clone()));
             }
-        } else if last < self.last() && self.quiet == 0 && !self.has_turn() {
+        } else if last < self.last() && !self.has_turn() {
             self.node.raft.election_elapsed += TURN_TICKS;
             self.take_turn(output);
         }
@@ -812,15 +814,22 @@ impl Replica {
             self.leads = Some(term);
             output.roles.push(Role::Leads { term });
         }
-        if (self.patience.1, self.patience.2) != (term, role) {
-            let ticks = self.settings.election_ticks as u64;
-            let share = self.dice.below(ticks.div_ceil(2)) as usize;
-            self.patience = (self.settings.election_ticks + share, term, role);
-            if role == StateRole::Leader {
-                // Without a lease it answers nobody: it does not wait for the next tick.
-                self.node.ping();
-                self.drain(NewEntries::Engine, output);
-            }
+        let leader = self.node.raft.leader_id;
+        let is_new = (self.patience.1, self.patience.2) != (term, role);
+        let follows = role == StateRole::Follower && leader != 0;
+        if is_new || follows && leader != self.patience.3 {
+            let ticks = self.settings.election_ticks;
+            // A node stands in all its groups at once: it is as patient with their leader in each, or the least patient of many would have
+            // all nodes stand at the same moment.
+            let mut of_leader = Dice::new(self.seed ^ leader);
+            let dice = if follows { &mut of_leader } else { &mut self.dice };
+            let share = dice.below(ticks.div_ceil(2) as u64) as usize;
+            self.patience = (ticks + share, term, role, leader);
+        }
+        if is_new && role == StateRole::Leader {
+            // Without a lease it answers nobody: it does not wait for the next tick.
+            self.node.ping();
+            self.drain(NewEntries::Engine, output);
         }
         let (sure, kept) = (self.sure(), self.kept);
         let is_free = |held: &mut Held| held.ticket <= kept && held.number <= sure;

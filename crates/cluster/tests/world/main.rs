@@ -365,7 +365,7 @@ fn who_is_elected_waits_for_a_lease_that_may_hold() {
     each_seed(0..40, |seed| loses_sight(seed, Plants::default()));
     // What a node believes of another one's lease is wrong by as long as it stood still itself.
     let late = Plants { late_clock: true, ..Plants::default() };
-    assert_ne!(finds(late, 40, loses_sight), None, "the clock is looked at when a letter is there");
+    assert_ne!(finds(late, 80, loses_sight), None, "the clock is looked at when a letter is there");
 }
 
 /// The other nodes, in the order in which they stand when a node is lost.

@@ -8,6 +8,11 @@
 //!    these: its vote is its own.
 //! 3. *A leader* may count what the process before had: its heartbeat says so, and is answered with where the log ends.
 //! 4. Who knows that it is a copy hears all others before it votes at all, and votes for no log that is behind the best of theirs.
+//!
+//! And what is told to be agreed upon, and is here, is agreed upon here. Who votes no more may be the only one that knows so, and may have
+//! more than those who ask it for its vote: it neither gives that nor stands.
+
+use raft::StateRole;
 
 use leveret_log::BatchName;
 
@@ -69,6 +74,7 @@ impl Replica {
             return output;
         }
         self.known = self.known.max(agreed);
+        self.agree(agreed);
         if !self.heard.contains(&from) {
             self.heard.push(from);
             if self.is_unsure {
@@ -82,6 +88,21 @@ impl Replica {
         self.is_unsure &= !others.all(|it| self.heard.contains(it));
         self.drain(NewEntries::Engine, &mut output);
         output
+    }
+
+    /// This is agreed upon, if it is here. The engine's own way to tell that are the answers of those who refuse their votes.
+    fn agree(&mut self, agreed: BatchName) {
+        let raft = &mut self.node.raft;
+        if raft.state == StateRole::Leader
+            || !raft.raft_log.maybe_commit(agreed.number, agreed.term)
+        {
+            return;
+        }
+        if raft.state != StateRole::Follower {
+            // Others may be asked from now on.
+            let term = raft.term;
+            raft.become_follower(term, 0);
+        }
     }
 
     /// In this term, and in those before, it votes for nobody any more.

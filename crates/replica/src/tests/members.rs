@@ -24,10 +24,11 @@ fn seeds_hold_over_logs_in_files() {
         done.add(&world.done);
     }
     eprintln!("{done:?}");
+    // A third below what 150 seeds have in the mean: they differ by a fifth.
     assert!(done.terms > 3 * seeds && done.restarts > seeds / 4, "it is too quiet");
-    assert!(done.wipes > seeds / 2 && done.refills > seeds / 4, "it is too quiet");
-    assert!(done.on_all > 8 * seeds && done.left_out > seeds, "it is too quiet");
-    assert!(done.changes > seeds / 6 && done.batches > 15 * seeds, "it is too quiet");
+    assert!(done.wipes > seeds / 2 && done.refills > seeds / 6, "it is too quiet");
+    assert!(done.on_all > 6 * seeds && done.left_out > seeds, "it is too quiet");
+    assert!(done.changes > seeds / 6 && done.batches > 12 * seeds, "it is too quiet");
     assert!(done.exchanges > seeds / 6, "it is too quiet");
 }
 

@@ -1,6 +1,6 @@
 //! What is known to go wrong with such engines, each as a test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::bench::{Bench, Letter, SETTINGS, batch, founded, id, name};
 use crate::{
@@ -557,6 +557,42 @@ fn who_asked_while_the_leader_could_be_there_is_answered_when_it_cannot() {
     assert!(bench.replica(2).leads().is_some());
 }
 
+/// It may have heard a leader just before its start.
+#[test]
+fn who_asked_one_that_had_just_started_is_answered_when_its_quiet_is_over() {
+    let mut bench = led();
+    let last = bench.replica(2).last();
+    bench.restart(2);
+    bench.say(3, 2, last.term + 1, Body::PreVote { last }).unwrap();
+    for _ in 1..SETTINGS.election_ticks {
+        bench.ticks(2, 1);
+        assert_eq!(bench.said_by(2), []);
+    }
+    bench.ticks(2, 1);
+    assert_eq!(bench.said_by(2), [Body::PreVoted { granted: true }]);
+}
+
+/// Whatever went before in each: a node stands in all its groups as soon as it does so in one.
+#[test]
+fn a_node_is_as_patient_with_a_leader_in_all_its_groups() {
+    let waits = |terms: u64| {
+        let mut bench = led();
+        for _ in 0..terms {
+            for leader in [2, 1] {
+                bench.elect(leader, &[leader, 3]);
+                pass(&mut bench, &[1, 2, 3], 1);
+            }
+        }
+        pass(&mut bench, &[1, 2, 3], 1);
+        (1..).find(|_| {
+            bench.ticks(3, 1);
+            bench.said_by(3).iter().any(|it| matches!(it, Body::PreVote { .. }))
+        })
+    };
+    let all: BTreeSet<_> = (0..10).map(waits).collect();
+    assert_eq!(all.len(), 1, "{all:?} ticks");
+}
+
 /// A leader that is there was only lost sight of by one of the others.
 #[test]
 fn an_early_candidate_is_forgotten_when_the_leader_is_heard() {
@@ -847,6 +883,29 @@ fn a_member_whose_word_and_log_are_older_than_they_were() {
     }
     assert_eq!(bench.replica(2).lacks(), None);
     assert_eq!(bench.replica(2).agreed(), bench.replica(1).agreed());
+}
+
+/// Else who is a voter no more, and alone knows so, may refuse its vote for ever to those who ask for it.
+#[test]
+fn what_is_told_to_be_agreed_upon_is_so_where_it_is() {
+    let mut bench = led();
+    let made = bench.propose(1);
+    for letter in std::mem::take(&mut bench.letters) {
+        if letter.to == 2 {
+            bench.arrive(letter).unwrap();
+        }
+    }
+    bench.letters.clear();
+    let agreed = bench.replica(2).agreed();
+    assert!(bench.replica(2).last() == made && agreed < made);
+    let next = name(made.number + 1, made.term);
+    let other = name(made.number, made.term + 1);
+    for (told, want) in [(next, agreed), (other, agreed), (made, made)] {
+        let told = GroupFacts { term: made.term, agreed: told, last: made };
+        let output = bench.seat(2).replica.hear(id(3), told);
+        bench.handle(2, output);
+        assert_eq!(bench.replica(2).agreed(), want);
+    }
 }
 
 /// A leader's beat speaks of its own batches: what is here under the same number may be of a tail that it has cut.

@@ -12,8 +12,8 @@ use leveret_log::{FileLog, Holder, Log};
 use super::shard::{HOLDERS, Held, Made, Shard, SharedMade, found};
 use crate::dice::Dice;
 use crate::{
-    BatchName, Body, Member, MemberActions, MemberId, Members, Message, Point, Refill, Reopening,
-    Role, Settings, Votes,
+    BatchName, Body, GroupFacts, Member, MemberActions, MemberId, Members, Message, Point, Refill,
+    Reopening, Role, Settings, Votes,
 };
 
 /// Time in a world is quick.
@@ -84,6 +84,7 @@ pub(super) struct Packet {
 enum Said {
     Message(Message, Vec<BatchCopy>),
     Files(Refill),
+    Told(GroupFacts),
 }
 
 /// What a run did.
@@ -455,7 +456,18 @@ impl World {
         self.with(to, |member| match said {
             Said::Message(message, copies) => member.step(id, message, copies),
             Said::Files(refill) => member.refill(id, refill),
+            Said::Told(told) => member.hear(id, told),
         })
+    }
+
+    /// Now and then each tells the others how far it is.
+    fn tell(&mut self, at: usize) {
+        let Some(told) = self.machines[at].member.as_ref().map(Member::tells) else { return };
+        if self.below(10) == 0 {
+            let ids: Vec<_> = self.machines.iter().map(|it| it.id).collect();
+            let others = ids.iter().filter(|id| **id != ids[at]);
+            others.for_each(|id| self.send(at, *id, Said::Told(told)));
+        }
     }
 
     fn reopen(&mut self, at: usize) -> Result<(), String> {
@@ -470,6 +482,7 @@ impl World {
         let now_ms = self.now_ms * skew / 100;
         self.at(TICK_MS, Event::Tick { at, life });
         self.with(at, |member| member.tick(now_ms))?;
+        self.tell(at);
         self.check_given(at)
     }
 
