@@ -28,6 +28,11 @@ pub trait ReadHalf {
     /// Whether there may be something to read, or its end.
     fn may_have_bytes(&self) -> bool;
 
+    /// Whether what has been read may be taken by the names as they are: see [`Session::has_names`].
+    fn has_names(&self) -> bool {
+        true
+    }
+
     /// Reads once, behind what is in `input`, or into the body that the session awaits.
     fn read(&mut self, session: &mut Session, input: &mut Bytes, cx: &mut Context<'_>) -> Read;
 
@@ -86,6 +91,7 @@ pub fn read(
     socket: &mut impl ReadHalf,
     cx: &mut Context<'_>,
 ) -> bool {
+    session.has_names(socket.has_names());
     if !input.is_empty() && session.wants_input() {
         session.input(input, cx);
     }
@@ -96,7 +102,10 @@ pub fn read(
     {
         let read = socket.read(session, input, cx);
         match read {
-            Read::Some => session.input(input, cx),
+            Read::Some => {
+                session.has_names(socket.has_names());
+                session.input(input, cx);
+            }
             Read::Nothing => {}
             Read::End => {
                 session.disconnected(cx);
@@ -152,6 +161,7 @@ fn keep_little(input: &mut Bytes) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::collections::VecDeque;
     use std::sync::Arc;
 
@@ -169,11 +179,17 @@ mod tests {
         reads_at_once: bool,
         room: Option<usize>,
         written: Vec<u8>,
+        /// Of each question whether the names hold; yes behind them.
+        names: RefCell<VecDeque<bool>>,
     }
 
     impl ReadHalf for Fake {
         fn may_have_bytes(&self) -> bool {
             !self.reads.is_empty()
+        }
+
+        fn has_names(&self) -> bool {
+            self.names.borrow_mut().pop_front().unwrap_or(true)
         }
 
         fn read(&mut self, _: &mut Session, input: &mut Bytes, _: &mut Context<'_>) -> Read {
@@ -235,6 +251,24 @@ mod tests {
     }
 
     const HEADER: [&[u8]; 2] = [b"AMQP", b"\x00\x00\x09\x01"];
+
+    /// Nothing is read while names are lacking; what was read just before they were is kept.
+    #[test]
+    fn what_was_read_waits_for_names() {
+        let whole: &[u8] = b"AMQP\x00\x00\x09\x01";
+        for (names, unread, kept) in [(vec![false], 1, 0), (vec![true, false], 0, whole.len())] {
+            let mut turn = Turn::new();
+            let mut socket =
+                Fake { reads: [Some(whole)].into(), room: Some(900), ..Fake::default() };
+            socket.names = RefCell::new(names.into());
+            assert!(turn.read(&mut socket) && !turn.session.wants_input());
+            let is_kept = (socket.reads.len(), turn.input.len(), turn.out.len());
+            assert_eq!(is_kept, (unread, kept, 0));
+            assert!(turn.session.watches_end());
+            assert!(turn.read(&mut socket) && turn.session.wants_input());
+            assert!(turn.input.is_empty() && !turn.out.is_empty(), "connection.start");
+        }
+    }
 
     #[test]
     fn a_turn_reads_once_and_keeps_what_is_no_whole_frame() {

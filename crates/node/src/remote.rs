@@ -9,6 +9,7 @@
 //! that the wire takes one by one. See `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
 
 pub mod held;
+pub mod lease;
 pub mod presence;
 pub mod sessions;
 pub mod shards;
@@ -16,6 +17,7 @@ pub mod shards;
 use leveret_broker::message::{Message, NodeId, ToSession};
 
 pub use held::HeldTurns;
+pub use lease::{ASK_MS, KEPT_MS, LEASE_MS};
 pub use presence::{Came, Counted, Presence, Refused, Stage, Went};
 pub use sessions::{NodeHeard, RemoteNode};
 pub use shards::{Heard, Owners, RemoteShards};

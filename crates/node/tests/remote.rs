@@ -27,6 +27,7 @@ mod wire {
 use leveret_broker::message::ConnectionId;
 use leveret_log::Log as _;
 use leveret_node::KeptMax;
+use leveret_node::remote::KEPT_MS;
 use leveret_queue::Time;
 use leveret_topology::VhostId;
 
@@ -106,6 +107,9 @@ impl World {
         self.logs = self.logs.iter().map(HandLog::crash).collect();
         self.term += 1;
         self.leader = leads(&self.meta_log, &self.logs, self.term, self.now);
+        self.leader.tell_time(self.now.ms(), true);
+        let sites = self.sites.iter().map(|site| (Some(site.raft_id), KEPT_MS));
+        self.leader.presence.are_away(sites);
         // The lease of the one before may last.
         self.leader.gives_out(false);
         self.traffic.another_leads();
@@ -120,7 +124,7 @@ impl World {
         let max = KeptMax { letters: 5, bytes: 1 << 12 };
         *site = Site::new(at as u64, self.ends as u32, max);
         if was_known {
-            self.leader.gone(node);
+            self.leader.gone(node, true);
         }
     }
 
@@ -140,6 +144,8 @@ impl World {
 
     fn step(&mut self, is_calm: bool, random: Random<'_>) {
         self.now = self.now.after_ms(1);
+        self.leader.tell_time(self.now.ms(), true);
+        self.sites.iter_mut().for_each(|site| site.now_ms = self.now.ms());
         let at = random(SITES as u64) as usize;
         match random(16) {
             0 | 1 if !is_calm => self.traffic.act(&mut self.sites[at], self.now, random),

@@ -28,6 +28,7 @@ use tokio::sync::Notify;
 
 use crate::buffers::Buffers;
 use crate::clock::{now, now_with_us, wall};
+use crate::lease::NamesHold;
 use crate::locks::Rank;
 use crate::node::Node;
 use crate::places::ConnectionPlace;
@@ -195,6 +196,8 @@ pub struct Workplace<'a> {
     pub topology: &'a Topology,
     /// Why publishers are blocked, if they are.
     pub alarm: Alarm,
+    /// Of a node of sessions: whether they may take what clients send.
+    pub(crate) names: Option<&'a NamesHold>,
 }
 
 impl Connection {
@@ -440,6 +443,7 @@ impl Connection {
             tls: tls.as_deref_mut(),
             body,
             may_have_bytes,
+            names: work.names,
             read_bytes,
             io,
             buffers: work.buffers,

@@ -15,6 +15,7 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use leveret_broker::message::{ConnectionId, ToShard};
@@ -114,8 +115,18 @@ impl Leading {
     /// Whether turns may run.
     #[inline]
     pub(crate) fn holds(&self) -> bool {
-        let is_over = || self.is_over.load(Ordering::Relaxed);
-        boot_ms() < self.until_ms.load(Ordering::Acquire) || is_over()
+        self.leads() || self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is a lease: who was told to put away leads no more.
+    fn leads(&self) -> bool {
+        boot_ms() < self.until_ms.load(Ordering::Acquire)
+    }
+
+    /// When the lease of the leader before is over, in ms of [`boot_ms`], once this node has one.
+    pub(crate) fn earlier_lease_ends(&self) -> Option<u64> {
+        let has_one = self.until_ms.load(Ordering::Acquire) > 0;
+        has_one.then(|| self.from_ms.load(Ordering::Acquire))
     }
 
     /// Whether no lease of another node holds.
@@ -210,6 +221,50 @@ impl Leading {
     }
 }
 
+/// Until when the sessions of this process may take what their clients send, by the names that they have: see
+/// `leveret_node::remote::lease`.
+#[derive(Debug)]
+pub(crate) struct NamesHold {
+    /// In ms of [`boot_ms`], twice; and 1 if it is of the broker of this process, which holds while that one leads.
+    until: AtomicU64,
+    /// Somebody was told that it does not hold.
+    is_missed: AtomicBool,
+    leads: Arc<Leading>,
+}
+
+impl NamesHold {
+    /// They may take nothing. `leads`: the lease of this process's broker.
+    pub(crate) fn new(leads: Arc<Leading>) -> Self {
+        Self { until: AtomicU64::new(0), is_missed: AtomicBool::new(false), leads }
+    }
+
+    /// They may until then; `is_own`: if the broker of this process leads. Returns whether any has waited for that.
+    pub(crate) fn set(&self, until_ms: u64, is_own: bool) -> bool {
+        self.until.store(until_ms << 1 | u64::from(is_own), Ordering::SeqCst);
+        self.is_missed.swap(false, Ordering::SeqCst)
+    }
+
+    /// They may no more.
+    pub(crate) fn give_up(&self) {
+        self.until.store(0, Ordering::Release);
+    }
+
+    /// Whether they may now.
+    #[inline]
+    pub(crate) fn holds(&self) -> bool {
+        self.is_held() || {
+            self.is_missed.store(true, Ordering::SeqCst);
+            // Whoever set it meanwhile may have seen nobody who waits.
+            self.is_held()
+        }
+    }
+
+    fn is_held(&self) -> bool {
+        let until = self.until.load(Ordering::SeqCst);
+        boot_ms() < until >> 1 && (until & 1 == 0 || self.leads.leads())
+    }
+}
+
 impl WaitingTurns {
     fn is_empty(&self) -> bool {
         self.parked.is_empty() && self.held.is_empty()
@@ -259,6 +314,24 @@ mod tests {
         assert_eq!(leading.set(Lease::NONE), None, "it is given up");
         assert_eq!(leading.set(until(0, now_ms + 60_000)), None);
         assert_eq!(leading.lapses().count, 1);
+    }
+
+    #[test]
+    fn names_hold_until_then_and_while_this_process_leads() {
+        let leads = Arc::new(Leading::new());
+        let hold = NamesHold::new(Arc::clone(&leads));
+        let now_ms = boot_ms();
+        assert!(!hold.holds());
+        assert!(hold.set(now_ms + 60_000, false), "somebody has waited");
+        assert!(hold.holds() && !hold.set(now_ms + 60_001, false));
+        hold.give_up();
+        assert!(!hold.holds() && hold.set(now_ms + 60_000, true));
+        assert!(!hold.holds(), "this process does not lead");
+        leads.set(until(now_ms, now_ms + 60_000));
+        assert_eq!(leads.earlier_lease_ends(), Some(now_ms));
+        assert!(hold.holds());
+        leads.set(Lease::NONE);
+        assert!(!hold.holds() && leads.earlier_lease_ends().is_none());
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::connection::Connection;
 use crate::ended::Ended;
 use crate::events::Events;
 use crate::handover::Handover;
-use crate::lease::Leading;
+use crate::lease::{Leading, NamesHold};
 use crate::locks::{Rank, Ranked, RankedRw, ReadGuard, WriteGuard};
 use crate::login::{self, Logins};
 use crate::names::Names;
@@ -285,6 +285,12 @@ impl Node {
     #[inline]
     pub(crate) fn has_lease(&self) -> bool {
         self.leading.as_ref().is_none_or(|it| it.holds())
+    }
+
+    /// Of a node of sessions: whether these may take what their clients send.
+    #[inline]
+    pub(crate) fn names_hold(&self) -> Option<&NamesHold> {
+        self.away.as_ref().map(|away| away.names_hold())
     }
 
     /// The connections, of those that are wanted, of nodes of sessions whose shards are here.

@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::buffers::{Buffers, Lent};
 use crate::connection::Io;
+use crate::lease::NamesHold;
 use crate::tls::{self, TlsStream};
 
 /// Bytes asked of a socket at once, at least. What comes of them are the letters of one turn, and the
@@ -36,6 +37,8 @@ pub(crate) struct SocketReader<'a> {
     /// A body of which not all is read.
     pub(crate) body: &'a mut Option<Body>,
     pub(crate) may_have_bytes: &'a mut bool,
+    /// Of a node of sessions: whether it may take what it reads.
+    pub(crate) names: Option<&'a NamesHold>,
     /// Bytes to ask for.
     pub(crate) read_bytes: &'a mut usize,
     pub(crate) io: &'a mut Io,
@@ -52,6 +55,11 @@ impl leveret_node::connection::ReadHalf for SocketReader<'_> {
     #[inline]
     fn may_have_bytes(&self) -> bool {
         *self.may_have_bytes
+    }
+
+    #[inline]
+    fn has_names(&self) -> bool {
+        self.names.is_none_or(NamesHold::holds)
     }
 
     #[inline]

@@ -359,6 +359,14 @@ impl Runner {
         self.work();
     }
 
+    /// Connections go on with what their clients have sent.
+    pub(crate) fn go_on_reading(&mut self) {
+        for connection in self.node.connections() {
+            self.post_connection(&connection, Letter::More);
+        }
+        self.work();
+    }
+
     fn post_alarm(&mut self) {
         for connection in self.node.connections() {
             self.post_connection(&connection, Letter::Alarm);
@@ -543,6 +551,7 @@ impl Runner {
                 unread: &node.unread,
                 topology: &topology,
                 alarm,
+                names: node.names_hold(),
             };
             connection.turn(&mut state, &mut self.connection_letters, &mut work);
         }
@@ -562,6 +571,7 @@ impl Runner {
                 unread: &node.unread,
                 topology: &topology,
                 alarm,
+                names: node.names_hold(),
             };
             connection.write(&mut state, &mut work)
         };

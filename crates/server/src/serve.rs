@@ -180,6 +180,8 @@ pub fn run(
             tokio::spawn(async move { tells.tell_uses(&of).await });
             let (gathers, of) = (Arc::clone(gateway), Arc::clone(&node));
             tokio::spawn(async move { gathers.gather(&of).await });
+            let (waits, of) = (Arc::clone(gateway), Arc::clone(&node));
+            tokio::spawn(async move { waits.earlier_leases(&of).await });
         }
         // What was being deleted goes on to go.
         with_runner(&node, |runner| runner.run_meta(ToMeta::Continue));

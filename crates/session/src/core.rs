@@ -155,6 +155,8 @@ pub(crate) struct Core {
     pub(crate) paced_at: u64,
     /// It published faster than it may, and is not read for a while.
     pub(crate) is_slowed: bool,
+    /// See [`Session::has_names`](crate::Session::has_names).
+    pub(crate) lacks_names: bool,
     pub(crate) timers: Timers,
     /// Bytes in the output buffer when they were last looked at.
     pub(crate) out_len: usize,

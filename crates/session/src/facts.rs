@@ -165,6 +165,7 @@ impl Session {
         match core.stage {
             Stage::Running if core.is_blocked && !core.ends_bodies() => Some("alarm"),
             Stage::Running if core.pauses > 0 => Some("disk"),
+            Stage::Running if core.lacks_names => Some("names"),
             Stage::Running if core.is_slowed => Some("rate"),
             Stage::Running if core.unfinished.waits() => Some("room"),
             Stage::Running if core.waiting.is_some() => Some("answer"),

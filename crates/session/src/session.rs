@@ -87,6 +87,7 @@ impl Session {
             pace: None,
             paced_at: 0,
             is_slowed: false,
+            lacks_names: false,
             timers: Timers::new(now, settings.handshake_timeout_ms),
             out_len: 0,
             end: None,
@@ -143,7 +144,8 @@ impl Session {
     pub fn input(&mut self, input: &mut Bytes, cx: &mut Context<'_>) {
         let is_heard = input.len() > self.core.left_len;
         self.core.timers.has_read |= is_heard;
-        if self.core.stage != Stage::Header || self.core.protocol_header(input, cx) {
+        let may_take = !self.core.lacks_names;
+        if may_take && (self.core.stage != Stage::Header || self.core.protocol_header(input, cx)) {
             self.frames(input, cx);
         }
         if matches!(self.core.stage, Stage::Deaf | Stage::Ended) {
@@ -695,16 +697,26 @@ impl Session {
         self.core.turn_spent >= self.core.settings.turn_spent_max
     }
 
-    /// Whether it reads on: not while a reply is awaited, publishers are blocked and its next frame is a publish, a disk is
+    /// Whether it reads on: not while [names are lacking](Self::has_names), a reply is awaited, publishers are blocked and its next frame is a publish, a disk is
     /// far behind and it publishes to it, the output is far behind, or it is over.
     pub fn wants_input(&self) -> bool {
         self.reads(self.core.out_len)
+    }
+
+    /// Whether the names here are those of all that was answered anywhere: of a node that is cut off from the others they may not be, and
+    /// nothing of the client is taken [until](Self::wants_input) they are. To be said when bytes were read, and before they are taken.
+    #[inline]
+    pub fn has_names(&mut self, has_names: bool) {
+        self.core.lacks_names = !has_names;
+        // Who is not read is not dead.
+        self.core.timers.was_busy |= !has_names;
     }
 
     fn reads(&self, out_len: usize) -> bool {
         let core = &self.core;
         match core.stage {
             Stage::Authenticating | Stage::Closing | Stage::Ended => false,
+            stage if core.lacks_names => stage == Stage::Deaf,
             // The vhost may be asked about.
             Stage::Opening => core.waiting.is_none(),
             Stage::Running => {
@@ -794,11 +806,12 @@ impl Session {
         matches!(self.core.stage, Stage::Header | Stage::Starting)
     }
 
-    /// Whether [`peer_closed`](Self::peer_closed) is to be told: the alarm, its rate, want of room, or a login that is looked at
+    /// Whether [`peer_closed`](Self::peer_closed) is to be told: the alarm, its rate, want of names or of room, or a login that is looked at
     /// keeps it from reading, for who knows how long.
     pub fn watches_end(&self) -> bool {
         let core = &self.core;
-        let waits = core.is_blocked || core.is_slowed || core.unfinished.waits();
+        let waits =
+            core.is_blocked || core.is_slowed || core.lacks_names || core.unfinished.waits();
         !core.peer_closed && (waits || core.stage == Stage::Authenticating)
     }
 

@@ -11,6 +11,7 @@ use leveret_broker::message::{
     Attached, ConnectionId, FromLeader, LeaderTerms, NamesBatch, NodeId, Reply, ReplyTo,
     SessionsHello, ShardTerm, Step, ToLeader, ToSession, ToShard, What,
 };
+use leveret_node::remote::LEASE_MS;
 use leveret_queue::Time;
 use leveret_server::cluster::arrivals::{Arrival, Bringers, RelayedListener, arrivals};
 use leveret_server::cluster::links::LinkSocket;
@@ -133,7 +134,7 @@ impl Far {
             runtime.unwrap().block_on(async move {
                 let socket = LinkSocket::from(tokio::net::TcpStream::from_std(near).unwrap());
                 tokio::select! {
-                    why = wire::call(&socket, &far, &far.shared.woken) => drop(over_in.send(why)),
+                    over = wire::call(&socket, &far, &far.shared.woken) => drop(over_in.send(over.why)),
                     _ = ended => {}
                 }
             });
@@ -342,6 +343,39 @@ fn who_does_not_take_names_is_cut_off_and_its_sessions_are_over() {
         assert!(why.contains("are over there"), "{why}");
     }
     Far::come(&leader.bringers, hello(7, 5)).begins();
+}
+
+/// It may be cut off, and not know: until its lease is over its sessions act by the names that it has.
+#[test]
+fn what_is_answered_waits_for_the_lease_of_who_is_cut_off() {
+    let leader = leader();
+    let far = Far::come(&leader.bringers, hello(7, 4));
+    far.begins();
+    let (mut client, channel) = leader.node.client();
+    std::thread::scope(|scope| {
+        let answered = scope.spawn(move || {
+            client.queue_declare(channel, "q", &Default::default()).unwrap();
+            Instant::now()
+        });
+        let has_lease = |number| loop {
+            match far.heard.recv_timeout(PATIENCE) {
+                Ok(FromLeader::Lease(it)) => break it == number,
+                Ok(_) => {}
+                Err(_) => break false,
+            }
+        };
+        let mut last = None;
+        for number in 1.. {
+            let asked = Instant::now();
+            far.say(ToLeader::AsksLease(number));
+            if !has_lease(number) {
+                break;
+            }
+            last = Some(asked);
+        }
+        let lease = Duration::from_millis(LEASE_MS);
+        assert!(answered.join().unwrap() >= last.expect("it has a lease") + lease);
+    });
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub enum ToLeader {
     Uses(Bytes),
     /// An answer to a [look](FromLeader::Look), and its number.
     Seen(u64, Bytes),
+    /// A question with a number, again and again: for how long its sessions may act by the names that they have.
+    AsksLease(u64),
     /// Nothing is to be said: the node is there.
     Beat,
 }
@@ -89,6 +91,8 @@ pub enum FromLeader {
     Look(u64, Bytes),
     /// How many connections and channels of users and vhosts with limits are at all other nodes, as in [`ToLeader::Uses`].
     Uses(Bytes),
+    /// The answer to the [question](ToLeader::AsksLease) with this number: from when that was asked, for a while.
+    Lease(u64),
     /// Nothing is to be said: the leader is there.
     Beat,
 }

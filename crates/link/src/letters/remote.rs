@@ -18,6 +18,8 @@
 //! told        12 | bytes
 //! uses        13 | bytes
 //! elsewhere   14 | bytes
+//! asks lease  15 | varint number
+//! lease       16 | varint number
 //!
 //! change       u8 kind of the key | its fields | stored | option of bytes: head and body
 //! ```
@@ -62,6 +64,8 @@ const SEEN: u8 = 11;
 const TOLD: u8 = 12;
 const USES: u8 = 13;
 const ELSEWHERE: u8 = 14;
+const ASKS_LEASE: u8 = 15;
+const LEASE: u8 = 16;
 
 const IS_WHOLE: u8 = 1;
 const GOES_ON: u8 = 2;
@@ -108,6 +112,10 @@ pub fn write_to_leader(letter: &ToLeader, to: &mut Writer) -> Result<Letter, Not
         ToLeader::Uses(uses) => {
             to.put(&[USES]);
             uses.put(to);
+        }
+        ToLeader::AsksLease(number) => {
+            to.put(&[ASKS_LEASE]);
+            number.put(to);
         }
         ToLeader::Seen(number, seen) => {
             to.put(&[SEEN]);
@@ -163,6 +171,10 @@ pub fn write_from_leader(letter: &FromLeader, to: &mut Writer) -> Result<Letter,
         FromLeader::Uses(uses) => {
             to.put(&[ELSEWHERE]);
             uses.put(to);
+        }
+        FromLeader::Lease(number) => {
+            to.put(&[LEASE]);
+            number.put(to);
         }
         FromLeader::Look(number, question) => {
             to.put(&[LOOK]);
@@ -243,6 +255,7 @@ fn get_to_leader(from: &mut Reader<'_>) -> Result<ToLeader, LetterError> {
         SEEN => ToLeader::Seen(from.get()?, from.get()?),
         TOLD => ToLeader::Told(from.get()?),
         USES => ToLeader::Uses(from.get()?),
+        ASKS_LEASE => ToLeader::AsksLease(from.get()?),
         number => return Err(unknown("letter to a leader", number)),
     })
 }
@@ -275,6 +288,7 @@ fn get_from_leader(from: &mut Reader<'_>) -> Result<FromLeader, LetterError> {
         OVER => FromLeader::Over(from.get()?),
         LOOK => FromLeader::Look(from.get()?, from.get()?),
         ELSEWHERE => FromLeader::Uses(from.get()?),
+        LEASE => FromLeader::Lease(from.get()?),
         number => return Err(unknown("letter of a leader", number)),
     })
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What a turn wrote, and what later ones write, waits until every node has the names as of that turn: what was answered is true
-//! everywhere, whoever is asked.
+//! everywhere, whoever is asked. One that is gone may act by the names that it has [for a while](super::lease).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,13 +19,33 @@ pub struct HeldTurns {
     number: u64,
     /// How far each node has said that it is; 0 of one that has no names yet.
     taken: BTreeMap<NodeId, u64>,
+    /// Nodes that are gone, or were not here in this term, and may act by older names.
+    gone: Vec<Gone>,
     /// Each with the batch that it waits for; their numbers never fall.
     turns: VecDeque<(u64, Outbox)>,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Gone {
+    /// Unknown of a member of which nothing was ever heard.
+    node: Option<NodeId>,
+    /// As in [`HeldTurns::taken`].
+    taken: u64,
+    until: Until,
+}
+
+/// Until when a node that is gone may act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    /// Until then, in ms.
+    Ms(u64),
+    /// For so many ms after the lease of the leader before is over.
+    After(u64),
+}
+
 impl Default for HeldTurns {
     fn default() -> Self {
-        Self { number: 1, taken: BTreeMap::new(), turns: VecDeque::new() }
+        Self { number: 1, taken: BTreeMap::new(), gone: Vec::new(), turns: VecDeque::new() }
     }
 }
 
@@ -43,12 +63,54 @@ impl HeldTurns {
 
     /// A node comes, and is told all names, now or later: from now on it is waited for.
     pub fn comes(&mut self, node: NodeId) {
+        // Who calls has given up what it was told before.
+        self.gone.retain(|gone| gone.node != Some(node));
         self.taken.insert(node, 0);
     }
 
-    /// Nobody waits for this node any more.
-    pub fn goes(&mut self, node: NodeId, out: &mut Outbox) {
-        self.taken.remove(&node);
+    /// Nobody waits for this node any more, or not after `acts_until_ms`.
+    pub fn goes(&mut self, node: NodeId, acts_until_ms: Option<u64>, out: &mut Outbox) {
+        let taken = self.taken.remove(&node).unwrap_or(0);
+        if let Some(until_ms) = acts_until_ms {
+            self.gone.push(Gone { node: Some(node), taken, until: Until::Ms(until_ms) });
+        }
+        self.free(out);
+    }
+
+    /// A node that is not here may act by any names for so long after the lease of the leader before is over, if it does not
+    /// [come](Self::comes).
+    pub fn is_away(&mut self, node: Option<NodeId>, for_ms: u64) {
+        self.gone.push(Gone { node, taken: 0, until: Until::After(for_ms) });
+    }
+
+    /// The lease of the leader before is over then. Returns until when nodes that are [away](Self::is_away) may act.
+    pub fn earlier_lease_ends(&mut self, at_ms: u64) -> Option<u64> {
+        for gone in &mut self.gone {
+            if let Until::After(for_ms) = gone.until {
+                gone.until = Until::Ms(at_ms + for_ms);
+            }
+        }
+        let until = self.gone.iter().filter_map(|gone| match gone.until {
+            Until::Ms(until_ms) => Some(until_ms),
+            Until::After(_) => None,
+        });
+        until.max()
+    }
+
+    /// It is `now_ms`: nobody waits for nodes that are gone and act no more.
+    pub fn look(&mut self, now_ms: u64, out: &mut Outbox) {
+        let acts = |gone: &Gone| match gone.until {
+            Until::Ms(until_ms) => now_ms < until_ms,
+            Until::After(_) => true,
+        };
+        self.gone.retain(acts);
+        self.free(out);
+    }
+
+    /// Nobody waits for anybody any more.
+    pub fn end(&mut self, out: &mut Outbox) {
+        self.taken.clear();
+        self.gone.clear();
         self.free(out);
     }
 
@@ -106,6 +168,7 @@ impl HeldTurns {
 
     fn are_all_at(&self, number: u64) -> bool {
         self.taken.values().all(|taken| *taken >= number)
+            && self.gone.iter().all(|gone| gone.taken >= number)
     }
 
     fn free(&mut self, out: &mut Outbox) {
@@ -174,8 +237,55 @@ mod tests {
         assert!(told(&mut out).is_empty());
         assert_eq!(held.taken(B, 2, &mut out), Ok(false));
         assert_eq!((told(&mut out), held.len()), (vec![2, 3], 1));
-        held.goes(B, &mut out);
+        held.goes(B, None, &mut out);
         assert_eq!((told(&mut out), held.is_empty()), (vec![4], true));
+    }
+
+    #[test]
+    fn turns_wait_for_who_is_gone_and_acts() {
+        let (mut held, mut out) = (HeldTurns::default(), Outbox::default());
+        for node in [A, B] {
+            held.comes(node);
+            held.taken(node, 1, &mut out).unwrap();
+        }
+        held.goes(A, Some(700), &mut out);
+        held.hold(turn(1), &mut out);
+        assert_eq!(told(&mut out), [1], "it has these names");
+        held.changed();
+        held.taken(B, 2, &mut out).unwrap();
+        held.hold(turn(2), &mut out);
+        held.look(699, &mut out);
+        assert!(told(&mut out).is_empty());
+        held.look(700, &mut out);
+        assert_eq!(told(&mut out), [2]);
+        // Who calls again takes the names first.
+        held.goes(B, Some(900), &mut out);
+        held.changed();
+        held.hold(turn(3), &mut out);
+        held.comes(B);
+        held.look(900, &mut out);
+        assert!(told(&mut out).is_empty());
+        held.taken(B, 3, &mut out).unwrap();
+        assert_eq!(told(&mut out), [3]);
+    }
+
+    #[test]
+    fn turns_wait_for_who_may_have_an_earlier_lease() {
+        let (mut held, mut out) = (HeldTurns::default(), Outbox::default());
+        assert_eq!(held.earlier_lease_ends(300), None);
+        held.is_away(Some(A), 50);
+        held.is_away(Some(B), 0);
+        held.is_away(None, 20);
+        held.hold(turn(1), &mut out);
+        held.look(u64::MAX, &mut out);
+        assert!(told(&mut out).is_empty(), "nobody knows when that one ends");
+        assert_eq!(held.earlier_lease_ends(300), Some(350));
+        held.look(349, &mut out);
+        assert!(told(&mut out).is_empty());
+        held.comes(A);
+        assert!(told(&mut out).is_empty(), "it has no names");
+        held.taken(A, 1, &mut out).unwrap();
+        assert_eq!(told(&mut out), [1]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use leveret_log::Log;
 use leveret_queue::Offset;
 use leveret_topology::Homes;
 
-use super::{HeldTurns, RemoteNode};
+use super::{HeldTurns, RemoteNode, node_of};
 
 /// How far the node that leads is: further from one to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -326,11 +326,13 @@ impl Presence {
         self.starts.insert(remote.raft_id(), remote.start());
     }
 
-    /// The connection of a node has ended. What waited for it to have names goes to `out`.
-    pub fn goes(&mut self, remote: &RemoteNode, out: &mut Outbox) -> Went {
+    /// The connection of a node has ended. What waited for it to have names goes to `out`, now or, if `is_over` is not known, once its
+    /// sessions [act](RemoteNode::acts_until_ms) no more. `is_over`: it has closed the connection itself, or its process has ended.
+    pub fn goes(&mut self, remote: &RemoteNode, is_over: bool, out: &mut Outbox) -> Went {
         let (node, process) = (remote.node(), remote.commands());
         self.here.remove(&node);
-        self.turns.goes(node, out);
+        let acts_until_ms = remote.acts_until_ms().filter(|_| !is_over);
+        self.turns.goes(node, acts_until_ms, out);
         // Of one that was heard all connections are told to be over.
         let mut left: Vec<_> = remote.owners().collect();
         match self.stage {
@@ -350,9 +352,34 @@ impl Presence {
     /// This node leads no more: nobody is here, and nobody is to be told that anybody's sessions are over. What waited goes to `out`.
     pub fn ends(&mut self, out: &mut Outbox) {
         self.stage = Stage::IsOver;
-        for node in std::mem::take(&mut self.here).into_keys() {
-            self.turns.goes(node, out);
+        self.here.clear();
+        self.turns.end(out);
+    }
+
+    /// These members, by Raft id if that is known, may act by names of the leader before, each for so many ms after the lease of that one:
+    /// what is answered waits for that, or for them to [come](Self::comes). To be told before any turn of the owner of the names.
+    pub fn are_away(&mut self, members: impl IntoIterator<Item = (Option<u64>, u64)>) {
+        for (raft_id, for_ms) in members {
+            let is_here = self.here.values().any(|here| Some(here.raft_id) == raft_id);
+            if !is_here {
+                self.turns.is_away(raft_id.map(node_of), for_ms);
+            }
         }
+    }
+
+    /// The lease of the leader before is over then, in ms. Returns until when who [is away](Self::are_away) may act, if anybody may.
+    pub fn earlier_lease_ends(&mut self, at_ms: u64) -> Option<u64> {
+        self.turns.earlier_lease_ends(at_ms)
+    }
+
+    /// It is `now_ms`. What waited for nodes that act no more goes to `out`.
+    pub fn look(&mut self, now_ms: u64, out: &mut Outbox) {
+        self.turns.look(now_ms, out);
+    }
+
+    /// Turns whose letters wait for names.
+    pub fn held(&self) -> usize {
+        self.turns.len()
     }
 
     /// A turn of the owner of the names has made a batch of changes: all that are here are to be told it, under this number.
@@ -381,7 +408,6 @@ mod tests {
     use leveret_broker::message::{Brought, LeaderTerms, Reply, ReplyTo};
 
     use super::*;
-    use crate::remote::node_of;
 
     fn hello(raft_id: u64, start: u32, attaches: bool) -> SessionsHello {
         let attaches = attaches.then_some(3);
@@ -433,7 +459,7 @@ mod tests {
         let terms = LeaderTerms { names: 9, shards: Vec::new() };
         assert!(remote.begins(None, terms, Default::default()));
         presence.hears(&remote);
-        assert!(presence.goes(&remote, &mut out).leads && !presence.is_here(node));
+        assert!(presence.goes(&remote, true, &mut out).leads && !presence.is_here(node));
         assert!(is_over(presence.admit(&hello(5, 2, false))), "its sessions are over");
         assert!(presence.admit(&hello(5, 3, false)).is_ok(), "another process");
     }
@@ -442,7 +468,7 @@ mod tests {
     fn who_calls_again_unheard_attaches() {
         let mut presence = fresh();
         let remote = come(&mut presence, &hello(5, 2, true));
-        let went = presence.goes(&remote, &mut Outbox::default());
+        let went = presence.goes(&remote, true, &mut Outbox::default());
         assert_eq!(went, Went { leads: false, over: None, left: vec![] }, "shards know of nobody");
         let alien = SessionsHello { attaches: None, ..brings(2) };
         assert!(matches!(presence.admit(&alien), Err(Refused::NotNow(_))));
@@ -458,18 +484,18 @@ mod tests {
         let mut presence = fresh();
         let one = presence.admit(&brings(2)).expect("it may come");
         assert_eq!(presence.comes(&one), Came { tells: None, left: vec![] });
-        assert_eq!(presence.goes(&one, &mut out).left, [], "it may come again");
+        assert_eq!(presence.goes(&one, true, &mut out).left, [], "it may come again");
         let again = presence.admit(&brings(2)).expect("it may come");
         assert_eq!(presence.comes(&again).left, []);
-        presence.goes(&again, &mut out);
+        presence.goes(&again, true, &mut out);
         // Its session is over, and its end not heard.
         let rest = presence.admit(&hello(5, 2, true)).expect("it may come");
         assert_eq!(presence.comes(&rest).left, []);
-        presence.goes(&rest, &mut out);
+        presence.goes(&rest, true, &mut out);
         let other = presence.admit(&brings(3)).expect("another process");
         assert_eq!(presence.comes(&other).left, [owner]);
         presence.gathered();
-        assert_eq!(presence.goes(&other, &mut out).left, []);
+        assert_eq!(presence.goes(&other, true, &mut out).left, []);
         assert_eq!(presence.begins().left, [owner]);
 
         let mut presence = fresh();
@@ -477,7 +503,7 @@ mod tests {
         let late = presence.admit(&brings(2)).expect("it may come");
         assert_eq!(presence.comes(&late), Came { tells: Some(1), left: vec![] });
         assert_eq!(presence.begins().left, []);
-        assert_eq!(presence.goes(&late, &mut out).left, [owner], "nobody waits for it");
+        assert_eq!(presence.goes(&late, true, &mut out).left, [owner], "nobody waits for it");
     }
 
     #[test]
@@ -485,9 +511,35 @@ mod tests {
         let mut presence = fresh();
         let remote = come(&mut presence, &hello(5, 2, true));
         assert_eq!(presence.begins().attaching, [remote.node()]);
-        assert!(!presence.goes(&remote, &mut Outbox::default()).leads);
+        assert!(!presence.goes(&remote, true, &mut Outbox::default()).leads);
         assert_eq!(presence.leads(), [remote.commands()]);
         assert!(presence.leads().is_empty());
+    }
+
+    /// Of one that has closed its connection nothing is waited for; of one that was cut off its lease.
+    #[test]
+    fn the_lease_of_who_is_cut_off_is_waited_for() {
+        for (is_over, is_told) in [(true, true), (false, false)] {
+            let (mut presence, mut out) = (fresh(), Outbox::default());
+            let mut remote = come(&mut presence, &hello(5, 2, false));
+            presence.gathered();
+            presence.taken(remote.node(), 1, &mut out).unwrap();
+            remote.asks_for_lease(1, 1_000);
+            assert!(remote.answer_lease().is_none(), "the shards do not hear it");
+            let shards = Vec::new();
+            remote.begins(None, LeaderTerms { names: 9, shards }, Default::default());
+            assert!(remote.answer_lease().is_some() && remote.answer_lease().is_none());
+            presence.goes(&remote, is_over, &mut out);
+            presence.changed();
+            let mut turn = Outbox::default();
+            let connection = NodeId::ALONE.connection(1);
+            turn.reply(ReplyTo { connection, channel: 1 }, Reply::Done);
+            presence.hold(turn, &mut out);
+            presence.look(1_000 + crate::remote::KEPT_MS - 1, &mut out);
+            assert_eq!(out.sessions.len(), usize::from(is_told));
+            presence.look(1_000 + crate::remote::KEPT_MS, &mut out);
+            assert_eq!(out.sessions.len(), 1);
+        }
     }
 
     #[test]
@@ -538,14 +590,14 @@ mod tests {
         assert_eq!(noted, [of(&gone), of(&stays)]);
         assert_eq!(presence.notes(&below), None);
         let mut out = Outbox::default();
-        assert_eq!(presence.goes(&gone, &mut out).over, None, "it may come again");
+        assert_eq!(presence.goes(&gone, true, &mut out).over, None, "it may come again");
         let late = come(&mut presence, &hello(7, 1, true));
         assert_eq!(presence.notes(&below).map(|it| it.len()), Some(3));
         let counted = presence.begins();
         assert_eq!((&counted.over[..], &counted.missed[..]), (&[gone.commands()][..], &[][..]));
-        assert_eq!(presence.goes(&late, &mut out).over, Some(late.commands()));
+        assert_eq!(presence.goes(&late, true, &mut out).over, Some(late.commands()));
         presence.leads();
-        assert_eq!(presence.goes(&stays, &mut out).over, Some(stays.commands()), "unheard");
+        assert_eq!(presence.goes(&stays, true, &mut out).over, Some(stays.commands()), "unheard");
 
         // Others have the offsets from there on, until it hears of a leader.
         let mut next = Presence::new(Homes::among(2), 10);
@@ -572,7 +624,7 @@ mod tests {
         assert!(out.is_empty(), "it has no names");
         presence.ends(&mut out);
         assert!(!out.is_empty() && !presence.is_here(node));
-        assert!(!presence.goes(&remote, &mut out).leads && presence.stage() == Stage::IsOver);
+        assert!(!presence.goes(&remote, true, &mut out).leads && presence.stage() == Stage::IsOver);
         assert!(matches!(presence.admit(&hello(5, 3, false)), Err(Refused::NotNow(_))));
     }
 }

@@ -20,6 +20,7 @@ use leveret_broker::stream::{Numbered, StreamClass, StreamId};
 use leveret_queue::{Offset, UnackedId};
 use leveret_topology::{Change, GroupId, Homes, QueueId};
 
+use super::lease::KeptLease;
 use super::{ReplyRoom, node_of};
 
 /// A part of a batch of names has so many changes at most, and about so many bytes: it is one letter.
@@ -42,6 +43,8 @@ pub enum NodeHeard {
     Told(Bytes),
     /// How many connections and channels are there.
     Uses(Bytes),
+    /// It [asks](RemoteNode::asks_for_lease) with this number for how long its sessions may act.
+    AsksLease(u64),
 }
 
 /// The sessions of one node, over one connection.
@@ -64,6 +67,7 @@ pub struct RemoteNode {
     reply_room: ReplyRoom,
     /// Who has asked one of its sessions something, and has no answer.
     asked: BTreeMap<ConnectionId, ReplyTo>,
+    lease: KeptLease,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +99,7 @@ impl RemoteNode {
             line: VecDeque::new(),
             reply_room: ReplyRoom::default(),
             asked: BTreeMap::new(),
+            lease: KeptLease::default(),
         };
         connections.iter().try_for_each(|id| node.is_own(*id))?;
         Ok(Self { open: connections.iter().copied().collect(), ..node })
@@ -202,6 +207,7 @@ impl RemoteNode {
             ToLeader::Told(told) => return Ok(NodeHeard::Told(told)),
             ToLeader::Uses(uses) => return Ok(NodeHeard::Uses(uses)),
             ToLeader::Seen(number, seen) => return Ok(NodeHeard::Seen(number, seen)),
+            ToLeader::AsksLease(number) => return Ok(NodeHeard::AsksLease(number)),
             ToLeader::Beat => {}
         }
         Ok(NodeHeard::Done)
@@ -365,6 +371,23 @@ impl RemoteNode {
             self.reply_room.give_back(letter);
         }
         Some(letter)
+    }
+
+    /// It has asked for how long its sessions may act, and this node leads, by its lease, at a moment after that was heard: at `now_ms`.
+    pub fn asks_for_lease(&mut self, number: u64, now_ms: u64) {
+        self.lease.asks(number, now_ms);
+    }
+
+    /// The answer to its last question, if it has none, once the shards hear it: it has the names of all that was answered, and is
+    /// [waited for](super::Presence) from now on. It overtakes all that waits.
+    pub fn answer_lease(&mut self) -> Option<FromLeader> {
+        let number = if self.is_heard { self.lease.answer() } else { None };
+        number.map(FromLeader::Lease)
+    }
+
+    /// Until when its sessions may act by the names that it has, wherever it is; none if it was not told.
+    pub fn acts_until_ms(&self) -> Option<u64> {
+        self.lease.until_ms()
     }
 
     /// Takes all letters for the node; `into` is empty, and its room is used for later ones. Direct replies have all room again,

@@ -24,6 +24,7 @@ use leveret_broker::message::{
 use leveret_broker::stream::StreamClass;
 use leveret_topology::{Destination, GroupId, Homes, Topology};
 
+use super::lease::NamesLease;
 use super::{ReplyRoom, node_of};
 use crate::{CommandSender, KeptMax, StreamSender};
 
@@ -46,6 +47,8 @@ pub enum Heard {
     Alarm(Alarm),
     /// How many connections and channels other nodes have; the same for [`RemoteShards::uses`].
     Uses(Bytes),
+    /// Sessions may act [until another time](RemoteShards::acts_until_ms).
+    Lease,
     /// Management asks, with this number; [`RemoteShards::seen`] answers.
     Look(u64, Bytes),
     /// The sessions of this node are over, and why.
@@ -135,6 +138,7 @@ pub struct RemoteShards {
     attaches: Option<u64>,
     has_begun: bool,
     names: Names,
+    lease: NamesLease,
     /// For the next hello.
     brings: Vec<Brought>,
 }
@@ -248,6 +252,7 @@ impl RemoteShards {
             attaches: None,
             has_begun: false,
             names: Names::default(),
+            lease: NamesLease::default(),
             brings: Vec::new(),
         }
     }
@@ -379,7 +384,21 @@ impl RemoteShards {
         self.reply_room = ReplyRoom::default();
         self.ends.clear();
         self.names = Names::default();
+        self.lease = NamesLease::default();
         self.brings.clear();
+    }
+
+    /// Asks the leader for how long sessions may act, if it is time for that; `now_ms` is of a clock that never stands still.
+    pub fn ask_for_lease(&mut self, now_ms: u64) {
+        if self.says() && self.names.taken > 0 {
+            let asked = self.lease.ask(now_ms);
+            asked.into_iter().for_each(|number| self.line.push_back(ToLeader::AsksLease(number)));
+        }
+    }
+
+    /// Until when sessions of this node may act by the names that it has: see [`lease`](super::lease).
+    pub fn acts_until_ms(&self) -> u64 {
+        self.lease.until_ms()
     }
 
     /// The leader writes. What goes to sessions of this node is left in `out`, among it what they are to answer.
@@ -399,6 +418,10 @@ impl RemoteShards {
             FromLeader::Look(number, question) => return Ok(Heard::Look(number, question)),
             FromLeader::Uses(uses) => return Ok(Heard::Uses(uses)),
             FromLeader::Beat => return Ok(Heard::Done),
+            FromLeader::Lease(number) => {
+                self.lease.hear(number)?;
+                return Ok(Heard::Lease);
+            }
             FromLeader::Begins(terms) => {
                 self.begins(&terms, out)?;
                 return Ok(Heard::Begins);

@@ -134,6 +134,7 @@ pub(crate) struct Client {
 }
 
 struct Socket<'a> {
+    has_names: bool,
     sent: &'a mut Vec<u8>,
     got: &'a mut Vec<u8>,
 }
@@ -141,6 +142,10 @@ struct Socket<'a> {
 impl ReadHalf for Socket<'_> {
     fn may_have_bytes(&self) -> bool {
         !self.sent.is_empty()
+    }
+
+    fn has_names(&self) -> bool {
+        self.has_names
     }
 
     fn read(&mut self, _: &mut Session, input: &mut Bytes, _: &mut Context<'_>) -> Read {
@@ -300,11 +305,11 @@ impl Client {
         !self.got.is_empty()
     }
 
-    /// A turn of the session: letters, a read and a write. `letters` of them are there.
+    /// A turn of the session: letters, a read and a write. `letters` of them are there; `has_names`: what is read may be taken.
     pub(crate) fn turn(
         &mut self,
         letters: usize,
-        topology: &Topology,
+        (topology, has_names): (&Topology, bool),
         now: Time,
         outbox: &mut Outbox,
     ) {
@@ -318,7 +323,7 @@ impl Client {
         if session.next_timeout().is_some_and(|at| at <= now) {
             session.timeout(&mut cx);
         }
-        let mut socket = Socket { sent, got };
+        let mut socket = Socket { has_names, sent, got };
         if !driven::read(session, input, &mut socket, &mut cx) {
             self.is_gone = true;
             return;

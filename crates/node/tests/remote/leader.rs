@@ -57,6 +57,10 @@ pub(crate) struct Leader<L> {
     held: Vec<(GroupId, ToShard)>,
     /// No lease of another leader may last.
     gives_out: bool,
+    /// By the clock of its lease.
+    now_ms: u64,
+    /// Its lease holds.
+    may_run: bool,
     /// The names' owner and the shards that are to have a turn though they may have no letters: something was done to them, or their
     /// last turn had more to do.
     pub(crate) awake: [bool; 1 + SHARDS],
@@ -185,14 +189,25 @@ impl<L: Log> Leader<L> {
             from: None,
             held: Vec::new(),
             gives_out: true,
+            now_ms: 0,
+            may_run: true,
             awake: [true; 1 + SHARDS],
         }
+    }
+
+    /// It is `now_ms` by the clock of its lease, which holds or not.
+    pub(crate) fn tell_time(&mut self, now_ms: u64, may_run: bool) {
+        (self.now_ms, self.may_run) = (now_ms, may_run);
+        let mut out = Outbox::default();
+        self.presence.look(now_ms, &mut out);
+        self.post(out, None);
     }
 
     /// A lease of another leader may last: what would have messages given out waits. Or it does not any more.
     pub(crate) fn gives_out(&mut self, gives_out: bool) {
         self.gives_out = gives_out;
         if gives_out {
+            self.presence.earlier_lease_ends(self.now_ms);
             let held = std::mem::take(&mut self.held);
             held.into_iter().for_each(|(group, letter)| self.inboxes[group.index()].push(letter));
         }
@@ -224,7 +239,9 @@ impl<L: Log> Leader<L> {
             let is_empty = counts.map(|it| it.ready + it.unacked).sum::<u64>() == 0;
             is_empty && shard.under_way() + shard.held_turns() as u64 == 0 && !shard.is_attaching()
         };
-        let has_letters = !self.to_meta.is_empty() || self.inboxes.iter().any(|it| !it.is_empty());
+        let has_letters = self.presence.held() > 0
+            || !self.to_meta.is_empty()
+            || self.inboxes.iter().any(|it| !it.is_empty());
         self.has_begun() && !has_letters && self.shards.iter().all(is_at_rest)
     }
 
@@ -259,6 +276,12 @@ impl<L: Log> Leader<L> {
             NodeHeard::NamesTaken(number) => {
                 self.presence.taken(node, number, &mut out).expect("its names")
             }
+            NodeHeard::AsksLease(number) => {
+                if self.may_run {
+                    remote.asks_for_lease(number, self.now_ms);
+                }
+                false
+            }
             _ => false,
         };
         self.post(out, None);
@@ -272,7 +295,7 @@ impl<L: Log> Leader<L> {
         let mut remote = self.presence.admit(hello)?;
         let node = remote.node();
         if self.presence.is_here(node) {
-            self.gone(node);
+            self.gone(node, true);
         }
         let mut out = Outbox::default();
         let is_own = |id| hello.connections.contains(&id);
@@ -374,11 +397,12 @@ impl<L: Log> Leader<L> {
         assert_eq!(taken_in, None, "its sessions are over");
     }
 
-    pub(crate) fn gone(&mut self, node: NodeId) {
+    /// `is_closed`: the node has closed its connection, or its process has ended.
+    pub(crate) fn gone(&mut self, node: NodeId, is_closed: bool) {
         let Some(remote) = self.nodes.remove(&node) else { return };
         self.awake = [true; 1 + SHARDS];
         let mut out = Outbox::default();
-        let Went { leads, over, left } = self.presence.goes(&remote, &mut out);
+        let Went { leads, over, left } = self.presence.goes(&remote, is_closed, &mut out);
         if leads {
             let process = remote.commands();
             self.shards.iter_mut().for_each(|shard| shard.node_is_gone(process));

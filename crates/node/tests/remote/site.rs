@@ -26,6 +26,8 @@ pub(crate) struct Site {
     /// To be applied.
     pub(crate) names: VecDeque<NamesBatch>,
     pub(crate) clients: Vec<Client>,
+    /// By the clock of its leases.
+    pub(crate) now_ms: u64,
     pub(crate) next: u64,
     pub(crate) is_connected: bool,
     /// The leader knows it.
@@ -46,6 +48,7 @@ impl Site {
             topology,
             names: VecDeque::new(),
             clients: Vec::new(),
+            now_ms: 0,
             next: 1 + (u64::from(start) << 20),
             is_connected: false,
             is_known: false,
@@ -53,6 +56,11 @@ impl Site {
             up: VecDeque::new(),
             down: VecDeque::new(),
         }
+    }
+
+    /// Its sessions take what clients send.
+    pub(crate) fn acts(&self) -> bool {
+        self.now_ms < self.remote.acts_until_ms()
     }
 
     pub(crate) fn post(&mut self, mut outbox: Outbox) {
@@ -96,7 +104,8 @@ impl Site {
 
     pub(crate) fn turn(&mut self, index: usize, letters: usize, now: Time) {
         let mut out = Outbox::default();
-        self.clients[index].turn(letters, &self.topology, now, &mut out);
+        let names = (&self.topology, self.acts());
+        self.clients[index].turn(letters, names, now, &mut out);
         self.post(out);
     }
 
@@ -124,7 +133,12 @@ impl Site {
         let Some(letter) = self.down.pop_front() else { return Ok(()) };
         let mut out = Outbox::default();
         match self.remote.hear(letter, &mut out).expect("what a leader says") {
-            Heard::Done | Heard::Begins | Heard::Alarm(_) | Heard::Look(..) | Heard::Uses(_) => {}
+            Heard::Done
+            | Heard::Begins
+            | Heard::Alarm(_)
+            | Heard::Lease
+            | Heard::Look(..)
+            | Heard::Uses(_) => {}
             Heard::Names(batch) => self.names.push_back(batch),
             Heard::Over(why) => return Err(Refused::Over(why.into())),
         }
@@ -249,6 +263,7 @@ pub(crate) fn exchange<L: Log>(
     if !site.is_connected {
         return Ok(());
     }
+    site.remote.ask_for_lease(site.now_ms);
     for _ in 0..random(4) {
         let has_next = site.remote.has_next();
         let letter = site.remote.send_next();
@@ -258,6 +273,7 @@ pub(crate) fn exchange<L: Log>(
     if site.is_known
         && let Some(node) = leader.nodes.get_mut(&site.remote.node())
     {
+        site.down.extend(node.answer_lease().map(wire::from_leader));
         for _ in 0..random(4) {
             site.down.extend(node.send_next().map(wire::from_leader));
         }

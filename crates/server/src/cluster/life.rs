@@ -78,6 +78,7 @@ pub(crate) fn serve(
                 leader: standby::leader_of(views.clone(), signals.runtime.handle()),
             },
             leading: Arc::clone(&handle.sessions_leading),
+            leads: Arc::clone(&handle.leading),
             views: views.clone(),
             totals: Arc::clone(&handle.relayed),
             give_back,

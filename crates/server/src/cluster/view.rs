@@ -32,6 +32,9 @@ pub struct ClusterView {
     /// That of the last other node that this one has known to lead.
     #[serde(skip)]
     pub led_last: Option<u64>,
+    /// In which term of the first group.
+    #[serde(skip)]
+    pub led_last_in: Option<u64>,
     /// All members, or all that are configured before there is a cluster; by name. This node is one of them.
     pub nodes: Vec<NodeView>,
     /// The groups.

@@ -58,6 +58,8 @@ pub(crate) struct Broker {
     /// A leader gave away what its clients had, or had its mind made up to do so.
     pub(crate) is_left_out: bool,
     pub(crate) stage: Stage,
+    /// It was told who may act by the names of the leader before.
+    pub(crate) knows_who_is_away: bool,
     wakes: Vec<Arc<AtomicBool>>,
     /// When it began to lead.
     pub(crate) since_ms: u64,
@@ -73,6 +75,7 @@ impl Broker {
             life,
             site: Some(Site::new(facts.raft_id.0, facts.start as u32, max)),
             is_doomed: false,
+            knows_who_is_away: false,
             is_left_out: false,
             stage: Stage::Follows,
             wakes: Vec::new(),
@@ -115,6 +118,7 @@ impl Broker {
             && let Some(leader) = beginning.step()
         {
             self.stage = Stage::Leads(leader);
+            self.knows_who_is_away = false;
         }
         let wakes = (0..).zip(&self.wakes);
         wakes.filter(|(_, wake)| wake.swap(false, Ordering::Relaxed)).map(|it| it.0).collect()

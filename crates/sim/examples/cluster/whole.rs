@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leveret_broker::Shard;
 use leveret_cluster::{ClusterStatus, Standing};
-use leveret_node::remote::{self, Refused};
+use leveret_node::remote::{self, KEPT_MS, Refused};
 use leveret_queue::Time;
 use leveret_topology::NodeId;
 
@@ -26,6 +26,9 @@ const AHEAD_MS: u64 = 150;
 /// How long sessions have to attach: as long in proportion.
 const ATTACHING_MS: u64 = 6_000;
 
+/// So long at most a node of sessions does not notice that it is cut off.
+const UNAWARE_MS: u64 = 4_000;
+
 /// So long at most a client reads nothing of what its session was told.
 const LATE_MS: u64 = 1_500;
 
@@ -37,6 +40,8 @@ pub(crate) struct Whole {
     connections: BTreeMap<usize, Connection>,
     /// Those whose end the node that leads has not noticed.
     ended: Vec<(usize, Connection)>,
+    /// Connections whose end the node of sessions has not noticed, and until when.
+    unaware: BTreeMap<usize, (Connection, u64)>,
     over: Over,
     /// How often sessions of a node were over, though its process was not.
     pub(crate) overs: u64,
@@ -56,6 +61,8 @@ struct Connection {
     since_ms: u64,
     /// Little of what is said comes at once.
     is_slow: bool,
+    /// It is over, and the node of sessions said so.
+    is_closed: bool,
 }
 
 fn broker(node: &mut Node) -> Option<&mut Broker> {
@@ -95,6 +102,7 @@ impl Whole {
             dice: Dice::new(seed ^ 0x5EED),
             connections: BTreeMap::new(),
             ended: Vec::new(),
+            unaware: BTreeMap::new(),
             over: Over::new(),
             overs: 0,
             cut_off: 0,
@@ -166,7 +174,7 @@ impl Whole {
             return;
         }
         let Some(leader) = leader(&mut self.world.nodes[ended.leader]) else { return };
-        leader.gone(ended.node);
+        leader.gone(ended.node, ended.is_closed);
         // One that was not heard may call again, and attach.
         if begins(leader) && self.has_life(at, ended.life) {
             self.doom(at);
@@ -200,6 +208,7 @@ impl Whole {
     }
 
     fn disconnect(&mut self, at: usize) {
+        self.becomes_aware(at);
         let Some(&connection) = self.connections.get(&at) else { return };
         let is_here = self.has_life(at, connection.life);
         let leader_is_here = self.has_life(connection.leader, connection.leader_life);
@@ -209,16 +218,33 @@ impl Whole {
             return;
         }
         self.connections.remove(&at);
-        if is_here && let Some(site) = self.site(at) {
+        if is_here && is_lost && leader_is_here && self.dice.one_in(2) {
+            let until_ms = self.world.now_ms + self.dice.below(UNAWARE_MS);
+            self.unaware.insert(at, (connection, until_ms));
+        } else if is_here && let Some(site) = self.site(at) {
             site.cut();
         }
         if leader_is_here {
-            self.ended.push((at, connection));
+            self.ended.push((at, Connection { is_closed: !is_lost, ..connection }));
+        }
+    }
+
+    /// A node of sessions notices that its connection has ended, after a while or as another node leads.
+    fn becomes_aware(&mut self, at: usize) {
+        let Some(&(of, until_ms)) = self.unaware.get(&at) else { return };
+        let other = self.leader_of(at).is_some_and(|leader| leader != of.leader);
+        let is_over = until_ms <= self.world.now_ms || other;
+        if self.site(at).is_none_or(|site| !site.is_connected) {
+            self.unaware.remove(&at);
+        } else if is_over && self.is_up(at) {
+            self.unaware.remove(&at);
+            self.site(at).into_iter().for_each(Site::cut);
         }
     }
 
     fn connect(&mut self, at: usize) {
-        if self.connections.contains_key(&at) || !self.is_up(at) || !self.dice.one_in(3) {
+        let is_connected = self.connections.contains_key(&at) || self.unaware.contains_key(&at);
+        if is_connected || !self.is_up(at) || !self.dice.one_in(3) {
             return;
         }
         let Some(to) = self.leader_of(at).filter(|to| self.is_up(*to) && !self.is_cut(at, *to))
@@ -232,7 +258,9 @@ impl Whole {
         let node = site.remote.node();
         let since_ms = self.world.now_ms;
         let is_slow = self.dice.one_in(8);
-        let connection = Connection { node, life, leader: to, leader_life, since_ms, is_slow };
+        let is_closed = false;
+        let connection =
+            Connection { node, life, leader: to, leader_life, since_ms, is_slow, is_closed };
         self.connections.insert(at, connection);
         // Who calls again says that an earlier connection is over.
         let again =
@@ -247,8 +275,17 @@ impl Whole {
 
     /// A node's process goes on.
     fn drive(&mut self, at: usize, acts: bool) {
-        let (may_run, gives_out) = self.world.nodes[at].lease(self.world.now_ms);
+        let now_ms = self.world.now_ms;
+        let (may_run, gives_out) = self.world.nodes[at].lease(now_ms);
         let leads = self.world.nodes[at].has_broker();
+        let clock_ms = self.world.nodes[at].clock(now_ms);
+        self.wait_for_earlier_leases(at);
+        if let Some(leader) = leader(&mut self.world.nodes[at]) {
+            leader.tell_time(clock_ms, may_run);
+        }
+        if let Some(site) = self.site(at) {
+            site.now_ms = clock_ms;
+        }
         if may_run {
             self.lead(at, gives_out);
         }
@@ -287,6 +324,24 @@ impl Whole {
             let (has_power, for_ms) = (dice.one_in(2), dice.below(500));
             world.end(other, has_power, for_ms);
         }
+    }
+
+    /// Other nodes may act by the names of the leader before. That one itself does so under its own lease.
+    fn wait_for_earlier_leases(&mut self, at: usize) {
+        let Some(own) = broker(&mut self.world.nodes[at]) else { return };
+        let leads = matches!(own.stage, Stage::Leads(_));
+        if !leads || std::mem::replace(&mut own.knows_who_is_away, true) {
+            return;
+        }
+        let others = (0..self.world.nodes.len()).filter(|of| *of != at);
+        let away: Vec<_> = others
+            .map(|of| {
+                let for_ms = if self.world.nodes[of].has_broker() { 0 } else { KEPT_MS };
+                (self.site(of).map(|site| site.raft_id), for_ms)
+            })
+            .collect();
+        let Some(leader) = leader(&mut self.world.nodes[at]) else { return };
+        leader.presence.are_away(away);
     }
 
     /// The shards begin their terms, once those are here who are waited for.
@@ -490,6 +545,22 @@ impl Whole {
         {
             Traffic::is_so(&leader.topology, name, own);
         }
+        // Who is cut off, and does not know, takes nothing from its clients by names that are not so any more. That something is not there
+        // sessions say by their names, which those of another leader's need not have.
+        for of in 0..self.world.nodes.len() {
+            let (clock_ms, acts) = {
+                let (node, now_ms) = (&self.world.nodes[of], self.world.now_ms);
+                (node.clock(now_ms), !node.has_broker() || node.lease(now_ms).0)
+            };
+            let Some(site) = self.site(of) else { continue };
+            let acts = acts && clock_ms < site.remote.acts_until_ms();
+            let unaware = self.unaware.get(&of).map(|(it, _)| it.leader_life);
+            let is_said_by_owner = name.starts_with("declare") || unaware == Some(leader_life);
+            if acts && is_said_by_owner && !Traffic::is_brought(name) {
+                let site = self.site(of).expect("it is there");
+                Traffic::is_so(&site.topology, name, own);
+            }
+        }
         for of in with {
             let Some(broker) = broker(&mut self.world.nodes[of]).filter(|it| !it.is_doomed) else {
                 continue;
@@ -530,7 +601,7 @@ impl Whole {
         let now = Time::from_ms(self.world.now_ms);
         let Some(at) = self.world.leader() else { return false };
         let Some(leader) = leader(&mut self.world.nodes[at]) else { return false };
-        if !leader.is_at_rest() || !self.ended.is_empty() {
+        if !leader.is_at_rest() || !self.ended.is_empty() || !self.unaware.is_empty() {
             return false;
         }
         (0..self.world.nodes.len()).all(|of| {
@@ -562,7 +633,11 @@ impl Whole {
         let vhost = leader.topology.vhost("/").expect("there").id;
         for queue in leader.topology.queues(vhost) {
             let has_owner = queue.exclusive_owner.is_none_or(|owner| open.contains(&owner));
-            assert!(has_owner, "seed {seed}: {} is left", queue.name);
+            assert!(
+                has_owner,
+                "seed {seed}: {} is left, of {:?}\n",
+                queue.name, queue.exclusive_owner
+            );
         }
     }
 

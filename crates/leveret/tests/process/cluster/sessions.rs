@@ -330,3 +330,46 @@ fn connections_of_a_node_count_whoever_has_the_session() {
     let _third = connect(address);
     assert!(open(address).is_err());
 }
+
+/// A node that hears from no leader does not know which names there are: it takes nothing from its clients, and tells them nothing. A
+/// message without a queue would be confirmed by names that are not so any more.
+#[test]
+fn who_hears_from_nobody_does_not_act_by_old_names() {
+    let members = three_with("LEVERET_SHARDS", "1");
+    let (leads, _) = leader(&members, &[0, 1, 2]);
+    let alone = (leads + 1) % 3;
+    let (mut client, channel) = connect(members[alone].relays());
+    client.confirm_select(channel).unwrap();
+    let publishes = |client: &mut Connection| {
+        client.publish(channel, "amq.topic", "nobody", &PERSISTENT, b"one");
+        client.flush().unwrap();
+    };
+    let is_confirmed = |client: &mut Connection| {
+        let event = client.next_event().unwrap();
+        event.is_some_and(|it| matches!(it, Event::Method { method: Method::BasicAck(_), .. }))
+    };
+    publishes(&mut client);
+    wait_until(PATIENCE, "a confirm", || {
+        let is_there = is_confirmed(&mut client);
+        is_there || client.wait(PATIENCE).is_err()
+    });
+
+    let others = (0..3).filter(|at| *at != alone);
+    others.clone().for_each(|at| members[at].signal(Signal::STOP));
+    let deadline = Instant::now() + PATIENCE;
+    // Its lease lasts for a while.
+    loop {
+        publishes(&mut client);
+        client.wait(Duration::from_millis(400)).unwrap();
+        if !is_confirmed(&mut client) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "it acts by old names");
+    }
+    others.for_each(|at| members[at].signal(Signal::CONT));
+    wait_until(PATIENCE, "a confirm", || {
+        let is_there = is_confirmed(&mut client);
+        is_there || client.wait(PATIENCE).is_err()
+    });
+    client.close().unwrap();
+}

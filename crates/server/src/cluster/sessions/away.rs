@@ -9,6 +9,7 @@
 //! sessions are over. See `docs/decisions/0068-sessions-on-the-node-of-their-client.md`.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +24,7 @@ use leveret_broker::message::{
 use leveret_link::frame::Letter;
 use leveret_link::letters::{read_from_leader, write_to_leader};
 use leveret_node::KeptMax;
-use leveret_node::remote::{Heard, RemoteShards};
+use leveret_node::remote::{ASK_MS, Heard, RemoteShards};
 use leveret_topology::stored::StoredError;
 use leveret_topology::{EntityKey, Event, GroupId, Homes, Topology, UseWatch, UsedBy};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -34,9 +35,11 @@ use tokio::time::sleep;
 use super::gateway::uses;
 use super::seen::{Happened, LOOKED_AT, Looks, Question};
 use super::wire::{self, End, Outgoing};
+use crate::clock::boot_ms;
 use crate::cluster::arrivals::{Arrival, Bringers, RelayedListener};
 use crate::cluster::links::LinkSocket;
 use crate::cluster::standby::{Reception, Relay};
+use crate::lease::{Leading, NamesHold};
 use crate::locks::{Rank, Ranked};
 use crate::node::Node;
 use crate::proxy::Ends;
@@ -64,6 +67,8 @@ pub(crate) struct Away {
     reception: watch::Sender<Reception>,
     /// No leader is called any more.
     hangs_up: watch::Sender<bool>,
+    /// Until when the names that are here hold.
+    names: NamesHold,
     /// The node's name, as lists show it.
     name: String,
     /// What management is told.
@@ -74,11 +79,12 @@ pub(crate) struct Away {
 
 impl Away {
     /// Of the member's process at its `start`, of a cluster with so many shards. No leader is there yet.
-    /// `reception` is told what clients get.
+    /// `reception` is told what clients get; `leads` is the lease of this process's broker.
     pub(crate) fn new(
         (name, raft_id, start): (String, u64, u32),
         homes: Homes,
         reception: watch::Sender<Reception>,
+        leads: Arc<Leading>,
     ) -> Self {
         let shards = RemoteShards::new(raft_id, start, homes, KeptMax::default());
         let woken = Arc::new(Notify::new());
@@ -90,6 +96,7 @@ impl Away {
             uses: Arc::new(UseWatch::new(move || wakes.notify_one())),
             reception,
             hangs_up: watch::Sender::new(false),
+            names: NamesHold::new(leads),
             name,
             looks: tokio::sync::Mutex::default(),
             left_out: AtomicU64::new(0),
@@ -99,6 +106,11 @@ impl Away {
     /// Whose sessions these are.
     pub(crate) fn id(&self) -> NodeId {
         self.id
+    }
+
+    /// Whether sessions may take what clients send, by the names that are here.
+    pub(crate) fn names_hold(&self) -> &NamesHold {
+        &self.names
     }
 
     /// Where the names of this node note whose connections and channels change.
@@ -163,6 +175,15 @@ impl Away {
         }
     }
 
+    /// Asks the leader, again and again, for how long these sessions may act.
+    async fn ask_for_leases(&self) -> Infallible {
+        loop {
+            sleep(Duration::from_millis(ASK_MS)).await;
+            self.shards.lock().ask_for_lease(boot_ms());
+            self.woken.notify_one();
+        }
+    }
+
     /// Answers management. Waits for turns that run.
     async fn answer_look(&self, node: &Node, number: u64, question: Question) {
         let mut looks = self.looks.lock().await;
@@ -211,12 +232,6 @@ enum Over {
 pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Called) -> String {
     let (mut told, mut hangs_up) = (String::new(), away.hangs_up.subscribe());
     loop {
-        let caller = Caller {
-            node: &node,
-            away: &away,
-            over: OnceLock::new(),
-            has_names: AtomicBool::new(false),
-        };
         let Some(leader) = *called.leader.borrow_and_update() else {
             if called.leader.changed().await.is_err() {
                 // The process ends.
@@ -224,14 +239,26 @@ pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Ca
             }
             continue;
         };
+        let caller = Caller {
+            node: &node,
+            away: &away,
+            is_own: leader == called.own_id,
+            over: OnceLock::new(),
+            has_names: AtomicBool::new(false),
+        };
         let mut leads = called.leader.clone();
         let talks = async {
             match called.reach(leader).await {
                 Ok(socket) => {
+                    // Dropped before the socket: a leader that sees this end close waits for these sessions no more.
+                    let _gives_up = GivesUp(&away.names);
                     let owners = away.shards.lock().owners();
                     let brings = owners.brings(&node.topology());
                     away.shards.lock().begin(brings);
-                    wire::call(&socket, &caller, &away.woken).await
+                    tokio::select! {
+                        over = wire::call(&socket, &caller, &away.woken) => over.why,
+                        never = away.ask_for_leases() => match never {},
+                    }
                 }
                 Err(error) => format!("it is not reached: {error}"),
             }
@@ -290,6 +317,15 @@ pub(crate) async fn keep_leader(node: Arc<Node>, away: Arc<Away>, mut called: Ca
     }
 }
 
+/// The names hold no more when this is dropped.
+struct GivesUp<'a>(&'a NamesHold);
+
+impl Drop for GivesUp<'_> {
+    fn drop(&mut self) {
+        self.0.give_up();
+    }
+}
+
 impl Called {
     async fn reach(&self, leader: u64) -> std::io::Result<LinkSocket> {
         let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
@@ -310,6 +346,8 @@ impl Called {
 struct Caller<'a> {
     node: &'a Arc<Node>,
     away: &'a Arc<Away>,
+    /// The broker of this process leads.
+    is_own: bool,
     /// Why the sessions are over, if they are.
     over: OnceLock<String>,
     /// The leader's names are here, and it was told what is counted here.
@@ -347,6 +385,12 @@ impl Caller<'_> {
         let heard = self.away.shards.lock().hear(letter, out)?;
         match heard {
             Heard::Done => {}
+            Heard::Lease => {
+                let until_ms = self.away.shards.lock().acts_until_ms();
+                if self.away.names.set(until_ms, self.is_own) {
+                    with_runner(self.node, |runner| runner.go_on_reading());
+                }
+            }
             Heard::Begins => _ = self.away.reception.send_replace(Reception::Own),
             Heard::Uses(uses) => match serde_json::from_slice::<uses::ToldUses>(&uses) {
                 Ok(told) => {
@@ -417,7 +461,13 @@ impl Caller<'_> {
         // who have limits when it begins.
         self.tell_uses(counted);
         self.has_names.store(true, Ordering::Relaxed);
-        self.away.shards.lock().names_taken(number);
+        {
+            let mut shards = self.away.shards.lock();
+            shards.names_taken(number);
+            if is_whole {
+                shards.ask_for_lease(boot_ms());
+            }
+        }
         if !gone.is_empty() {
             self.close_those_of(gone);
         }
@@ -657,7 +707,12 @@ mod tests {
     #[tokio::test]
     async fn the_next_leader_is_called_at_once() {
         let (reception, mut receives) = watch::channel(Reception::Waits);
-        let away = Away::new(("rabbit@far".to_owned(), 7, 0), Homes::among(1), reception);
+        let away = Away::new(
+            ("rabbit@far".to_owned(), 7, 0),
+            Homes::among(1),
+            reception,
+            Arc::new(Leading::new()),
+        );
         let away = Arc::new(away);
         let logins = Logins::new(login::Options::default(), [0; 32]);
         let leading = Arc::new(Leading::new());
@@ -682,7 +737,8 @@ mod tests {
     async fn counts_go_to_the_leader_and_come_from_it() {
         let homes = Homes::among(1);
         let reception = watch::Sender::new(Reception::Waits);
-        let away = Away::new(("rabbit@far".to_owned(), 7, 0), homes, reception);
+        let away =
+            Away::new(("rabbit@far".to_owned(), 7, 0), homes, reception, Arc::new(Leading::new()));
         let away = Arc::new(away);
         let logins = Logins::new(login::Options::default(), [0; 32]);
         let leading = Arc::new(Leading::new());
@@ -690,7 +746,8 @@ mod tests {
         node.topology_mut().watch_uses(away.uses());
         let node = Arc::new(node);
         let has_names = AtomicBool::new(false);
-        let caller = Caller { node: &node, away: &away, over: OnceLock::new(), has_names };
+        let (is_own, over) = (false, OnceLock::new());
+        let caller = Caller { node: &node, away: &away, is_own, over, has_names };
         let hears = |letter: &FromLeader| {
             let letter = write_from_leader(letter, &mut Writer::default()).unwrap();
             caller.hear(&mut vec![letter]).unwrap();

@@ -35,7 +35,7 @@ use leveret_link::letters::{read_to_leader, write_from_leader};
 use leveret_log::{Log as _, Offset};
 use leveret_node::Run;
 use leveret_node::remote::{
-    Came, Counted, NodeHeard, Presence, Refused, RemoteNode, Went, node_of,
+    Came, Counted, KEPT_MS, NodeHeard, Presence, Refused, RemoteNode, Went, node_of,
 };
 use leveret_topology::{Change, GroupId, Homes, Topology, UseWatch, UsedBy};
 use tokio::net::TcpStream;
@@ -47,9 +47,10 @@ use self::refusals::Refusals;
 use super::away::REPLIES_LOST;
 use super::seen::Happened;
 use super::wire::{self, End, Outgoing};
+use crate::clock::boot_ms;
 use crate::cluster::arrivals::Arrival;
 use crate::cluster::links::LinkSocket;
-use crate::cluster::view::{ClusterView, Views};
+use crate::cluster::view::{ClusterView, NodeView, Views};
 use crate::locks::{Rank, Ranked, RankedRw};
 use crate::node::{Node, ShardActor};
 use crate::runner::with_runner;
@@ -83,6 +84,9 @@ const COMING: Duration = Duration::from_secs(1);
 
 /// How long sessions have to attach: nobody is given anything meanwhile.
 const ATTACHING: Duration = Duration::from_secs(30);
+
+/// How often it is looked at whether this node has a lease, in its beginning.
+const LEASE_LOOK: Duration = Duration::from_millis(20);
 
 /// How often it is looked at whether they have.
 const LOOK: Duration = Duration::from_secs(1);
@@ -224,7 +228,30 @@ impl Gateway {
     pub(crate) fn begin_names(&self, meta: &mut Meta<NodeLog>) {
         meta.begin_term(self.terms.first().copied().unwrap_or_default());
         meta.follow();
-        self.state.lock().presence.found(meta.last_term().cloned());
+        let last = meta.last_term().cloned();
+        let away = self.views.as_ref().map_or_else(Vec::new, |views| {
+            may_act(&views.borrow(), last.as_ref().map(|last| last.term))
+        });
+        let mut state = self.state.lock();
+        state.presence.found(last);
+        state.presence.are_away(away);
+    }
+
+    /// What is answered waits for members that are not here, and may act by the names of the leader before, until they do so no more.
+    pub(crate) async fn earlier_leases(&self, node: &Arc<Node>) {
+        // A node without a lease, and so without others, has none to wait for.
+        let ends_ms = || node.leading.as_ref().map_or(Some(0), |it| it.earlier_lease_ends());
+        let ends_ms = loop {
+            if let Some(ends_ms) = ends_ms() {
+                break ends_ms;
+            }
+            sleep(LEASE_LOOK).await;
+        };
+        let until_ms = self.state.lock().presence.earlier_lease_ends(ends_ms);
+        if let Some(until_ms) = until_ms {
+            look_at(Arc::clone(node), ends_ms);
+            look_at(Arc::clone(node), until_ms);
+        }
     }
 
     /// Waits, not for long, until the members that are linked have called, and the sessions that were in this process before it led: each
@@ -427,7 +454,7 @@ impl Gateway {
             if let Some(earlier) = earlier {
                 drop(meta);
                 earlier.cut("the node has called again".to_owned());
-                self.gone(node, &earlier);
+                self.gone(node, &earlier, true);
                 continue;
             }
             let back = self.bring_back(node, &mut meta, hello, &mut out)?;
@@ -609,7 +636,8 @@ impl Gateway {
 
     /// The connection of a node has ended, and with it its sessions: as if each of their clients had gone. One that was not told that
     /// the shards hear may call again, and nobody has heard of its sessions.
-    fn gone(&self, node: &Arc<Node>, end: &Arc<RemoteEnd>) {
+    /// `is_closed`: the node has closed it, or its process has ended. Else its sessions may act for a while.
+    fn gone(&self, node: &Arc<Node>, end: &Arc<RemoteEnd>, is_closed: bool) {
         let (remote, Went { leads, over, left }) = {
             let mut state = self.state.lock();
             let remote = {
@@ -621,10 +649,13 @@ impl Gateway {
             let id = remote.node();
             self.nodes.write().remove(&id);
             let State { presence, free, .. } = &mut *state;
-            let went = presence.goes(&remote, free);
+            let went = presence.goes(&remote, is_closed, free);
             (remote, went)
         };
         let id = remote.node();
+        if let Some(until_ms) = remote.acts_until_ms().filter(|_| !is_closed) {
+            look_at(Arc::clone(node), until_ms);
+        }
         if remote.lost_replies() > 0 {
             tracing::info!(peer = %end.from, lost_replies = remote.lost_replies(), "direct replies that a node was not told");
         }
@@ -648,10 +679,43 @@ impl Gateway {
     }
 }
 
+/// What waits for nodes that act no more from then on is sent.
+fn look_at(node: Arc<Node>, until_ms: u64) {
+    tokio::spawn(async move {
+        loop {
+            let now_ms = boot_ms();
+            if now_ms >= until_ms {
+                break;
+            }
+            sleep(Duration::from_millis(until_ms - now_ms)).await;
+        }
+        let Some(gateway) = &node.gateway else { return };
+        {
+            let mut state = gateway.state.lock();
+            let State { presence, free, .. } = &mut *state;
+            presence.look(boot_ms(), free);
+        }
+        with_runner(&node, |runner| runner.run_meta(ToMeta::Continue));
+    });
+}
+
 /// What the sessions of a process held is given to others.
 fn note_over(process: CommandStream, meta: &mut Meta<NodeLog>, names: &mut Topology) {
     // What cannot be written another leader does not know: that one's sessions are heard there.
     let _ = meta.note_over(process, names);
+}
+
+/// Members that may act by the names of the leader before when its lease is over, by Raft id if that is known, and for how long. `last`: the
+/// last term that began.
+///
+/// The own sessions of a node that leads act while its lease holds. But which node that was is sure only if none began a term after it.
+fn may_act(view: &ClusterView, last: Option<u64>) -> Vec<(Option<u64>, u64)> {
+    let others = view.nodes.iter().filter(|it| it.name != view.node);
+    let for_ms = |it: &NodeView| {
+        let led = it.raft_id.is_some() && it.raft_id == view.led_last;
+        if led && last.is_some() && last == view.led_last_in { 0 } else { KEPT_MS }
+    };
+    others.map(|it| (it.raft_id, for_ms(it))).collect()
 }
 
 /// The members for which a leader waits, by Raft id.
@@ -801,15 +865,15 @@ async fn serve(node: Arc<Node>, refusals: Arc<Refusals>, Arrival { socket, ends 
     let end = Arc::new(RemoteEnd::new(ends.source));
     // With TLS between nodes it is no socket of TCP, and has no such thing.
     let _ = socket.set_nodelay(true);
-    let why = match TcpStream::from_std(socket).map(LinkSocket::from) {
-        Err(error) => error.to_string(),
+    let (why, is_closed) = match TcpStream::from_std(socket).map(LinkSocket::from) {
+        Err(error) => (error.to_string(), false),
         Ok(socket) => {
             let caller = Caller { node: &node, end: &end };
             tokio::select! {
-                why = wire::answer(&socket, &caller, &end.woken) => why,
-                why = end.says_no_hello() => why,
-                why = end.takes_no_names() => why,
-                why = end.is_cut() => why,
+                over = wire::answer(&socket, &caller, &end.woken) => (over.why, over.is_closed),
+                why = end.says_no_hello() => (why, false),
+                why = end.takes_no_names() => (why, false),
+                why = end.is_cut() => (why, false),
             }
         }
     };
@@ -830,7 +894,7 @@ async fn serve(node: Arc<Node>, refusals: Arc<Refusals>, Arrival { socket, ends 
     }
     end.has_greeted(&node);
     if let Some(gateway) = &node.gateway {
-        gateway.gone(&node, &end);
+        gateway.gone(&node, &end, is_closed);
     }
 }
 
@@ -847,6 +911,11 @@ impl End for Caller<'_> {
             self.end.tell(uses);
         }
         let mut line = self.end.line.lock();
+        let lease = self.end.sessions.lock().remote.as_mut().and_then(RemoteNode::answer_lease);
+        if let Some(lease) = lease {
+            let lease = write_from_leader(&lease, to.writer()).map_err(|it| it.to_string())?;
+            to.put(lease);
+        }
         while to.has_room() {
             if line.is_empty() {
                 let mut sessions = self.end.sessions.lock();
@@ -915,6 +984,13 @@ impl End for Caller<'_> {
                     Ok(NodeHeard::NamesTaken(number)) => taken.push(number),
                     Ok(NodeHeard::Told(it)) => told.push(it),
                     Ok(NodeHeard::Uses(it)) => uses.push(it),
+                    Ok(NodeHeard::AsksLease(number)) => {
+                        // Another one may lead by now.
+                        if self.node.has_lease() {
+                            remote.asks_for_lease(number, boot_ms());
+                            self.end.woken.notify_one();
+                        }
+                    }
                     Ok(NodeHeard::Seen(number, seen)) => {
                         if let Some((_, answer)) = asked.take_if(|(asked, _)| *asked == number) {
                             // Who asked may have gone.

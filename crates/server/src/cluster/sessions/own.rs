@@ -46,6 +46,8 @@ pub(crate) struct Beginning {
     pub(crate) called: Called,
     /// What they may write to their clients, once this node leads.
     pub(crate) leading: Arc<Leading>,
+    /// The lease of the broker of this process, once it has one.
+    pub(crate) leads: Arc<Leading>,
     pub(crate) views: Views,
     /// Where the sessions are counted.
     pub(crate) totals: Arc<Totals>,
@@ -121,13 +123,14 @@ impl OwnSessions {
             start,
             called,
             leading,
+            leads,
             totals,
             give_back,
             ..
         } = beginning;
         let homes = Homes::among(u32::try_from(shards)?);
         let name = node_name(&config);
-        let away = Arc::new(Away::new((name.clone(), called.own_id, start), homes, enters));
+        let away = Arc::new(Away::new((name.clone(), called.own_id, start), homes, enters, leads));
         let settings = Settings {
             // No record of a log that has copies elsewhere is in another log, and no gate is here.
             embed_bytes_below: u64::MAX,
@@ -268,8 +271,11 @@ mod tests {
         let leading = Arc::new(Leading::new());
         leading.set(ALWAYS);
         let homes = Homes::among(1);
-        let away =
-            Away::new(("rabbit@far".to_owned(), 7, 0), homes, watch::Sender::new(Reception::Own));
+        let enters = watch::Sender::new(Reception::Own);
+        let leads = Arc::new(Leading::new());
+        leads.set(ALWAYS);
+        let away = Away::new(("rabbit@far".to_owned(), 7, 0), homes, enters, leads);
+        away.names_hold().set(u64::MAX >> 1, true);
         let logins = Logins::new(login::Options::default(), [0; 32]);
         let held = Arc::clone(&leading);
         let node = Node::of_sessions(Arc::default(), logins, Arc::new(away), 0, held);

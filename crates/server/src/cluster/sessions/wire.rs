@@ -76,6 +76,32 @@ pub trait End {
     fn hear(&self, letters: &mut Vec<Letter>) -> Result<(), String>;
 }
 
+/// How a connection is over.
+#[derive(Debug)]
+pub struct Over {
+    /// Why, in words.
+    pub why: String,
+    /// The other end has closed it, or its process has ended.
+    pub is_closed: bool,
+}
+
+impl Over {
+    fn here(why: impl Into<String>) -> Self {
+        Self { why: why.into(), is_closed: false }
+    }
+
+    fn closed() -> Self {
+        Self { why: CLOSED.to_owned(), is_closed: true }
+    }
+
+    fn of(error: &io::Error) -> Self {
+        // What a machine says whose process has ended with bytes unread.
+        let is_closed =
+            matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe);
+        Self { why: ended(error), is_closed }
+    }
+}
+
 /// What is on its way to the socket.
 #[derive(Debug)]
 pub struct Outgoing {
@@ -119,75 +145,75 @@ impl Outgoing {
 const _: () = assert!(ENOUGH <= OUTPUT_MAX);
 
 /// Has letters go over a connection that this node has called, until its end. `woken` is rung, by any thread, when `end` has something
-/// to say. Returns why it is over, in words.
-pub async fn call(socket: &LinkSocket, end: &impl End, woken: &Notify) -> String {
+/// to say.
+pub async fn call(socket: &LinkSocket, end: &impl End, woken: &Notify) -> Over {
     let has_checksums = !socket.is_encrypted();
     let first = [if has_checksums { CHECKSUMS } else { NO_CHECKSUMS }];
     loop {
         match socket.try_write(&first) {
-            Ok(0) => return CLOSED.to_owned(),
+            Ok(0) => return Over::closed(),
             Ok(_) => break,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if let Err(error) = socket.writable().await {
-                    return ended(&error);
+                    return Over::of(&error);
                 }
             }
-            Err(error) => return ended(&error),
+            Err(error) => return Over::of(&error),
         }
     }
     run(socket, has_checksums, end, woken).await
 }
 
 /// The same over one that another node has called.
-pub async fn answer(socket: &LinkSocket, end: &impl End, woken: &Notify) -> String {
+pub async fn answer(socket: &LinkSocket, end: &impl End, woken: &Notify) -> Over {
     let mut first = [0];
     loop {
         match socket.try_read(&mut first) {
-            Ok(0) => return CLOSED.to_owned(),
+            Ok(0) => return Over::closed(),
             Ok(_) => break,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 match timeout(SILENCE, socket.readable()).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(error)) => return ended(&error),
+                    Ok(Err(error)) => return Over::of(&error),
                     Err(_) => return silent(),
                 }
             }
-            Err(error) => return ended(&error),
+            Err(error) => return Over::of(&error),
         }
     }
     match first {
         [CHECKSUMS] => run(socket, true, end, woken).await,
         [NO_CHECKSUMS] => run(socket, false, end, woken).await,
-        [other] => format!("its first byte is {other}, which means nothing"),
+        [other] => Over::here(format!("its first byte is {other}, which means nothing")),
     }
 }
 
-async fn run(socket: &LinkSocket, has_checksums: bool, end: &impl End, woken: &Notify) -> String {
+async fn run(socket: &LinkSocket, has_checksums: bool, end: &impl End, woken: &Notify) -> Over {
     tokio::select! {
         why = read(socket, has_checksums, end) => why,
         why = write(socket, has_checksums, end, woken) => why,
     }
 }
 
-async fn write(socket: &LinkSocket, has_checksums: bool, end: &impl End, woken: &Notify) -> String {
+async fn write(socket: &LinkSocket, has_checksums: bool, end: &impl End, woken: &Notify) -> Over {
     let mut outgoing = Outgoing::new(has_checksums);
     let (mut bytes, mut writes) = (0, 0);
     loop {
         if outgoing.has_room()
             && let Err(why) = end.say(&mut outgoing)
         {
-            return why;
+            return Over::here(why);
         }
         // The rest of a long letter.
         outgoing.sender.fill();
         if outgoing.is_empty() && !socket.has_unsent() {
             if outgoing.is_over {
                 if let Err(error) = socket.shutdown().await {
-                    return ended(&error);
+                    return Over::of(&error);
                 }
                 // A socket that is closed with bytes in it takes back what it has sent: the other end has all, and closes.
                 tokio::time::sleep(CLOSE).await;
-                return "it was told to go, and did not".to_owned();
+                return Over::here("it was told to go, and did not");
             }
             match timeout(BEAT_AFTER, woken.notified()).await {
                 Ok(()) => continue,
@@ -208,16 +234,18 @@ async fn write(socket: &LinkSocket, has_checksums: bool, end: &impl End, woken: 
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 match timeout(SILENCE, socket.writable()).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(error)) => return ended(&error),
-                    Err(_) => return format!("it took nothing for {} s", SILENCE.as_secs()),
+                    Ok(Err(error)) => return Over::of(&error),
+                    Err(_) => {
+                        return Over::here(format!("it took nothing for {} s", SILENCE.as_secs()));
+                    }
                 }
             }
-            Err(error) => return ended(&error),
+            Err(error) => return Over::of(&error),
         }
     }
 }
 
-async fn read(socket: &LinkSocket, has_checksums: bool, end: &impl End) -> String {
+async fn read(socket: &LinkSocket, has_checksums: bool, end: &impl End) -> Over {
     let mut receiver = Receiver::new(has_checksums, LIMITS);
     let (mut letters, mut has_come) = (Vec::new(), false);
     loop {
@@ -226,12 +254,12 @@ async fn read(socket: &LinkSocket, has_checksums: bool, end: &impl End) -> Strin
                 Ok(Some(letter)) if letter.envelope.kind == BEAT => {}
                 Ok(Some(letter)) => letters.push(letter),
                 Ok(None) => break,
-                Err(why) => return why.to_string(),
+                Err(why) => return Over::here(why.to_string()),
             }
         }
         if !letters.is_empty() {
             if let Err(why) = end.hear(&mut letters) {
-                return why;
+                return Over::here(why);
             }
             debug_assert!(letters.is_empty(), "letters were left");
         } else if has_come && receiver.unfinished_len() > 0 {
@@ -240,11 +268,11 @@ async fn read(socket: &LinkSocket, has_checksums: bool, end: &impl End) -> Strin
         has_come = false;
         match timeout(SILENCE, socket.readable()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => return ended(&error),
+            Ok(Err(error)) => return Over::of(&error),
             Err(_) => return silent(),
         }
         match socket.try_read_buf(receiver.buffer()) {
-            Ok(0) => return CLOSED.to_owned(),
+            Ok(0) => return Over::closed(),
             Ok(count) => {
                 has_come = true;
                 if count >= TURN {
@@ -252,13 +280,13 @@ async fn read(socket: &LinkSocket, has_checksums: bool, end: &impl End) -> Strin
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return ended(&error),
+            Err(error) => return Over::of(&error),
         }
     }
 }
 
-fn silent() -> String {
-    format!("nothing came for {} s", SILENCE.as_secs())
+fn silent() -> Over {
+    Over::here(format!("nothing came for {} s", SILENCE.as_secs()))
 }
 
 #[cfg(test)]

@@ -32,6 +32,12 @@ impl ClusterView {
                 Standing::Follows => before.leader_id,
                 _ => before.led_last,
             },
+            led_last_in: match (before.standing, before.groups.first()) {
+                (Standing::Follows, Some(first)) => {
+                    Some(first.term).filter(|_| first.leader == before.leader)
+                }
+                _ => before.led_last_in,
+            },
             nodes: status.nodes.iter().map(|it| node(it, leads(it))).collect(),
             groups: status.groups.iter().map(group).collect(),
             repaired: status.repaired,

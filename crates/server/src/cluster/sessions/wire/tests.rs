@@ -95,6 +95,15 @@ fn letters(count: u64) -> Vec<(u64, usize)> {
     (0..count).map(|number| (number, lens[number as usize * 7 % lens.len()])).collect()
 }
 
+/// Why it was over.
+async fn call(socket: &LinkSocket, end: &impl End, woken: &Notify) -> String {
+    super::call(socket, end, woken).await.why
+}
+
+async fn answer(socket: &LinkSocket, end: &impl End, woken: &Notify) -> String {
+    super::answer(socket, end, woken).await.why
+}
+
 #[tokio::test]
 async fn all_letters_come_in_order_both_ways_at_once() {
     let (near, far) = pair().await;
@@ -175,7 +184,7 @@ async fn an_end_that_says_nothing_is_gone_and_one_that_has_nothing_to_say_is_not
             () = tokio::time::sleep(SILENCE * 5) => {}
         }
         // The other end stands still from now on.
-        assert_eq!(caller.await, silent());
+        assert_eq!(caller.await, silent().why);
     }
     assert!(begun.elapsed() >= SILENCE * 5 + SILENCE - BEAT_AFTER, "{:?}", begun.elapsed());
 }
