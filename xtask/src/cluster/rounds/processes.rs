@@ -45,9 +45,7 @@ fn kill_and_start(bed: &mut Bed<'_>, numbers: &[usize]) -> anyhow::Result<()> {
     for number in numbers {
         bed.members[*number].kill()?;
     }
-    if bed.goes_on_without(numbers.len()) {
-        bed.settle_without(numbers)?;
-    }
+    bed.settle_if_most(numbers)?;
     sleep(AWAY);
     numbers.iter().try_for_each(|number| bed.members[*number].start())?;
     numbers.iter().try_for_each(|number| bed.members[*number].await_ready())?;
@@ -73,9 +71,11 @@ pub(super) fn two_stopped(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
     stop_and_go_on(bed, &[leader, second])
 }
 
+/// Lets these stand still, sees that the others go on if they are most of them, and lets these go on.
 fn stop_and_go_on(bed: &mut Bed<'_>, numbers: &[usize]) -> anyhow::Result<()> {
     numbers.iter().try_for_each(|number| bed.members[*number].signal(Signal::STOP))?;
     sleep(STILL);
+    bed.settle_if_most(numbers)?;
     numbers.iter().try_for_each(|number| bed.members[*number].signal(Signal::CONT))?;
     bed.settle()
 }
@@ -94,6 +94,7 @@ pub(super) fn follower_cut(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> 
     cut_and_heal(bed, name, follower, Net::cut_off)
 }
 
+/// Cuts the node off, sees that the others go on, and heals the links.
 fn cut_and_heal(
     bed: &mut Bed<'_>,
     name: &str,
@@ -103,6 +104,7 @@ fn cut_and_heal(
     bed.fault(name, &[number])?;
     cut(bed.net()?, number)?;
     sleep(2 * AWAY);
+    bed.settle_without(&[number])?;
     bed.net()?.heal()?;
     bed.settle()
 }
