@@ -116,7 +116,7 @@ use Played::{Always, Here};
 
 /// All rounds.
 #[rustfmt::skip] // a table
-pub(super) static ALL: [Round; 23] = [
+pub(super) static ALL: [Round; 24] = [
     Round { name: "alone",              what: "a node that is alone is killed and started again",                           nodes: Alone,   needs: &[],           played: Always,  felt: Nowhere,   promise_ms: None,     run: processes::all_killed },
     Round { name: "leader-killed",      what: "the node that leads is killed and started again",                            nodes: Cluster, needs: &[],           played: Always,  felt: ByRelayed, promise_ms: KILLED,   run: processes::leader_killed },
     Round { name: "leader-stopped",     what: "the node that leads stands still for 10 seconds",                            nodes: Cluster, needs: &[],           played: Always,  felt: ByRelayed, promise_ms: SILENT,   run: processes::leader_stopped },
@@ -139,6 +139,7 @@ pub(super) static ALL: [Round; 23] = [
     Round { name: "two-cut-off",        what: "two nodes, one leads, and the others do not hear each other",                nodes: Five,    needs: &[Cuts],       played: Here,    felt: ByRelayed, promise_ms: SILENT,   run: processes::two_cut_off },
     Round { name: "two-followers-killed", what: "two nodes that do not lead are killed and started again",                  nodes: Five,    needs: &[],           played: Here,    felt: Nowhere,   promise_ms: FOLLOWER, run: processes::two_followers_killed },
     Round { name: "all-killed",         what: "all nodes are killed at once and started again",                             nodes: Cluster, needs: &[],           played: Always,  felt: Nowhere,   promise_ms: None,     run: processes::all_killed },
+    Round { name: "all-stopped",        what: "all nodes are stopped at once and started in reverse order",                 nodes: Cluster, needs: &[Ours],       played: Always,  felt: Nowhere,   promise_ms: None,     run: processes::all_stopped },
     Round { name: "rolling-restart",    what: "each node is stopped and started again, one by one",                         nodes: Cluster, needs: &[],           played: Always,  felt: ByRelayed, promise_ms: PLANNED,  run: processes::rolling_restart },
 ];
 

@@ -1,7 +1,7 @@
 //! Processes that are killed, stopped and not heard.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use rustix::process::Signal;
@@ -147,6 +147,22 @@ pub(super) fn all_killed(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
         bed.members[number].start()?;
         sleep(Duration::from_millis(bed.chance.below(1000)));
     }
+    bed.members.iter_mut().try_for_each(Member::await_ready)?;
+    bed.settle()
+}
+
+/// All are told to stop at once, as by a machine room that is switched off in good order, and started again from the last to the first.
+pub(super) fn all_stopped(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
+    bed.fault(name, &[])?;
+    bed.members.iter().try_for_each(|it| it.signal(Signal::TERM))?;
+    for member in bed.members.iter_mut() {
+        member.await_good_end()?;
+    }
+    let started = Instant::now();
+    bed.members.iter_mut().rev().try_for_each(Member::start)?;
+    // Ten seconds are promised; a busy machine keeps the bound of this.
+    let leader = bed.leader()?;
+    println!("   a cluster after {:.1} s; node {leader} leads", started.elapsed().as_secs_f64());
     bed.members.iter_mut().try_for_each(Member::await_ready)?;
     bed.settle()
 }
