@@ -78,7 +78,7 @@ pub(crate) fn run(names: &[String], ports: Ports) -> anyhow::Result<()> {
 pub(crate) fn counted() -> anyhow::Result<Count> {
     let node = programs::node_for_clients()?;
     let all = run_counted(&[], Ports { amqp: node.address.port(), http: node.http.port() })?;
-    Ok(Count { passed: all.passed as u64, failed: all.failed as u64 })
+    Ok(Count { passed: all.passed as u64, failed: all.failed as u64, ..Count::default() })
 }
 
 fn run_counted(names: &[String], ports: Ports) -> anyhow::Result<Counts> {

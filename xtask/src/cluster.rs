@@ -32,7 +32,7 @@ use disk::Disk;
 use member::{Member, Site};
 use net::Net;
 use report::Played;
-use rounds::{ALL, Bed, Felt, Need, Nodes, Round};
+use rounds::{ALL, Bed, Need, Nodes, Round};
 use traffic::{Load, Traffic};
 
 /// How long the first clients may take.
@@ -183,6 +183,7 @@ pub(crate) fn counted() -> anyhow::Result<Count> {
     }
     if !Disk::is_possible() {
         println!("left out, as small disks can be mounted by root alone: {}", SMALL.join(", "));
+        count.left_out += SMALL.len() as u64;
     } else if count.failed == 0 {
         let only = SMALL.map(str::to_owned).to_vec();
         count +=
@@ -225,18 +226,14 @@ pub(crate) fn run(args: &ClusterArgs) -> anyhow::Result<Count> {
             total += scene.costs()?;
             continue;
         }
-        let kinds = scene.kinds();
+        let (kinds, left_out) = scene.kinds();
+        total.left_out += left_out;
         if kinds.is_empty() {
             continue;
         }
         let (count, played) = scene.play(&kinds)?;
         if broker.is_rabbitmq() {
-            println!(
-                "{}: {} passed, {} failed; they do not count",
-                broker.title(),
-                count.passed,
-                count.failed
-            );
+            println!("{}: {count}; they do not count", broker.title());
         } else {
             total += count;
         }
@@ -250,7 +247,7 @@ pub(crate) fn run(args: &ClusterArgs) -> anyhow::Result<Count> {
         let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
         report::write(&path, &format!("cargo xtask {command}"), &all)?;
     }
-    println!("{} passed, {} failed", total.passed, total.failed);
+    println!("{total}");
     Ok(total)
 }
 
@@ -291,21 +288,24 @@ impl Scene<'_> {
         }
     }
 
-    /// The kinds of rounds that are wanted, and can be played here.
-    fn kinds(&self) -> Vec<&'static Round> {
+    /// The kinds of rounds that are wanted, and can be played here; how many others root could play.
+    fn kinds(&self) -> (Vec<&'static Round>, u64) {
         let is_for = |it: &&Round| match it.nodes {
             Nodes::Alone => self.nodes == 1,
             Nodes::Cluster => self.nodes > 1,
             Nodes::Five => self.nodes >= 5,
         };
-        let mut kinds = Vec::new();
+        let (mut kinds, mut left_out) = (Vec::new(), 0);
         for round in ALL.iter().filter(is_for).filter(|it| self.args.wants(it)) {
             match round.needs.iter().find(|it| !self.has(**it)) {
-                Some(need) => println!("{} is left out: {}", round.name, need.missing()),
+                Some(need) => {
+                    println!("{} is left out: {}", round.name, need.missing());
+                    left_out += u64::from(*need == Need::Cuts && !self.args.here);
+                }
                 None => kinds.push(round),
             }
         }
-        kinds
+        (kinds, left_out)
     }
 
     /// Plays rounds of these kinds: what passed, and what is to be told of it.
@@ -438,10 +438,9 @@ impl Scene<'_> {
                 net: net.as_deref_mut(),
                 traffic: &mut traffic,
                 chance: &mut chance,
-                errors: 0,
             };
             let since = Instant::now();
-            let failure = self.one(round, &mut bed);
+            let failure = (round.run)(&mut bed, round.name).err().map(|it| format!("{it:#}"));
             let seconds = since.elapsed().as_secs_f64();
             println!(
                 "{:>4}  {:<20} {seconds:>6.1} s  {}",
@@ -472,27 +471,14 @@ impl Scene<'_> {
         }
         let told = std::fs::read_to_string(dir.join("traffic.json")).unwrap_or_default();
         let traffic = serde_json::from_str(&told).unwrap_or_default();
+        let sessions = (!self.broker.is_rabbitmq()).then_some(self.args.sessions);
         let title = self.broker.title();
-        Ok((total, Played { title, nodes: self.nodes, rounds: played, traffic }))
-    }
-
-    /// One round; what failed of it.
-    fn one(&self, round: &Round, bed: &mut Bed<'_>) -> Option<String> {
-        if let Err(error) = (round.run)(bed, round.name) {
-            return Some(format!("{error:#}"));
+        let played = Played { title, nodes: self.nodes, sessions, rounds: played, traffic };
+        for line in played.felt() {
+            println!("{line}");
+            total += Count::of(false);
         }
-        let is_felt = match round.felt {
-            _ if self.broker.is_rabbitmq() => true,
-            Felt::ByAll => true,
-            Felt::ByRelayed => self.args.sessions == Sessions::Relayed,
-            Felt::Nowhere => false,
-        };
-        (!is_felt && bed.errors > 0).then(|| {
-            format!(
-                "clients over nodes that it did not hit had {} errors: see traffic.log",
-                bed.errors
-            )
-        })
+        Ok((total, played))
     }
 
     fn is_enough(&self, began: Instant, played: usize, kinds: usize) -> bool {

@@ -113,13 +113,16 @@ pub(crate) fn run(steps: &[Step], only: &[String]) -> anyhow::Result<ExitCode> {
                 Count::of(false)
             });
             let seconds = started.elapsed().as_secs_f64();
-            let Count { passed, failed } = count;
+            let Count { passed, failed, left_out } = count;
             write!(lines, "{:<16} {passed:>6} {failed:>6} {seconds:>8.1} s", step.name)?;
             if let (Some(before), Some(now)) = (idle, idle_seconds()) {
                 write!(lines, " {:>7.1} s", now - before)?;
             }
             if let Run::Beside { with, .. } = step.run {
                 write!(lines, ", of {took:.1} s that began with {with}")?;
+            }
+            if left_out > 0 {
+                write!(lines, "; {left_out} LEFT OUT, which need root")?;
             }
             writeln!(lines)?;
             total += count;
@@ -128,7 +131,7 @@ pub(crate) fn run(steps: &[Step], only: &[String]) -> anyhow::Result<ExitCode> {
     })?;
     println!("\n{:<16} {:>6} {:>6} {:>10} {:>9}", "step", "passed", "failed", "took", "idle");
     print!("{lines}");
-    println!("\n{} passed, {} failed", total.passed, total.failed);
+    println!("\n{total}");
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -267,7 +270,7 @@ mod tests {
     fn a_step_runs_beside_another_and_is_counted_in_its_place() {
         let meet = || {
             BEGUN.wait();
-            Ok(Count { passed: 2, failed: 0 })
+            Ok(Count { passed: 2, ..Count::default() })
         };
         let with = "first";
         let steps = [
@@ -289,6 +292,6 @@ mod tests {
 
     fn meet_and_fail() -> anyhow::Result<Count> {
         BEGUN.wait();
-        Ok(Count { passed: 1, failed: 1 })
+        Ok(Count { passed: 1, failed: 1, ..Count::default() })
     }
 }

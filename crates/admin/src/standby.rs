@@ -133,10 +133,18 @@ async fn answer(inside: Arc<Inside>, peer: Peer, request: Request<Body>) -> Resp
                 .map_err(|error| Fault::bad(format!("{error:#}"))),
             None => Err(refusal(&inside)),
         },
+        (&Method::POST, "/api/leveret/listeners/suspend") => suspend(&inside, true).await,
+        (&Method::POST, "/api/leveret/listeners/resume") => suspend(&inside, false).await,
         (method, path) if is_of_one_node(method, path) => Err(refusal(&inside)),
         _ => return forward(&inside, peer, request).await,
     };
     answer.into_response()
+}
+
+/// Closes this node's listeners for clients or opens them, and waits until they are.
+async fn suspend(inside: &Standby, is_suspended: bool) -> Result<Answer, Fault> {
+    inside.suspended.set(is_suspended);
+    http::await_listeners(&inside.about.listeners, is_suspended).await
 }
 
 /// The last lines of its log.
@@ -164,8 +172,11 @@ async fn put_log_level(about: &About, body: Body) -> Result<Answer, Fault> {
 
 /// Whether it changes a node and not what the cluster knows: not to be done to another node than the one that was asked.
 fn is_of_one_node(method: &Method, path: &str) -> bool {
-    let of_one =
-        ["/api/leveret/listeners/", "/api/leveret/watermarks/", "/api/leveret/certificates/"];
+    let of_one = [
+        "/api/leveret/cluster/hand-over",
+        "/api/leveret/watermarks/",
+        "/api/leveret/certificates/",
+    ];
     !method.is_safe() && of_one.iter().any(|it| path.starts_with(it))
 }
 
@@ -191,7 +202,7 @@ fn status(inside: &Standby) -> Value {
         "pid": std::process::id(),
         "os": system::os(),
         "uptime": about.started.elapsed().as_secs(),
-        "is_under_maintenance": false,
+        "is_under_maintenance": inside.suspended.is_set(),
         "active_plugins": about.plugins,
         "data_directory": about.data_dir.display().to_string(),
         "config_files": about.config_files,

@@ -27,6 +27,8 @@ pub use told::Remembered;
 /// Between two tellings of a node's status, and of a founding, in ms.
 const TELL_MS: u64 = 1_000;
 
+/// A node that is asked to hand over tries it for so long, in ms: nobody is served meanwhile if no other one can lead.
+const HAND_OVER_MS: u64 = 5_000;
 /// What is told of groups in one status, at most.
 const GROUPS_TOLD: usize = 1_100;
 
@@ -219,6 +221,8 @@ pub struct Cluster<D: Disk> {
     standing: Standing,
     must_restart: bool,
     is_leaving: bool,
+    /// Another node is to lead in place of this one, which goes on: until when that is tried.
+    hands_over_until_ms: Option<u64>,
     failed: Option<String>,
     /// To be done.
     actions: ClusterActions<D>,
@@ -274,6 +278,7 @@ impl<D: Disk> Cluster<D> {
             standing: Standing::Waits,
             must_restart: false,
             is_leaving: false,
+            hands_over_until_ms: None,
             failed: None,
             actions: ClusterActions::default(),
             warned: Vec::new(),
@@ -452,7 +457,7 @@ impl<D: Disk> Cluster<D> {
     #[must_use]
     pub fn take_actions(&mut self) -> ClusterActions<D> {
         self.tell_room();
-        self.look_at_disks();
+        self.give_way();
         if matches!(self.phase, Phase::Member(_)) {
             self.follow_members();
             self.take_in();
@@ -517,6 +522,11 @@ impl<D: Disk> Cluster<D> {
         if let Phase::Member(groups) = &mut self.phase {
             groups.leave();
         }
+    }
+
+    /// Another node is to lead what this one leads, if one takes over within some seconds. This one goes on.
+    pub fn hand_over(&mut self) {
+        self.hands_over_until_ms = Some(self.now_ms.saturating_add(HAND_OVER_MS));
     }
 
     /// How many groups of queues the cluster has; none while this node is in none.
@@ -698,8 +708,8 @@ impl<D: Disk> Cluster<D> {
         self.actions.told.extend(words);
     }
 
-    /// Whoever leads with a full disk has another one lead, if a majority has room.
-    fn look_at_disks(&mut self) {
+    /// Whoever leads with a full disk has another one lead, if a majority has room; and who was asked to.
+    fn give_way(&mut self) {
         let Phase::Member(groups) = &self.phase else { return };
         let leads = self.standing == Standing::Leads && !self.is_leaving && !self.must_restart;
         let own = NodeDisk::of(&self.setup.status.numbers);
@@ -711,6 +721,15 @@ impl<D: Disk> Cluster<D> {
             count = members;
         }
         let heir = self.disks.heir(leads, own, &others, count, self.now_ms);
+        self.hands_over_until_ms.take_if(|until_ms| !leads || self.now_ms >= *until_ms);
+        if self.hands_over_until_ms.is_some()
+            && let Phase::Member(groups) = &mut self.phase
+        {
+            let linked = &self.linked;
+            let heir = groups.next_heir(self.now_ms, |id| linked.contains_key(&id));
+            groups.give_way(heir);
+            return;
+        }
         let name = heir.and_then(|id| Some(self.linked.get(&id)?.node.name.clone()));
         if let Phase::Member(groups) = &mut self.phase
             && groups.give_way(heir)

@@ -511,7 +511,11 @@ impl<D: Disk> Groups<D> {
     }
 
     /// Who is to be asked to lead in place of this node, of those that are there.
-    fn next_heir(&mut self, now_ms: u64, is_linked: impl Fn(RaftId) -> bool) -> Option<RaftId> {
+    pub(crate) fn next_heir(
+        &mut self,
+        now_ms: u64,
+        is_linked: impl Fn(RaftId) -> bool,
+    ) -> Option<RaftId> {
         let peers = self.peers().into_iter().filter(|id| is_linked(*id));
         let of = |id| PossibleHeir { id, hung: self.hung.contains(&id), lag: self.lag_of(id) };
         let able: Vec<_> = peers.map(of).collect();

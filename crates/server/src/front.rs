@@ -14,6 +14,7 @@ use crate::cluster::arrivals::Arrivals;
 use crate::cluster::names::CopiedNames;
 use crate::cluster::standby::{Relay, Totals};
 use crate::cluster::view::Views;
+use crate::listener::ClientSuspension;
 use crate::logging::Logs;
 use crate::node::Node;
 use crate::tls::Tls;
@@ -75,6 +76,8 @@ pub struct Standby {
     pub totals: Arc<Totals>,
     /// What it has of the names.
     pub names: Arc<CopiedNames>,
+    /// Whether clients may not come in.
+    pub suspended: ClientSuspension,
 }
 
 /// Front ends that are open.

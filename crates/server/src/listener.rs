@@ -98,8 +98,28 @@ pub struct Preface {
     pub login: LoginFrom,
 }
 
-/// A listening socket that is closed while the node is suspended, so that clients go elsewhere at once.
-struct Gate {
+/// Whether clients may not come in by the listeners of a process. Connections stay.
+#[derive(Clone, Debug, Default)]
+pub struct ClientSuspension(Arc<watch::Sender<bool>>);
+
+impl ClientSuspension {
+    /// Closes the listeners, or opens them again.
+    pub fn set(&self, is_suspended: bool) {
+        self.0.send_replace(is_suspended);
+    }
+
+    /// Whether they are closed, or about to be.
+    pub fn is_set(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<bool> {
+        self.0.subscribe()
+    }
+}
+
+/// A listening socket that is closed while clients may not come in, so that they go elsewhere at once.
+pub(crate) struct Gate {
     socket: Option<TcpListener>,
     address: SocketAddr,
     pacing: Pacing,
@@ -107,7 +127,17 @@ struct Gate {
 }
 
 impl Gate {
-    async fn accept(
+    pub(crate) fn new(listener: TcpListener, suspended: watch::Receiver<bool>) -> io::Result<Self> {
+        let (address, pacing) = (listener.local_addr()?, Pacing::of(SockRef::from(&listener)));
+        Ok(Self { socket: Some(listener), address, pacing, suspended })
+    }
+
+    /// For sockets that came by it.
+    pub(crate) fn pacing(&self) -> &Pacing {
+        &self.pacing
+    }
+
+    pub(crate) async fn accept(
         &mut self,
         options: &SocketOptions,
     ) -> io::Result<(tokio::net::TcpStream, SocketAddr)> {
@@ -140,13 +170,10 @@ pub(crate) struct Entrance {
 
 /// Accepts until the task is dropped.
 pub(crate) async fn accept(listener: TcpListener, entrance: Entrance) {
-    let address = match listener.local_addr() {
-        Ok(address) => address,
+    let mut gate = match Gate::new(listener, entrance.node.watch_suspension()) {
+        Ok(gate) => gate,
         Err(error) => return tracing::error!(%error, "a listener cannot be served"),
     };
-    let pacing = Pacing::of(SockRef::from(&listener));
-    let suspended = entrance.node.watch_suspension();
-    let mut gate = Gate { socket: Some(listener), address, pacing, suspended };
     loop {
         let (socket, peer) = match gate.accept(&entrance.options).await {
             Ok(accepted) => accepted,
@@ -156,7 +183,7 @@ pub(crate) async fn accept(listener: TcpListener, entrance: Entrance) {
             }
         };
         let Some(place) = entrance.admit(&socket, peer) else { continue };
-        let socket = prepare(socket, &entrance.options, &gate.pacing)
+        let socket = prepare(socket, &entrance.options, gate.pacing())
             .and_then(|socket| Ok((Ends::new(peer, socket.local_addr()?), socket)));
         match socket {
             Ok((ends, socket)) => entrance.enter(socket, ends, place),
@@ -165,14 +192,11 @@ pub(crate) async fn accept(listener: TcpListener, entrance: Entrance) {
     }
 }
 
-/// Takes the clients that other nodes relay, until the task is dropped. Those nodes have read what proxies say.
+/// Takes the clients that other nodes relay, until the task is dropped. Those nodes have read what proxies say, and let nobody in
+/// whom they are not to.
 pub(crate) async fn take_arrivals(mut arrivals: Receiver<Arrival>, mut entrance: Entrance) {
     entrance.preface.proxy = false;
-    let suspended = entrance.node.watch_suspension();
     while let Some(Arrival { socket, ends }) = arrivals.recv().await {
-        if *suspended.borrow() {
-            continue;
-        }
         let Some(place) = entrance.admit(&socket, ends.source) else { continue };
         // With TLS between nodes it is no socket of TCP, and has no such thing.
         let _ = socket.set_nodelay(entrance.options.nodelay);

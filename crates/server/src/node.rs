@@ -26,6 +26,7 @@ use crate::ended::Ended;
 use crate::events::Events;
 use crate::handover::Handover;
 use crate::lease::{Leading, NamesHold};
+use crate::listener::ClientSuspension;
 use crate::locks::{Rank, Ranked, RankedRw, ReadGuard, WriteGuard};
 use crate::login::{self, Logins};
 use crate::names::Names;
@@ -86,7 +87,7 @@ pub struct Node {
     /// Whether all queues have the messages that the logs kept: shards have turns from then on.
     filled: AtomicBool,
     /// Whether clients may not come in: their listeners are closed.
-    suspended: watch::Sender<bool>,
+    pub(crate) suspended: ClientSuspension,
     /// Part of the memory watermark that transient messages may take before they are written to disk.
     paging_ratio: f64,
     /// Of a node that leads its cluster, or may come to; none of one that is alone.
@@ -218,7 +219,7 @@ impl Node {
             logins,
             certificates: Certificates::default(),
             filled: AtomicBool::new(false),
-            suspended: watch::Sender::new(false),
+            suspended: ClientSuspension::default(),
             paging_ratio,
             leading: None,
             away: None,
@@ -261,16 +262,16 @@ impl Node {
 
     /// Closes the listeners for clients, or opens them again. Connections stay.
     pub fn suspend(&self, is_suspended: bool) {
-        self.suspended.send_replace(is_suspended);
+        self.suspended.set(is_suspended);
     }
 
     /// Whether the listeners for clients are closed, or about to be.
     pub fn is_suspended(&self) -> bool {
-        *self.suspended.borrow()
+        self.suspended.is_set()
     }
 
     pub(crate) fn watch_suspension(&self) -> watch::Receiver<bool> {
-        self.suspended.subscribe()
+        self.suspended.watch()
     }
 
     pub(crate) fn add_rest(&self, rest: Arc<Rest>) {

@@ -138,6 +138,9 @@ pub fn run(
         let mut node =
             Node::new(settings, options.meta, options.topology, shards, paging_ratio, logins);
         node.leading = led.as_ref().map(Led::leading);
+        if let Some(led) = &led {
+            node.suspended = led.suspended();
+        }
         let gateway = |terms| Arc::new(Gateway::new(node.homes, terms, options.views.clone()));
         node.gateway = options.remote_sessions.map(gateway);
         let node = Arc::new(node);

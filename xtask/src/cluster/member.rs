@@ -172,6 +172,11 @@ impl Member {
     /// Stops it as systemd does.
     pub(super) fn stop(&mut self) -> anyhow::Result<()> {
         self.signal(Signal::TERM)?;
+        self.await_good_end()
+    }
+
+    /// Waits for the end of its process, which was told to stop.
+    pub(super) fn await_good_end(&mut self) -> anyhow::Result<()> {
         let status = self.await_end()?;
         ensure!(status.success(), "node {} ended with {status} when it was stopped", self.number);
         Ok(())

@@ -6,13 +6,16 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use super::rounds;
+use super::Sessions;
+use super::rounds::{self, Felt};
 
 /// What happened on the nodes of one broker.
 pub(super) struct Played {
     /// What they run.
     pub(super) title: String,
     pub(super) nodes: usize,
+    /// Where sessions were; none on another broker, which promised nothing.
+    pub(super) sessions: Option<Sessions>,
     /// The rounds, in their order: name, how long it took in seconds, what failed.
     pub(super) rounds: Vec<(&'static str, f64, Option<String>)>,
     /// What the traffic came to, as it says.
@@ -32,6 +35,38 @@ struct Kind {
     errors: u64,
     /// Of publishers over nodes that were not hit, or of all if all were; sorted.
     pauses_ms: Vec<f64>,
+    /// Whether others were always most of the nodes: only then something is promised.
+    is_promised: bool,
+}
+
+/// What clients over nodes had that a fault did not hit, from there to the next fault.
+struct Elsewhere {
+    /// How many nodes it hit; none if it hit all, or none in particular.
+    hit: usize,
+    pauses_ms: Vec<f64>,
+    errors: u64,
+}
+
+impl Elsewhere {
+    /// Of a phase of the traffic.
+    fn of(phase: &Value) -> Self {
+        let numbers = |key: &str| phase[key].as_array().into_iter().flatten();
+        let hit: Vec<_> = numbers("nodes").filter_map(Value::as_u64).collect();
+        let others = |key: &str| {
+            let nodes = numbers(key).zip(0..);
+            nodes.filter(|(_, node)| !hit.contains(node)).map(|(it, _)| it).collect::<Vec<_>>()
+        };
+        Self {
+            hit: hit.len(),
+            pauses_ms: others("pauses_ms").into_iter().filter_map(Value::as_f64).collect(),
+            errors: others("errors").into_iter().filter_map(Value::as_u64).sum(),
+        }
+    }
+
+    /// Whether there were others, most of so many nodes.
+    fn goes_on(&self, nodes: usize) -> bool {
+        self.hit > 0 && rounds::goes_on_without(nodes, self.hit)
+    }
 }
 
 impl Played {
@@ -41,10 +76,10 @@ impl Played {
         for phase in self.traffic["phases"].as_array().into_iter().flatten() {
             let name = phase["name"].as_str().unwrap_or_default();
             let at = kinds.iter().position(|it| it.name == name).unwrap_or_else(|| {
-                kinds.push(Kind { name: name.to_owned(), ..Kind::default() });
+                kinds.push(Kind { name: name.to_owned(), is_promised: true, ..Kind::default() });
                 kinds.len() - 1
             });
-            kinds[at].add(phase);
+            kinds[at].add(phase, self.nodes);
         }
         let place = |it: &Kind| rounds::ALL.iter().position(|round| round.name == it.name);
         kinds.sort_by_key(place);
@@ -54,31 +89,61 @@ impl Played {
         kinds
     }
 
+    /// What clients over nodes that were not hit felt, and were not to feel: a line each.
+    pub(super) fn felt(&self) -> Vec<String> {
+        let (Some(sessions), phases) = (self.sessions, self.traffic["phases"].as_array()) else {
+            return Vec::new();
+        };
+        let mut lines = Vec::new();
+        for (number, phase) in phases.into_iter().flatten().enumerate() {
+            let name = phase["name"].as_str().unwrap_or_default();
+            let (elsewhere, round) = (Elsewhere::of(phase), rounds::find(name));
+            if round.is_some() && !elsewhere.goes_on(self.nodes) {
+                continue;
+            }
+            let fault = format!("fault {number}, {name} {}", phase["nodes"]);
+            let may_end =
+                round.is_some_and(|it| it.felt == Felt::ByRelayed && sessions == Sessions::Relayed);
+            if elsewhere.errors > 0 && !may_end {
+                lines.push(format!(
+                    "{fault}: clients over nodes that it did not hit had {} errors: see traffic.log",
+                    elsewhere.errors
+                ));
+            }
+            let longest_ms = elsewhere.pauses_ms.into_iter().fold(0.0, f64::max);
+            if let Some(bound_ms) = round.and_then(|it| it.bound_ms())
+                && longest_ms > f64::from(bound_ms)
+            {
+                lines.push(format!(
+                    "{fault}: a publisher over a node that it did not hit waited {longest_ms:.0} ms, above {bound_ms} ms"
+                ));
+            }
+        }
+        lines
+    }
+
     fn failures(&self) -> impl Iterator<Item = String> {
         let failed = |(name, _, why): &(&str, f64, Option<String>)| {
             why.as_ref().map(|why| format!("{name}: {why}"))
         };
         let found = self.traffic["first_findings"].as_array().into_iter().flatten();
         let found = found.filter_map(|it| it.as_str()).map(str::to_owned);
-        self.rounds.iter().filter_map(failed).chain(found)
+        self.rounds.iter().filter_map(failed).chain(self.felt()).chain(found)
     }
 }
 
 impl Kind {
-    fn add(&mut self, phase: &Value) {
+    fn add(&mut self, phase: &Value, nodes: usize) {
         let count = |key: &str| phase[key].as_u64().unwrap_or_default();
         self.times += 1;
         self.confirmed += count("confirmed");
         self.lost += count("lost");
         self.duplicates += count("duplicates");
         self.out_of_order += count("out_of_order");
-        let numbers = |key: &str| phase[key].as_array().into_iter().flatten();
-        let hit: Vec<_> = numbers("nodes").filter_map(Value::as_u64).collect();
-        let is_hit = |node: usize| hit.contains(&(node as u64));
-        let pauses = numbers("pauses_ms").enumerate().filter(|(node, _)| !is_hit(*node));
-        self.pauses_ms.extend(pauses.filter_map(|(_, it)| it.as_f64()));
-        let errors = numbers("errors").enumerate().filter(|(node, _)| !is_hit(*node));
-        self.errors += errors.filter_map(|(_, it)| it.as_u64()).sum::<u64>();
+        let elsewhere = Elsewhere::of(phase);
+        self.is_promised &= elsewhere.goes_on(nodes);
+        self.pauses_ms.extend(elsewhere.pauses_ms);
+        self.errors += elsewhere.errors;
     }
 
     /// The nearest of the pauses, in ms.
@@ -88,7 +153,7 @@ impl Kind {
     }
 
     fn promise_ms(&self) -> Option<u32> {
-        rounds::find(&self.name)?.promise_ms
+        rounds::find(&self.name)?.promise_ms.filter(|_| self.is_promised)
     }
 
     /// As it is read in the table of a report.
@@ -236,25 +301,47 @@ mod tests {
             phase("undisturbed", &[], [1.0, 1.0, 1.0]),
             phase("all-killed", &[], [100.0, 200.0, 300.0]),
             phase("leader-killed", &[0], [4000.0, 10.0, 20.0]),
-            phase("leader-killed", &[1, 2], [30.0, 5000.0, 9000.0]),
+            phase("leader-killed", &[1], [30.0, 5000.0, 1600.0]),
+            phase("two-killed", &[1, 2], [9000.0, 5000.0, 5000.0]),
         ];
         let played = Played {
             title: "B".to_owned(),
             nodes: 3,
+            sessions: Some(Sessions::Own),
             rounds: vec![("leader-killed", 4.0, Some("why".to_owned()))],
             traffic: json!({"phases": phases, "sum": {"confirmed": 40}, "findings": 0}),
         };
         let kinds = played.kinds();
         let names: Vec<_> = kinds.iter().map(|it| &*it.name).collect();
-        assert_eq!(names, ["undisturbed", "leader-killed", "all-killed"]);
+        assert_eq!(names, ["undisturbed", "leader-killed", "two-killed", "all-killed"]);
         let killed = &kinds[1];
         assert_eq!((killed.times, killed.confirmed, killed.lost), (2, 20, 2));
-        assert_eq!(killed.pauses_ms, [10.0, 20.0, 30.0]);
-        assert_eq!(killed.errors, 2 + 4 + 1);
+        assert_eq!(killed.pauses_ms, [10.0, 20.0, 30.0, 1600.0]);
+        assert_eq!(killed.errors, 2 + 4 + 1 + 4);
+        // Two of three leave no majority.
+        assert_eq!([&kinds[1], &kinds[2]].map(Kind::promise_ms), [Some(100), None]);
         let pauses = [0.5, 0.9, 1.0].map(|it| killed.pause(it));
-        assert_eq!(pauses, [Some(20.0), Some(30.0), Some(30.0)]);
+        assert_eq!(pauses, [Some(20.0), Some(1600.0), Some(1600.0)]);
+        let felt = played.felt();
+        assert!(felt[0].starts_with("fault 0, undisturbed []: clients over nodes"), "{felt:?}");
+        assert!(
+            felt[1]
+                .contains("leader-killed [0]: clients over nodes that it did not hit had 6 errors"),
+            "{felt:?}"
+        );
+        assert!(
+            felt[2]
+                .contains("leader-killed [1]: clients over nodes that it did not hit had 5 errors"),
+            "{felt:?}"
+        );
+        assert!(felt[3].contains("leader-killed [1]: a publisher over a node that it did not hit waited 1600 ms, above 1500 ms"), "{felt:?}");
+        assert_eq!(felt.len(), 4, "{felt:?}");
+        let relayed = Played { sessions: Some(Sessions::Relayed), ..played };
+        assert_eq!(relayed.felt().len(), 2, "the node that leads has their connections");
+        let played = Played { sessions: None, ..relayed };
+        assert_eq!(played.felt(), [""; 0]);
         let text = markdown("command", &[played]);
-        let row = "| leader-killed | B | 2 | 20 | 2 | 0 | 0 | 7 | 20 | 30 | 30 | 100 |";
+        let row = "| leader-killed | B | 2 | 20 | 2 | 0 | 0 | 11 | 20 | 1600 | 1600 | 100 |";
         assert!(text.contains(row), "{text}");
         assert!(text.contains("B: leader-killed: why"), "{text}");
     }

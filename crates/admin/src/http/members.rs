@@ -46,6 +46,16 @@ pub(super) async fn forget(call: Call) -> Result<Answer, Fault> {
     }
 }
 
+/// `POST /api/leveret/cluster/hand-over`: has another node lead in place of this one.
+pub(super) async fn hand_over(call: Call) -> Result<Answer, Fault> {
+    call.login.must_admin()?;
+    let Some(members) = &call.app.ops.members else {
+        return Err(Fault::bad("this node stands alone: it was told of no others"));
+    };
+    members.hand_over().map_err(|why| Fault::unavailable(why.to_string()))?;
+    Ok(Answer::Done)
+}
+
 /// The cluster as a node knows it; a node alone is all there is. Its name is known to who has the names.
 pub(crate) fn cluster_of(about: &About, view: Option<&ClusterView>) -> Value {
     let Some(view) = view else {

@@ -70,7 +70,7 @@ pub(crate) use cluster::{environment_of, version_of};
 pub(crate) use copied::{Copied, needs_only_names};
 pub(crate) use login::Login;
 pub(crate) use members::cluster_of;
-pub(crate) use operate::listeners as listeners_of;
+pub(crate) use operate::{await_listeners, listeners as listeners_of};
 pub(crate) use requests::Requests;
 pub(crate) use serve::{Entrance, serve};
 

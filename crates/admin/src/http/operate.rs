@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leveret_server::COMPATIBLE_VERSION;
 use leveret_server::alarms::{Resource, look};
-use leveret_server::front::About;
+use leveret_server::front::{About, Listener};
 use leveret_server::runner::with_runner;
 use serde_json::{Map, Value, json};
 
@@ -178,8 +178,12 @@ pub(super) async fn resume_listeners(call: Call) -> Result<Answer, Fault> {
 /// Closes the listeners for clients or opens them, and waits until they are.
 async fn suspend(call: &Call, is_suspended: bool) -> Result<Answer, Fault> {
     call.node().suspend(is_suspended);
-    let all = call.app.ops.about.listeners.iter();
-    for listener in all.filter(|it| matches!(it.protocol, "amqp" | "amqp/ssl")) {
+    await_listeners(&call.app.ops.about.listeners, is_suspended).await
+}
+
+/// Waits until listeners for clients are closed, or open.
+pub(crate) async fn await_listeners(all: &[Listener], is_suspended: bool) -> Result<Answer, Fault> {
+    for listener in all.iter().filter(|it| matches!(it.protocol, "amqp" | "amqp/ssl")) {
         let settled = async {
             while health::answers(listener).await == is_suspended {
                 tokio::time::sleep(Duration::from_millis(5)).await;

@@ -220,6 +220,7 @@ routes! {
     "/api/leveret/status" => GET operate::status;
     "/api/leveret/cluster" => GET members::get;
     "/api/leveret/cluster/nodes/{node}" => DELETE members::forget;
+    "/api/leveret/cluster/hand-over" => POST members::hand_over;
     "/api/leveret/stop" => POST operate::stop;
     "/api/leveret/certificates/reload" => POST operate::reload_certificates;
     "/api/leveret/watermarks/memory" => PUT operate::put_memory_watermark, DELETE operate::delete_memory_watermark;

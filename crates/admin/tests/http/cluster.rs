@@ -21,6 +21,7 @@ use leveret_server::cluster::view::{
     ClusterView, GroupView, Lapses, LeftOutView, NodeTold, NodeView, Standing, Views,
 };
 use leveret_server::front::{About, Running, Standby, Stop};
+use leveret_server::listener::ClientSuspension;
 use leveret_server::proxy::Ends;
 use leveret_topology::{Destination, EntityKey, Homes, Noted, PasswordHash, QueueSpec, Topology};
 use serde_json::json;
@@ -267,6 +268,7 @@ fn a_node_that_is_alone_tells_nothing_of_clusters() {
         (&cluster["standing"], &cluster["nodes"][0]["name"]),
         (&json!("alone"), &json!("rabbit@test"))
     );
+    node.must("POST", "/api/leveret/cluster/hand-over", "", 400);
     node.must("DELETE", "/api/leveret/cluster/nodes/rabbit@b", "", 400);
 }
 
@@ -324,7 +326,8 @@ fn with_names(
     let config = Config::load(&Inputs { flags: vec![flag], ..Inputs::default() }).unwrap().config;
     let (stop, asked) = Stop::new();
     let (relay, totals) = (Arc::new(ToLeading(bringers.clone())), Arc::<Totals>::default());
-    let inside = Standby { about, stop, views, relay, link_tls: None, totals, names };
+    let suspended = ClientSuspension::default();
+    let inside = Standby { about, stop, views, relay, link_tls: None, totals, names, suspended };
     let running = leveret_admin::standby(&config)(inside);
     let socket = leveret_config::files::ctl_socket(&config);
     Following { socket, running: Some(running.unwrap()), asked, _dir: dir }
@@ -376,7 +379,7 @@ fn a_node_that_follows_answers_for_itself_and_asks_the_leader_for_the_rest() {
     let names = follows.ask("GET", "/api/vhosts?columns=name").json();
     assert!(names.as_array().unwrap().contains(&json!({"name": "made-there"})), "{names}");
     // What is said to this node is not done to another one.
-    for path in ["listeners/suspend", "certificates/reload"] {
+    for path in ["cluster/hand-over", "certificates/reload"] {
         let refused = follows.ask("POST", &format!("/api/leveret/{path}"));
         assert_eq!(refused.status, 503);
         let reason = refused.json()["reason"].clone();

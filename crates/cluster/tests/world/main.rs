@@ -477,6 +477,22 @@ fn who_stops_gives_way() {
     });
 }
 
+/// Who is asked to hand over has another one lead, and goes on as one that follows.
+#[test]
+fn who_hands_over_goes_on() {
+    each_seed(0..20, |seed| {
+        let mut world = World::led(3, seed);
+        world.run_ms(500);
+        let leader = world.leader().unwrap();
+        world.hand_over(leader);
+        let another = |it: &World| it.leader().is_some_and(|at| at != leader);
+        assert!(world.run_until(3_000, another), "seed {seed}");
+        world.run_ms(10_000);
+        assert!(another(&world), "seed {seed}: it leads again");
+        assert!(world.nodes[leader].process.is_some(), "seed {seed}");
+    });
+}
+
 /// The heir of a node that stops is gone before it leads: another one is asked at once.
 #[test]
 fn who_stops_waits_for_no_heir_that_is_gone() {

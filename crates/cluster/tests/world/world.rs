@@ -186,6 +186,13 @@ impl World {
         }
     }
 
+    /// Another node is to lead in place of this one.
+    pub(crate) fn hand_over(&mut self, at: usize) {
+        if let Some(process) = &mut self.nodes[at].process {
+            process.cluster.hand_over();
+        }
+    }
+
     fn act(&mut self, at: usize, actions: ClusterActions<SimDisk>) {
         self.told.extend(actions.told);
         if let Some((_, members)) = actions.links {

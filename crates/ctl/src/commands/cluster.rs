@@ -86,11 +86,47 @@ fn reset(it: &mut Call<'_>) -> Result<Answer, Fault> {
     ))
 }
 
-/// Takes no more clients, and lets those that are there go.
+/// How long another node may take to lead in place of one that is drained.
+const HAND_OVER: Duration = Duration::from_secs(10);
+
+/// Takes no more clients, has another node lead, and lets the clients of this node go.
 fn drain(it: &mut Call<'_>) -> Result<Answer, Fault> {
     it.post("/api/leveret/listeners/suspend", &Value::Null)?;
-    let all = it.get("/api/connections?columns=name")?;
-    for row in all.as_array().into_iter().flatten() {
+    let cluster = it.get("/api/leveret/cluster")?;
+    let own = cluster["node"].as_str().unwrap_or_default();
+    let leads = cluster["standing"] == "leads";
+    if leads && hands_over(it)? {
+        // It has begun anew, without clients.
+        return Ok(Answer::Done);
+    }
+    close_clients_of(it, own)?;
+    if leads {
+        return Err(Fault::new(
+            Code::TempFail,
+            format!("{own} takes no clients, and leads the cluster still: no other node took over"),
+        ));
+    }
+    Ok(Answer::Done)
+}
+
+/// Whether another node leads in place of this one, in time.
+fn hands_over(it: &mut Call<'_>) -> Result<bool, Fault> {
+    it.post("/api/leveret/cluster/hand-over", &Value::Null)?;
+    let deadline = Instant::now() + HAND_OVER;
+    while Instant::now() < deadline {
+        std::thread::sleep(STEP);
+        // It does not answer while it begins anew.
+        if it.get("/api/leveret/cluster").is_ok_and(|it| it["standing"] == "follows") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Closes the connections of clients that came by this node.
+fn close_clients_of(it: &mut Call<'_>, node: &str) -> Result<(), Fault> {
+    let all = it.get("/api/connections?columns=name,node")?;
+    for row in all.as_array().into_iter().flatten().filter(|row| row["node"] == *node) {
         let name = row["name"].as_str().unwrap_or_default();
         let name = percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC);
         let path = format!("/api/connections/{name}");
@@ -102,7 +138,7 @@ fn drain(it: &mut Call<'_>) -> Result<Answer, Fault> {
             None,
         )?;
     }
-    Ok(Answer::Done)
+    Ok(())
 }
 
 fn revive(it: &mut Call<'_>) -> Result<Answer, Fault> {
@@ -163,10 +199,10 @@ pub(super) const COMMANDS: &[Command] = &[
         .says("Resetting node {node} ..."),
     Command::new("force_reset", Tools::CTL, "Not there: says how it is done", reset)
         .says("Forcefully resetting node {node} ..."),
-    Command::new("stop_app", Tools::CTL, "Let no clients in, and those that are there go", drain)
+    Command::new("stop_app", Tools::CTL, "Let no clients in by this node, have another one lead, and let its clients go", drain)
         .says("Stopping rabbit application on node {node} ..."),
     Command::new("start_app", Tools::CTL, "Let clients in again", revive).says("Starting node {node} ..."),
-    Command::new("drain", Tools::UPGRADE, "Let no clients in, and those that are there go", drain)
+    Command::new("drain", Tools::UPGRADE, "Let no clients in by this node, have another one lead, and let its clients go", drain)
         .says("Will put node {node} into maintenance mode. The node will no longer serve any client traffic!"),
     Command::new("revive", Tools::UPGRADE, "Let clients in again", revive)
         .says("Will revive node {node} from maintenance and make it serve clients again ..."),

@@ -150,6 +150,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("DELETE", "/api/queues/quorum/{vhost}/{queue}/replicas/delete", "this node is the only one"),
     ("DELETE", "/api/queues/quorum/replicas/on/{node}/shrink",       "this node is the only one"),
     ("DELETE", "/api/leveret/cluster/nodes/{node}",                  "this node stands alone"),
+    ("POST",   "/api/leveret/cluster/hand-over",                     "this node stands alone"),
     ("PUT",    "/api/feature-flags/{name}/enable",                   "there is no feature flag"),
     ("POST",   "/api/leveret/authenticate",                          "invalid credentials"),
     ("PUT",    "/api/permissions/{vhost}/{user}",                    "vhost_or_user_not_found"),

@@ -1,6 +1,7 @@
 //! Three nodes that are one broker.
 
 mod all_members;
+mod drain;
 mod features;
 mod sessions;
 

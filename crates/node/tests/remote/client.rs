@@ -88,8 +88,10 @@ pub(crate) fn number_of(body: Vec<u8>) -> u64 {
     u64::from_le_bytes(body.try_into().expect("eight bytes")) ^ BODY
 }
 
-/// Where a client's transactions are.
-const COMMITS: u16 = 3;
+/// Where most of what a client does is,
+pub(crate) const PLAIN: u16 = 1;
+/// and where its transactions are.
+pub(crate) const COMMITS: u16 = 3;
 
 /// A message that a client has: the channel, and the tag there.
 pub(crate) type HeldTag = (u16, u64);

@@ -9,7 +9,7 @@ use leveret_queue::Time;
 use leveret_session::Settings;
 use leveret_topology::{Destination, NodeId, Topology};
 
-use crate::client::{Client, HeldTag, Seen, Transaction, Waits, number_of};
+use crate::client::{COMMITS, Client, HeldTag, PLAIN, Seen, Transaction, Waits, number_of};
 use crate::site::Site;
 
 const CLIENTS: usize = 3;
@@ -88,7 +88,12 @@ pub(crate) struct Fate {
     was_acked_alone: bool,
     /// at this node.
     acked_at: Option<NodeId>,
+    /// The channel that it was published on: what comes from there comes in the order of its numbers.
+    by: Option<Line>,
 }
+
+/// A channel of a client.
+type Line = (ConnectionId, u16);
 
 impl Fate {
     fn transient() -> Self {
@@ -153,6 +158,8 @@ pub(crate) struct Traffic {
     own: Vec<String>,
     /// What was published together, and acked with that: all of it was done, or nothing.
     transactions: Vec<Transaction>,
+    /// The last message that came to a client for the first time, by where it was published and by its queue.
+    heights: BTreeMap<(Line, usize, ConnectionId), u64>,
     /// Confirmed just now, as all members in contact have them, and given to nobody.
     pub(crate) on_all: Vec<u64>,
     pub(crate) totals: Totals,
@@ -170,6 +177,7 @@ impl Default for Traffic {
             exclusive: Vec::new(),
             own: Vec::new(),
             transactions: Vec::new(),
+            heights: BTreeMap::new(),
             on_all: Vec::new(),
             totals: Totals::default(),
         }
@@ -347,20 +355,21 @@ impl Traffic {
         let queue = random(QUEUES as u64) as usize;
         let name = queue_name(queue);
         let own = format!("own{}", client.id.bits());
+        let by = Some((client.id, PLAIN));
         match random(31) {
             29 | 30 => {
                 let number = self.messages.len() as u64;
                 let (key, fate) = match random(2) {
                     0 => {
                         let (copies, is_uncommitted) = (&COPIED[..], true);
-                        (TO_BOTH, Fate { copies, is_uncommitted, ..Fate::default() })
+                        (TO_BOTH, Fate { copies, is_uncommitted, by, ..Fate::default() })
                     }
                     _ => {
                         let (is_refused, waits_for_ack) = (true, true);
                         (TO_NOBODY, Fate { is_refused, waits_for_ack, ..Fate::default() })
                     }
                 };
-                let copies = fate.copies.iter().map(|_| Fate::default());
+                let copies = fate.copies.iter().map(|_| Fate { by, ..Fate::default() });
                 self.messages.extend([fate].into_iter().chain(copies));
                 client.publish((SHARED, key), number, None, true);
             }
@@ -378,8 +387,13 @@ impl Traffic {
                     let waits_for_ack = queue == ACKED;
                     let is_uncommitted = queue == UNCOMMITTED;
                     let waits_for_all = waits_for_all(queue) && !is_uncommitted;
-                    let fate =
-                        Fate { waits_for_ack, waits_for_all, is_uncommitted, ..Fate::default() };
+                    let fate = Fate {
+                        waits_for_ack,
+                        waits_for_all,
+                        is_uncommitted,
+                        by,
+                        ..Fate::default()
+                    };
                     self.add(queue, fate);
                     client.publish(("", &name), number, None, true);
                 }
@@ -427,7 +441,7 @@ impl Traffic {
             }
             20 if client.has_queue && random(2) == 0 => {
                 let number = self.messages.len() as u64;
-                self.messages.push(Fate::default());
+                self.messages.push(Fate { by, ..Fate::default() });
                 client.in_queue.push(number);
                 client.publish(("", &own), number, None, true);
             }
@@ -514,7 +528,7 @@ impl Traffic {
             let any = random(QUEUES as u64) as usize;
             let queue = if random(2) == 0 { UNCOMMITTED } else { any };
             messages.push((queue_name(queue), self.messages.len() as u64));
-            self.add(queue, Fate::default());
+            self.add(queue, Fate { by: Some((client.id, COMMITS)), ..Fate::default() });
         }
         let published = messages.iter().map(|it| it.1).collect();
         let acks = client.held.keys().copied().filter(|it| Client::is_to_commit(*it));
@@ -683,6 +697,15 @@ impl Traffic {
         assert!(fate.holder.is_none() || fate.is_with_two, "{number} is given to {id}: {fate:?}");
         let may_be_new = !fate.was_seen || fate.is_transient || fate.is_dead_letter;
         assert!(redelivered || may_be_new, "{number} was given out before: {fate:?}");
+        // What a leader may have given out that others know nothing of is given out anew.
+        let is_first = !redelivered && !fate.was_seen && !fate.is_with_two && !fate.may_come_back;
+        if let Some(by) = fate.by.filter(|_| is_first) {
+            // Of its own queues a client has one at a time.
+            let queue = queue.filter(|it| *it < QUEUES).unwrap_or(OWN);
+            let height = self.heights.entry((by, queue, id)).or_insert(number);
+            assert!(number >= *height, "{number} comes to {id} behind {height}: {fate:?}");
+            *height = number;
+        }
         self.totals.redelivered += u64::from(redelivered);
         (fate.holder, fate.was_seen, fate.is_acked) = (Some(id), true, false);
         // One that waits may be about to leave.

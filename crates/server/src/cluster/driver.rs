@@ -36,7 +36,7 @@ use crate::watchdog::WritersWatch;
 
 use super::arrivals::{Arrival, Bringers, RelayedListener};
 use super::bell::{Bell, Rung};
-use super::handle::{ClusterThread, Duty, Handle, Order};
+use super::handle::{ClusterThread, Duty, Handle, Order, suspended_before};
 use super::heard;
 use super::links::{LinkNews, LinkSettings, LinkTls, Links, PeerAddress};
 use super::names::CopiedNames;
@@ -270,6 +270,7 @@ pub(super) fn start(
         leading,
         sessions_leading,
         names,
+        suspended: suspended_before(),
     };
     Ok((handle, ClusterThread(thread), links))
 }
@@ -473,6 +474,10 @@ impl Driver {
             Order::Leave(reply) => {
                 self.cluster.stop();
                 self.leaving = Some(reply);
+            }
+            Order::HandOver => {
+                tracing::info!("another node is to lead in place of this one");
+                self.cluster.hand_over();
             }
             Order::Forget(name, reply) => match self.cluster.forget(&name) {
                 Ok(id) => {

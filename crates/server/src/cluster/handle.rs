@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
 use crate::lease::Leading;
+use crate::listener::ClientSuspension;
 use crate::logging::{LAST_LINES, Logs};
 use crate::storage::NodeLog;
 use crate::tls::Tls;
@@ -28,11 +29,13 @@ pub(super) enum Order {
     Lend(oneshot::Sender<Vec<(u64, NodeLog)>>),
     /// To end: another member is to lead, if that can be.
     Leave(oneshot::Sender<()>),
+    /// To have another member lead, while this one goes on.
+    HandOver,
     /// To have the cluster forget a node: answered when that is agreed upon, or why it is not.
     Forget(String, oneshot::Sender<Result<(), ForgetError>>),
 }
 
-/// How front ends have members changed.
+/// How front ends have members changed, and who of them leads.
 #[derive(Clone, Debug)]
 pub struct MemberChanges(mpsc::UnboundedSender<Order>);
 
@@ -66,6 +69,11 @@ impl MemberChanges {
             Err(_) => Err(ChangeError::Late),
         }
     }
+
+    /// Has another node lead in place of this one, if one takes over within some seconds. The process begins anew then.
+    pub fn hand_over(&self) -> Result<(), ChangeError> {
+        self.0.send(Order::HandOver).map_err(|_| ChangeError::Over)
+    }
 }
 
 /// What the process has to do.
@@ -97,6 +105,8 @@ pub(crate) struct Handle {
     pub(super) sessions_leading: Arc<Leading>,
     /// A copy of the names, while this node does not lead.
     pub(super) names: Arc<CopiedNames>,
+    /// Whether clients may not come in, whoever leads.
+    pub(super) suspended: ClientSuspension,
 }
 
 impl Handle {
@@ -123,6 +133,38 @@ impl Handle {
     pub(super) async fn lend(&self) -> Option<Vec<(u64, NodeLog)>> {
         self.ask(Order::Lend).await
     }
+
+    /// What a node that led has in memory is in part not agreed upon, and may not stay. So it does what it would do after a crash, only
+    /// sooner: the same program begins anew, in the same process, with the same words. Returns only what kept it from that.
+    pub(super) fn begin_anew(&self, logs: &Logs, why: &str) -> anyhow::Result<()> {
+        tracing::warn!("{why}: it begins anew, as one that follows");
+        logs.flush(LAST_LINES);
+        let words: Vec<OsString> = std::env::args_os().collect();
+        let (name, words) =
+            words.split_first().map_or((None, &[][..]), |(it, rest)| (Some(it), rest));
+        let mut command = Command::new("/proc/self/exe");
+        if let Some(name) = name {
+            command.arg0(name);
+        }
+        command.envs(numbers::to_be_told());
+        match self.suspended.is_set() {
+            true => command.env(SUSPENDED, "1"),
+            false => command.env_remove(SUSPENDED),
+        };
+        // Descriptors are closed by it, locks of the data directory with them, and all other threads end.
+        let error = command.args(words).exec();
+        Err(anyhow::Error::new(error).context("the process cannot begin anew: start it again"))
+    }
+}
+
+/// Under this name a process that begins anew has it in its environment that clients may not come in.
+const SUSPENDED: &str = "LEVERET_CLIENTS_SUSPENDED";
+
+/// As the process before left it, if this one took its place.
+pub(super) fn suspended_before() -> ClientSuspension {
+    let suspended = ClientSuspension::default();
+    suspended.set(std::env::var_os(SUSPENDED).is_some());
+    suspended
 }
 
 /// The thread of the cluster.
@@ -154,6 +196,11 @@ impl Led {
         Arc::clone(&self.handle.leading)
     }
 
+    /// Whether clients may not come in by this node's listeners.
+    pub(crate) fn suspended(&self) -> ClientSuspension {
+        self.handle.suspended.clone()
+    }
+
     /// TLS of its links, if they have that.
     pub(crate) fn link_tls(&self) -> Option<Arc<Tls>> {
         self.link_tls.clone()
@@ -173,7 +220,7 @@ impl Led {
 
     /// Replaces the process by one that knows what is on the disk, and nothing else. Returns only what kept it from that.
     pub(crate) fn begin_anew(&self, logs: &Logs) -> anyhow::Result<()> {
-        begin_anew(logs, LEADS_NO_MORE)
+        self.handle.begin_anew(logs, LEADS_NO_MORE)
     }
 }
 
@@ -188,20 +235,3 @@ pub(super) async fn leave(handle: &Handle, thread: ClusterThread) {
 
 /// Why most nodes begin anew.
 pub(super) const LEADS_NO_MORE: &str = "this node leads the cluster no more";
-
-/// What a node that led has in memory is in part not agreed upon, and may not stay. So it does what it would do after a crash, only
-/// sooner: the same program begins anew, in the same process, with the same words.
-pub(super) fn begin_anew(logs: &Logs, why: &str) -> anyhow::Result<()> {
-    tracing::warn!("{why}: it begins anew, as one that follows");
-    logs.flush(LAST_LINES);
-    let words: Vec<OsString> = std::env::args_os().collect();
-    let (name, words) = words.split_first().map_or((None, &[][..]), |(it, rest)| (Some(it), rest));
-    let mut command = Command::new("/proc/self/exe");
-    if let Some(name) = name {
-        command.arg0(name);
-    }
-    command.envs(numbers::to_be_told());
-    // Descriptors are closed by it, locks of the data directory with them, and all other threads end.
-    let error = command.args(words).exec();
-    Err(anyhow::Error::new(error).context("the process cannot begin anew: start it again"))
-}

@@ -29,7 +29,7 @@ use crate::supervisor::Supervisor;
 
 use super::arrivals::{self, Bringers};
 use super::driver;
-use super::handle::{ClusterThread, Duty, Handle, LEADS_NO_MORE, Led, begin_anew, leave};
+use super::handle::{ClusterThread, Duty, Handle, LEADS_NO_MORE, Led, leave};
 use super::links::{LINK_SOCKETS_MAX, Links};
 use super::names::TakenNames;
 use super::sessions::away::Called;
@@ -88,7 +88,7 @@ pub(crate) fn serve(
     let standby = Standby::start(
         &listeners,
         &socket_options(&loaded.config),
-        (Arc::clone(&links) as _, own_clients),
+        (Arc::clone(&links) as _, own_clients, handle.suspended.clone()),
         views.clone(),
         Arc::clone(&handle.relayed),
         basis.threads,
@@ -106,6 +106,7 @@ pub(crate) fn serve(
         link_tls: link_tls.clone(),
         totals: Arc::clone(&handle.relayed),
         names: Arc::clone(&handle.names),
+        suspended: handle.suspended.clone(),
     })?;
     announce(&standby, started, &basis, &own);
     let supervisor = Supervisor::of_environment().map(Arc::new);
@@ -157,7 +158,7 @@ pub(crate) fn serve(
         Ok(duty) => duty,
         Err(Err(why)) => anyhow::bail!(why),
         Err(Ok(why)) => {
-            return begin_anew(logs, &format!("the sessions of this node are over: {why}"));
+            return handle.begin_anew(logs, &format!("the sessions of this node are over: {why}"));
         }
     };
     if let Duty::End(why) = duty {
@@ -177,7 +178,7 @@ pub(crate) fn serve(
     };
     let Some(logs_lent) = logs_lent else {
         tell_own(&mut signals, own_sessions.as_ref());
-        return begin_anew(logs, LEADS_NO_MORE);
+        return handle.begin_anew(logs, LEADS_NO_MORE);
     };
     let (terms, logs_lent): (Vec<u64>, Vec<NodeLog>) = logs_lent.into_iter().unzip();
     let config = loaded.config.clone();
@@ -206,7 +207,7 @@ pub(crate) fn serve(
     };
     let Some(read) = read else {
         tell_own(&mut signals, own_sessions.as_ref());
-        return begin_anew(logs, LEADS_NO_MORE);
+        return handle.begin_anew(logs, LEADS_NO_MORE);
     };
     let mut options = read.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
     options.about.config_files.clone_from(&loaded.files);

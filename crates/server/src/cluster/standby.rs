@@ -31,10 +31,9 @@ use super::relay::{Moved, relay};
 use super::view::Views;
 use crate::descriptors;
 use crate::front::Listener;
-use crate::listener::{SocketOptions, bind, prepare};
+use crate::listener::{ClientSuspension, Gate, SocketOptions, bind, prepare};
 use crate::node::Node;
-use crate::pacing::Pacing;
-use crate::proxy::{self, Ends, plain};
+use crate::proxy::{self, Ends};
 use crate::startup::{addresses, resolve};
 
 /// When a way that is not there is tried again.
@@ -255,11 +254,14 @@ struct Shared {
     ending: watch::Receiver<bool>,
     limits: Limits,
     totals: Arc<Totals>,
+    suspended: ClientSuspension,
+    /// What is never set: people and tools come in all the same.
+    open: ClientSuspension,
 }
 
 impl Standby {
     /// Listens, with so many threads. `views` tells who leads; what is relayed is counted in `totals`. Clients of AMQP go to `own`, if
-    /// this node has sessions of its own.
+    /// this node has sessions of its own; none come in while they are `suspended`.
     ///
     /// # Errors
     ///
@@ -267,19 +269,20 @@ impl Standby {
     pub fn start(
         listeners: &[StandbyListener],
         options: &SocketOptions,
-        (relay, own): (Arc<dyn Relay>, Option<OwnClients>),
+        (relay, own, suspended): (Arc<dyn Relay>, Option<OwnClients>, ClientSuspension),
         views: Views,
         totals: Arc<Totals>,
         threads: usize,
     ) -> anyhow::Result<Self> {
-        Self::with(LIMITS, listeners, options, (relay, own), views, totals, threads)
+        let to = (relay, own, suspended);
+        Self::with(LIMITS, listeners, options, to, views, totals, threads)
     }
 
     fn with(
         limits: Limits,
         listeners: &[StandbyListener],
         options: &SocketOptions,
-        (relay, own): (Arc<dyn Relay>, Option<OwnClients>),
+        (relay, own, suspended): (Arc<dyn Relay>, Option<OwnClients>, ClientSuspension),
         views: Views,
         totals: Arc<Totals>,
         threads: usize,
@@ -306,6 +309,8 @@ impl Standby {
             ending: ended,
             limits,
             totals,
+            suspended,
+            open: ClientSuspension::default(),
         });
         let (mut accepting, mut shown) = (Vec::new(), Vec::new());
         for (of, socket) in bound {
@@ -399,16 +404,23 @@ async fn accept(
     handles: Arc<Vec<Handle>>,
     give: Give,
 ) {
-    let pacing = Pacing::of(SockRef::from(&listener));
+    let suspended = match of.listener {
+        RelayedListener::Amqp | RelayedListener::Amqps => shared.suspended.watch(),
+        _ => shared.open.watch(),
+    };
+    let mut gate = match Gate::new(listener, suspended) {
+        Ok(gate) => gate,
+        Err(error) => return tracing::error!(%error, "a listener cannot be served"),
+    };
     let mut ending = shared.ending.clone();
     for handle in handles.iter().cycle() {
         let accepted = tokio::select! {
             // An error means that nobody is left to serve.
             _ = ending.wait_for(|it| *it) => return,
-            accepted = listener.accept() => accepted,
+            accepted = gate.accept(&options) => accepted,
         };
         let (socket, peer) = match accepted {
-            Ok((socket, peer)) => (socket, plain(peer)),
+            Ok(accepted) => accepted,
             Err(error) => {
                 descriptors::not_accepted(&error, "a connection").await;
                 continue;
@@ -423,7 +435,7 @@ async fn accept(
             continue;
         };
         let ends = socket.local_addr().map(|local| Ends::new(peer, local));
-        let socket = ends.and_then(|ends| Ok((prepare(socket, &options, &pacing)?, ends)));
+        let socket = ends.and_then(|ends| Ok((prepare(socket, &options, gate.pacing())?, ends)));
         let (socket, ends) = match socket {
             Ok(socket) => socket,
             Err(error) => {

@@ -1,7 +1,7 @@
 //! Processes that are killed, stopped and not heard.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use rustix::process::Signal;
@@ -45,9 +45,7 @@ fn kill_and_start(bed: &mut Bed<'_>, numbers: &[usize]) -> anyhow::Result<()> {
     for number in numbers {
         bed.members[*number].kill()?;
     }
-    if bed.goes_on_without(numbers.len()) {
-        bed.settle_without(numbers)?;
-    }
+    bed.settle_if_most(numbers)?;
     sleep(AWAY);
     numbers.iter().try_for_each(|number| bed.members[*number].start())?;
     numbers.iter().try_for_each(|number| bed.members[*number].await_ready())?;
@@ -73,9 +71,11 @@ pub(super) fn two_stopped(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
     stop_and_go_on(bed, &[leader, second])
 }
 
+/// Lets these stand still, sees that the others go on if they are most of them, and lets these go on.
 fn stop_and_go_on(bed: &mut Bed<'_>, numbers: &[usize]) -> anyhow::Result<()> {
     numbers.iter().try_for_each(|number| bed.members[*number].signal(Signal::STOP))?;
     sleep(STILL);
+    bed.settle_if_most(numbers)?;
     numbers.iter().try_for_each(|number| bed.members[*number].signal(Signal::CONT))?;
     bed.settle()
 }
@@ -94,6 +94,7 @@ pub(super) fn follower_cut(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> 
     cut_and_heal(bed, name, follower, Net::cut_off)
 }
 
+/// Cuts the node off, sees that the others go on, and heals the links.
 fn cut_and_heal(
     bed: &mut Bed<'_>,
     name: &str,
@@ -103,6 +104,7 @@ fn cut_and_heal(
     bed.fault(name, &[number])?;
     cut(bed.net()?, number)?;
     sleep(2 * AWAY);
+    bed.settle_without(&[number])?;
     bed.net()?.heal()?;
     bed.settle()
 }
@@ -145,6 +147,22 @@ pub(super) fn all_killed(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
         bed.members[number].start()?;
         sleep(Duration::from_millis(bed.chance.below(1000)));
     }
+    bed.members.iter_mut().try_for_each(Member::await_ready)?;
+    bed.settle()
+}
+
+/// All are told to stop at once, as by a machine room that is switched off in good order, and started again from the last to the first.
+pub(super) fn all_stopped(bed: &mut Bed<'_>, name: &str) -> anyhow::Result<()> {
+    bed.fault(name, &[])?;
+    bed.members.iter().try_for_each(|it| it.signal(Signal::TERM))?;
+    for member in bed.members.iter_mut() {
+        member.await_good_end()?;
+    }
+    let started = Instant::now();
+    bed.members.iter_mut().rev().try_for_each(Member::start)?;
+    // Ten seconds are promised; a busy machine keeps the bound of this.
+    let leader = bed.leader()?;
+    println!("   a cluster after {:.1} s; node {leader} leads", started.elapsed().as_secs_f64());
     bed.members.iter_mut().try_for_each(Member::await_ready)?;
     bed.settle()
 }

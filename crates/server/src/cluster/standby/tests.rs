@@ -68,7 +68,16 @@ fn start_with(
     let to = Arc::clone(&relay);
     let totals = Arc::<Totals>::default();
     let counted = Arc::clone(&totals);
-    let standby = Standby::with(limits, &[of], &options, (to, own), seen, counted, 2).unwrap();
+    let standby = Standby::with(
+        limits,
+        &[of],
+        &options,
+        (to, own, ClientSuspension::default()),
+        seen,
+        counted,
+        2,
+    )
+    .unwrap();
     Set { standby, relay, views, totals }
 }
 
