@@ -49,6 +49,7 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
         leads: Some(name) == leader,
         joins: false,
         why_not: (!running).then(|| "nobody answers".to_owned()),
+        clock_ahead_s: None,
         told: Some(NodeTold {
             version: "0.9".to_owned(),
             uptime_ms: 5000,

@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use leveret_client::amqp::content::Properties;
 use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Consume, ExchangeDeclare, Options, QueueDeclare, Uri};
 use rustix::process::{Pid, Signal};
@@ -395,4 +396,43 @@ fn what_is_under_way_holds_up_no_hand_over() {
     members[old].log.wait_for("not all that was under way is done");
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(15), "{took:?}");
+}
+
+/// The next one that leads would take what was published since for an hour old.
+#[test]
+fn messages_that_live_for_a_while_outlive_a_leader_whose_clock_was_set_back() {
+    let shims = [Shim::new(), Shim::new(), Shim::new()];
+    let mut members = three_of(|own| {
+        let mut command = leveret(&[]);
+        shims[own].load_into(&mut command);
+        command
+    });
+    let (old, address) = leader(&members, &[0, 1, 2]);
+    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
+    let (mut client, channel) = with_orders(address);
+    shims[old].set("clock=-3600");
+    members[old].log.wait_for("the system's clock was set");
+    let expiration = Some("1800000".to_owned());
+    let properties = Properties { delivery_mode: Some(2), expiration, ..Properties::default() };
+    for _ in 0..10 {
+        client.publish(channel, "", "orders", &properties.to_bytes(), b"half an hour");
+        client.tx_commit(channel).unwrap();
+    }
+    members[old].log.wait_for("is 3600 s ahead of this node's");
+    for at in &others {
+        members[*at].log.wait_for(&format!("the clock of rabbit@{old} is 3600 s behind"));
+    }
+    let shown = leveret(&["ctl", "-q", "cluster_status"])
+        .env("LEVERET_DATA_DIR", members[others[0]].dir.path())
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let want =
+        format!("Clock of node rabbit@{old}: 3600 s behind that of node rabbit@{}", others[0]);
+    assert!(shown.contains(&want), "{shown}");
+    members[old].child.kill().unwrap();
+    let (_, address) = leader(&members, &others);
+    let (mut client, channel) = connect(address);
+    let left = std::iter::from_fn(|| client.get(channel, "orders", true).unwrap()).count();
+    assert_eq!(left, 10);
 }

@@ -186,6 +186,8 @@ pub struct NodeNumbers {
     pub disk_hung_s: u64,
     /// Groups in whose logs it lacks what it once acknowledged.
     pub lacking: u64,
+    /// What its system's clock shows, in ms since the Unix epoch.
+    pub clock_ms: u64,
 }
 
 impl NodeNumbers {
@@ -477,7 +479,7 @@ structures! {
 counts! {
     NodeNumbers {
         uptime_ms, os_pid, mem_used, mem_limit, mem_alarm, disk_free, disk_free_limit, disk_free_alarm, fd_used, fd_total,
-        sockets_used, processors, run_queue, relayed, disk_hung_s, lacking
+        sockets_used, processors, run_queue, relayed, disk_hung_s, lacking, clock_ms
     } and {}
 }
 

@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::alarms::disk_limit_at_work;
-use crate::clock::{boot_ms, now};
+use crate::clock::{boot_ms, keep_among, now};
 use crate::disk::RealDisk;
 use crate::lease::{ALWAYS, Leading};
 use crate::proxy::Ends;
@@ -523,12 +523,16 @@ impl Driver {
             must_restart,
             left,
             room,
+            clocks,
             failed,
             told,
             noted,
         } = actions;
         if let Some(room) = room {
             self.waker.room().set_of_majority(room);
+        }
+        if let Some(ahead_ms) = clocks {
+            keep_among(ahead_ms);
         }
         for text in told {
             // What another node causes again and again is limited as what a client causes.
@@ -672,7 +676,7 @@ impl Driver {
             self.names.heard(Duration::ZERO);
         }
         let numbers = self.numbers.now();
-        self.cluster.set_status(NodeStatus { numbers, ..self.own.clone() });
+        self.cluster.set_status(NodeStatus { numbers, ..self.own.clone() }, boot_ms());
         let (status, lapses) = (self.cluster.status(), self.leading.lapses());
         let mut view = ClusterView::of(&status, lapses, &self.views.borrow());
         view.explain(self.links.peers());

@@ -9,7 +9,7 @@ use leveret_link::letters::NodeNumbers;
 use rustix::process::getpid;
 
 use super::standby::{Relayed, Totals};
-use crate::clock::boot_ms;
+use crate::clock::{boot_ms, own_wall};
 use crate::process::{open_files, resident_bytes};
 use crate::room::Room;
 use crate::watchdog::WritersWatch;
@@ -94,6 +94,7 @@ impl Numbers {
             processors: self.processors,
             relayed,
             disk_hung_s: hung_s(HUNG_MS.load(Ordering::Relaxed), boot_ms()),
+            clock_ms: own_wall().ms(),
             ..NodeNumbers::default()
         }
     }

@@ -79,6 +79,8 @@ pub struct NodeView {
     pub joins: bool,
     /// Why it is not linked, in words.
     pub why_not: Option<String>,
+    /// By how much its clock is ahead of this node's, in s, if that is more than nodes may differ.
+    pub clock_ahead_s: Option<i64>,
     /// What it told last; none of one that was never heard of.
     pub told: Option<NodeTold>,
 }
