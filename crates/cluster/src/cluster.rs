@@ -716,14 +716,14 @@ impl<D: Disk> Cluster<D> {
         self.actions.told.extend(words);
     }
 
-    /// Whoever leads with a full disk has another one lead, if a majority has room.
+    /// Whoever leads with a full or slow disk has another one lead, if a majority has room, or stores sooner.
     fn look_at_disks(&mut self) {
         let Phase::Member(groups) = &self.phase else { return };
         let leads = self.standing == Standing::Leads && !self.is_leaving && !self.must_restart;
         let own = NodeDisk::of(&self.setup.status.numbers);
         let (mut others, mut count) = (Vec::new(), 0);
         // Nobody asks for more where there is room, and this is looked at in every turn.
-        if leads && own.is_short() {
+        if leads && own.is_bad() {
             let (disks, members) = self.disks_of_others();
             others.extend(disks.into_iter().map(|(id, disk)| (id, disk, groups.lag_of(id))));
             count = members;
@@ -734,11 +734,14 @@ impl<D: Disk> Cluster<D> {
             && groups.give_way(heir)
             && let Some(name) = name
         {
-            let text = match own.hangs() {
-                true => "this node leads, and its disk does not end a write",
-                false => "this node leads, and has little room on its disk",
+            let text = match (own.hangs(), own.is_short()) {
+                (true, _) => "its disk does not end a write",
+                (_, true) => "has little room on its disk",
+                _ => "its disk is slow",
             };
-            self.actions.told.push(format!("{text}: {name} can store more, and is to lead"));
+            self.actions.told.push(format!(
+                "this node leads, and {text}: {name} stores more, or sooner, and is to lead"
+            ));
         }
     }
 

@@ -436,3 +436,46 @@ fn messages_that_live_for_a_while_outlive_a_leader_whose_clock_was_set_back() {
     let left = std::iter::from_fn(|| client.get(channel, "orders", true).unwrap()).count();
     assert_eq!(left, 10);
 }
+
+/// What is published to it waits for its disk, though those of the others are quick.
+#[test]
+fn a_node_whose_disk_is_slow_leads_no_more() {
+    let shims = [Shim::new(), Shim::new(), Shim::new()];
+    let members = three_of(|own| {
+        let mut command = leveret(&[]);
+        shims[own].load_into(&mut command);
+        command
+    });
+    let (old, address) = leader(&members, &[0, 1, 2]);
+    let (mut client, channel) = with_orders(address);
+    // What one of so many takes, about.
+    let mut commit = |client: &mut Connection, channel, count| {
+        let begun = Instant::now();
+        for _ in 0..count {
+            client.publish(channel, "", "orders", &PERSISTENT, b"one");
+            client.tx_commit(channel)?;
+        }
+        Ok::<_, leveret_client::Error>(begun.elapsed() / count)
+    };
+    let before = commit(&mut client, channel, 20).unwrap();
+    shims[old].set("sync_ms=500");
+    let (slow, mut during) = (Instant::now(), Duration::ZERO);
+    while let Ok(took) = commit(&mut client, channel, 1) {
+        during = during.max(took);
+    }
+    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
+    let (_, address) = leader(&members, &others);
+    let led = slow.elapsed();
+    assert!(members[old].log.with("its disk is slow").len() == 1);
+    let (mut client, channel) = connect(address);
+    client.tx_select(channel).unwrap();
+    let after = commit(&mut client, channel, 20).unwrap();
+    println!(
+        "a commit: {before:?}, {during:?} with the slow disk, {after:?} with another leader, after {led:?}"
+    );
+    assert!(
+        during > Duration::from_millis(450) && after < Duration::from_millis(400),
+        "{during:?} {after:?}"
+    );
+    assert!(led < Duration::from_secs(25), "{led:?}");
+}

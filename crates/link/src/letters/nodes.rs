@@ -188,6 +188,8 @@ pub struct NodeNumbers {
     pub lacking: u64,
     /// What its system's clock shows, in ms since the Unix epoch.
     pub clock_ms: u64,
+    /// As [`disk_hung_s`](Self::disk_hung_s), of syncs that take long each time.
+    pub disk_slow_s: u64,
 }
 
 impl NodeNumbers {
@@ -479,7 +481,8 @@ structures! {
 counts! {
     NodeNumbers {
         uptime_ms, os_pid, mem_used, mem_limit, mem_alarm, disk_free, disk_free_limit, disk_free_alarm, fd_used, fd_total,
-        sockets_used, processors, run_queue, relayed, disk_hung_s, lacking, clock_ms
+        sockets_used, processors, run_queue, relayed, disk_hung_s, lacking, clock_ms,
+        disk_slow_s
     } and {}
 }
 

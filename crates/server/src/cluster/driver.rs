@@ -40,7 +40,7 @@ use super::handle::{ClusterThread, Duty, Handle, Order};
 use super::heard;
 use super::links::{LinkNews, LinkSettings, LinkTls, Links, PeerAddress};
 use super::names::CopiedNames;
-use super::numbers::{self, DiskAlarm, Numbers};
+use super::numbers::{self, DiskAlarm, Numbers, SyncsWatch};
 use super::standby::Totals;
 use super::view::{ClusterView, Lapses};
 use super::whole;
@@ -213,6 +213,8 @@ pub(super) fn start(
         disk: DiskAlarm::default(),
         writers: WritersWatch::default(),
         hangs: false,
+        syncs: SyncsWatch::default(),
+        is_slow: false,
     };
     waker.room().set_limit(disk_limit_at_work(numbers.disk_free_limit));
     let names = CopiedNames::start()?;
