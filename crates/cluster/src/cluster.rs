@@ -16,6 +16,7 @@ use leveret_replica::{
     Reopened, Reopening, Settings, Ticket, Votes, Word,
 };
 
+use crate::clocks::{ClockNews, Clocks};
 use crate::disks::{Disks, NodeDisk, of_majority};
 use crate::formation::{KnownMembers, Linked, missing, refusal, why_not};
 use crate::groups::{GroupActions, Groups};
@@ -139,6 +140,9 @@ pub struct ClusterActions<D> {
     pub left: bool,
     /// Bytes that a majority of the nodes has room for, if that was told anew; `u64::MAX` if nothing is known to bound it.
     pub room: Option<u64>,
+    /// Between which this node's clock is, where it is the middle one, if that was told anew: by how much, in ms, those that others told
+    /// are ahead of the time that this one is told; `i64::MIN` and `i64::MAX` if there is no such clock.
+    pub clocks: Option<(i64, i64)>,
     /// A disk failed: the process ends.
     pub failed: Option<String>,
     /// Warnings for people, each once.
@@ -161,6 +165,7 @@ impl<D> Default for ClusterActions<D> {
             must_restart: false,
             left: false,
             room: None,
+            clocks: None,
             write_heard: None,
             failed: None,
             told,
@@ -200,6 +205,7 @@ pub struct Cluster<D: Disk> {
     /// What each told last.
     statuses: BTreeMap<RaftId, NodeStatus>,
     disks: Disks,
+    clocks: Clocks,
     /// Of nodes' disks, or of which nodes are there.
     has_disk_news: bool,
     /// Members of group 0 whose names nobody has told.
@@ -264,6 +270,7 @@ impl<D: Disk> Cluster<D> {
             linked: BTreeMap::new(),
             statuses: BTreeMap::new(),
             disks: Disks::default(),
+            clocks: Clocks::default(),
             has_disk_news: false,
             nameless: Vec::new(),
             told: BTreeMap::new(),
@@ -345,6 +352,8 @@ impl<D: Disk> Cluster<D> {
     /// One of them is not.
     pub fn unlinked(&mut self, id: RaftId) {
         self.linked.remove(&id);
+        self.clocks.lost(id);
+        self.actions.clocks = Some(self.clocks.among());
         self.has_disk_news = true;
         if let Phase::Member(groups) = &mut self.phase {
             let linked = &self.linked;
@@ -374,6 +383,13 @@ impl<D: Disk> Cluster<D> {
                 let disk = NodeDisk::of(&status.numbers);
                 let told = self.disks.heard(from, &linked.node.name, disk);
                 self.actions.told.extend(told.filter(|_| self.standing == Standing::Leads));
+                let (name, clock_ms) = (&linked.node.name, status.numbers.clock_ms);
+                match self.clocks.heard(from, name, clock_ms, self.now_ms) {
+                    Some(ClockNews::Differs(text)) => self.actions.told.push(text),
+                    Some(ClockNews::Agrees(text)) => self.actions.noted.push(text),
+                    None => {}
+                }
+                self.actions.clocks = Some(self.clocks.among());
                 self.statuses.insert(from, *status);
                 self.has_disk_news = true;
                 self.found();
@@ -442,8 +458,9 @@ impl<D: Disk> Cluster<D> {
         }
     }
 
-    /// What this process says of itself from now on; the rest is filled in.
-    pub fn set_status(&mut self, status: NodeStatus) {
+    /// What this process says of itself from now on; the rest is filled in. Its clock is as of `now_ms`.
+    pub fn set_status(&mut self, status: NodeStatus, now_ms: u64) {
+        self.clocks.set_own(status.numbers.clock_ms, now_ms);
         let alarm = |it: &NodeStatus| it.numbers.disk_free_alarm;
         let is_news = alarm(&status) != alarm(&self.setup.status);
         self.setup.status = status;
@@ -634,6 +651,7 @@ impl<D: Disk> Cluster<D> {
             is_running: is_own || linked.is_some(),
             encrypted: linked.is_some_and(|it| it.encrypted),
             why_not,
+            clock_ahead_ms: linked.and_then(|it| self.clocks.difference(it.node.raft_id)),
             status,
         }
     }
@@ -708,14 +726,14 @@ impl<D: Disk> Cluster<D> {
         self.actions.told.extend(words);
     }
 
-    /// Whoever leads with a full disk has another one lead, if a majority has room; and who was asked to.
+    /// Whoever leads with a full or slow disk has another one lead, if a majority has room, or stores sooner; and who was asked to.
     fn give_way(&mut self) {
         let Phase::Member(groups) = &self.phase else { return };
         let leads = self.standing == Standing::Leads && !self.is_leaving && !self.must_restart;
         let own = NodeDisk::of(&self.setup.status.numbers);
         let (mut others, mut count) = (Vec::new(), 0);
         // Nobody asks for more where there is room, and this is looked at in every turn.
-        if leads && own.is_short() {
+        if leads && own.is_bad() {
             let (disks, members) = self.disks_of_others();
             others.extend(disks.into_iter().map(|(id, disk)| (id, disk, groups.lag_of(id))));
             count = members;
@@ -735,11 +753,14 @@ impl<D: Disk> Cluster<D> {
             && groups.give_way(heir)
             && let Some(name) = name
         {
-            let text = match own.hangs() {
-                true => "this node leads, and its disk does not end a write",
-                false => "this node leads, and has little room on its disk",
+            let text = match (own.hangs(), own.is_short()) {
+                (true, _) => "its disk does not end a write",
+                (_, true) => "has little room on its disk",
+                _ => "its disk is slow",
             };
-            self.actions.told.push(format!("{text}: {name} can store more, and is to lead"));
+            self.actions.told.push(format!(
+                "this node leads, and {text}: {name} stores more, or sooner, and is to lead"
+            ));
         }
     }
 

@@ -4,7 +4,8 @@
 //! most: below its limit publishers wait. One that has less follows as long as it can, and goes on by itself when there is room again.
 //! A node that leads with little room, where a majority of the others has enough, has one of these lead. So it does where its disk
 //! hangs: a write that does not end is like one that found no room, and nothing goes to the others that is not on its own disk. A disk
-//! that hung will often hang again: for a while its node leads only if no other one can.
+//! that hung will often hang again: for a while its node leads only if no other one can. One whose syncs take long each time has
+//! everybody wait as long, as a batch goes to the others once it is there: another node leads, if those of a majority were not slow lately.
 
 use std::collections::BTreeMap;
 
@@ -28,6 +29,10 @@ const HEIR_MS: u64 = 5_000;
 /// election time-outs, where no other one can lead.
 const HUNG_S: u64 = 600;
 
+/// So long after its disk was slow a node is not given the lead for that of another one, in s, and does not give it away again: disks that
+/// are slow in turns, as those with one storage below them, pass it around no more often.
+const SLOW_S: u64 = 600;
+
 /// What a node says of its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeDisk {
@@ -37,16 +42,26 @@ pub(crate) struct NodeDisk {
     alarm: u64,
     /// 1 if a write does not end, one more for each second since; 0 if that never was so.
     hung_s: u64,
+    /// The same of syncs that take long each time.
+    slow_s: u64,
 }
 
 impl NodeDisk {
     pub(crate) fn of(numbers: &NodeNumbers) -> Self {
-        let NodeNumbers { disk_free, disk_free_limit, disk_free_alarm, disk_hung_s, .. } = *numbers;
+        let NodeNumbers {
+            disk_free,
+            disk_free_limit,
+            disk_free_alarm,
+            disk_hung_s,
+            disk_slow_s,
+            ..
+        } = *numbers;
         Self {
             free: disk_free,
             limit: disk_free_limit,
             alarm: disk_free_alarm,
             hung_s: disk_hung_s,
+            slow_s: disk_slow_s,
         }
     }
 
@@ -62,6 +77,20 @@ impl NodeDisk {
     /// Whether one was lately: its node leads only if no other one can.
     pub(crate) fn hung_lately(self) -> bool {
         self.hangs() || (1..=HUNG_S).contains(&self.hung_s)
+    }
+
+    /// Whether its syncs take long each time.
+    pub(crate) fn is_slow(self) -> bool {
+        self.slow_s == 1
+    }
+
+    fn was_slow_lately(self) -> bool {
+        (1..=SLOW_S).contains(&self.slow_s)
+    }
+
+    /// Whether who has it may look for another one to lead.
+    pub(crate) fn is_bad(self) -> bool {
+        self.is_short() || self.is_slow()
     }
 
     /// What a node that begins to lead tells of another one's disk. One that is not there is gone for its disk, maybe.
@@ -128,6 +157,8 @@ pub(crate) struct Disks {
     short_ms: Option<u64>,
     /// It had little room when it began to lead, and has since.
     began_short: bool,
+    /// It was slow lately when it began to lead.
+    began_slow: bool,
     heirs: AskedHeirs,
     /// Of which nodes it was told that they have little room, and of those whether a write hangs.
     short: BTreeMap<RaftId, bool>,
@@ -150,19 +181,32 @@ impl Disks {
         self.began_short &= own.is_short();
         let leads_ms = *self.leads_ms.get_or_insert_with(|| {
             self.began_short = own.is_short();
+            self.began_slow = own.was_slow_lately();
             now_ms
         });
         if !own.is_short() {
             self.short_ms = None;
+        }
+        if !own.is_bad() {
             self.heirs.forget();
             return None;
         }
-        let short_ms = *self.short_ms.get_or_insert(now_ms);
-        let has_led = self.began_short || now_ms >= leads_ms.saturating_add(LEADS_MS);
-        let is_due = has_led && now_ms >= short_ms.saturating_add(SHORT_MS);
-        let able = others.iter().filter(|(_, disk, _)| disk.has_plenty());
+        let is_due = if own.is_short() {
+            let short_ms = *self.short_ms.get_or_insert(now_ms);
+            let has_led = self.began_short || now_ms >= leads_ms.saturating_add(LEADS_MS);
+            has_led && now_ms >= short_ms.saturating_add(SHORT_MS)
+        } else {
+            let after_ms = if self.began_slow { SLOW_S * 1_000 } else { LEADS_MS };
+            now_ms >= leads_ms.saturating_add(after_ms)
+        };
+        let is_able =
+            |disk: NodeDisk| disk.has_plenty() && (own.is_short() || !disk.was_slow_lately());
+        let able = others.iter().filter(|(_, disk, _)| is_able(*disk));
         let able: Vec<_> = able
-            .map(|(id, disk, lag)| PossibleHeir { id: *id, hung: disk.hung_lately(), lag: *lag })
+            .map(|(id, disk, lag)| {
+                let hung = disk.hung_lately() || disk.was_slow_lately();
+                PossibleHeir { id: *id, hung, lag: *lag }
+            })
             .collect();
         // With fewer publishers wait, whoever leads.
         if !is_due || able.len() <= count / 2 {
@@ -199,7 +243,7 @@ mod tests {
     const LIMIT: u64 = 50;
 
     fn disk(free: u64) -> NodeDisk {
-        NodeDisk { free, limit: LIMIT, alarm: u64::from(free < LIMIT), hung_s: 0 }
+        NodeDisk { free, limit: LIMIT, alarm: u64::from(free < LIMIT), hung_s: 0, slow_s: 0 }
     }
 
     #[test]
@@ -224,11 +268,11 @@ mod tests {
     /// A write that found nothing counts more than what is said to be free; and a node's own limit counts where it is higher.
     #[test]
     fn what_a_node_says_of_its_disk_counts() {
-        let full = NodeDisk { free: 70, limit: LIMIT, alarm: 2, hung_s: 0 };
+        let full = NodeDisk { free: 70, limit: LIMIT, alarm: 2, hung_s: 0, slow_s: 0 };
         assert_eq!(of_majority(disk(90), &[full], 3), 0);
-        let careful = NodeDisk { free: 200, limit: 300, alarm: 1, hung_s: 0 };
+        let careful = NodeDisk { free: 200, limit: 300, alarm: 1, hung_s: 0, slow_s: 0 };
         assert_eq!(of_majority(disk(90), &[careful], 3), LIMIT - 1);
-        let silent = NodeDisk { free: 0, limit: 0, alarm: 0, hung_s: 0 };
+        let silent = NodeDisk { free: 0, limit: 0, alarm: 0, hung_s: 0, slow_s: 0 };
         assert_eq!(of_majority(disk(90), &[silent], 3), 90);
     }
 
@@ -312,6 +356,54 @@ mod tests {
             assert_eq!(heir(b, disk(40), after), Some(RaftId(want)), "{b}");
             assert_eq!(heir(b, disk(40), after + HEIR_MS), Some(RaftId(5 - want)), "{b}");
         }
+    }
+
+    /// A row: its own disk, those of the others, how long it has led, and who is to lead.
+    #[test]
+    #[rustfmt::skip] // a table
+    fn who_is_slow_gives_way_where_a_majority_is_not() {
+        #[track_caller]
+        fn check(own: u64, others: &[u64], has_led_ms: u64, want: Option<u64>) {
+            let slow = |slow_s| NodeDisk { slow_s, ..disk(90) };
+            let others: Vec<_> = (2..).map(RaftId).zip(others).map(|(id, it)| (id, slow(*it), 0)).collect();
+            let mut disks = Disks::default();
+            let began = if own == NOW { 0 } else { own };
+            let mut heir = |own, now_ms| disks.heir(true, slow(own), &others, others.len() + 1, now_ms);
+            assert_eq!(heir(began, 0), None);
+            let is_slow = if own == 0 { 0 } else { NOW };
+            assert_eq!(heir(is_slow, has_led_ms), want.map(RaftId), "{own} {has_led_ms}");
+        }
+        const NOW: u64 = 1;
+        const AGO: u64 = SLOW_S;
+        const LONG_AGO: u64 = SLOW_S + 1;
+        check(NOW,      &[0, 0],        LEADS_MS,         Some(2));
+        check(NOW,      &[0, 0],        LEADS_MS - 1,     None);
+        check(0,        &[0, 0],        LEADS_MS,         None);
+        // All are, or so many that confirms would not come sooner.
+        check(NOW,      &[NOW, NOW],    LEADS_MS,         None);
+        check(NOW,      &[NOW, 0],      LEADS_MS,         None);
+        check(NOW,      &[NOW, 0, 0, 0], LEADS_MS,        Some(3));
+        check(NOW,      &[],            LEADS_MS,         None);
+        // The one that gave way for that is not given the lead back.
+        check(NOW,      &[AGO, 0],      LEADS_MS,         None);
+        check(NOW,      &[LONG_AGO, 0], LEADS_MS,         Some(2));
+        // It was elected all the same.
+        check(AGO,      &[0, 0],        LEADS_MS,         None);
+        check(AGO,      &[0, 0],        SLOW_S * 1_000,   Some(2));
+        check(LONG_AGO, &[0, 0],        LEADS_MS,         Some(2));
+    }
+
+    /// Who has no room asks whoever has, those last whose disks were slow.
+    #[test]
+    fn room_counts_for_more_than_slowness() {
+        let slow = |slow_s| NodeDisk { slow_s, ..disk(90) };
+        let others = [(RaftId(2), slow(1), 0), (RaftId(3), slow(0), 7)];
+        let mut disks = Disks::default();
+        let mut heir = |free, now_ms| disks.heir(true, disk(free), &others, 3, now_ms);
+        assert_eq!(heir(90, 0), None);
+        assert_eq!(heir(40, LEADS_MS), None);
+        assert_eq!(heir(40, LEADS_MS + SHORT_MS), Some(RaftId(3)));
+        assert_eq!(heir(40, LEADS_MS + SHORT_MS + HEIR_MS), Some(RaftId(2)));
     }
 
     /// Who begins to lead heard nothing of this as one that leads.

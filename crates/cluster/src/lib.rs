@@ -30,6 +30,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod changes;
+mod clocks;
 mod cluster;
 mod disks;
 mod formation;

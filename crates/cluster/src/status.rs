@@ -85,6 +85,8 @@ pub struct NodeRow {
     pub encrypted: bool,
     /// Why it is not a part of the cluster, if that is known here.
     pub why_not: Option<String>,
+    /// By how much its clock is ahead of this node's, in ms, if that is more than a link allows.
+    pub clock_ahead_ms: Option<i64>,
     /// As it told last.
     pub status: Option<NodeStatus>,
 }

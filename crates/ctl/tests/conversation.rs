@@ -25,7 +25,7 @@ const CLUSTER: &[(&str, u16, &str)] = &[
         200,
         r#"{"cluster_id":"c","standing":"leads","leader":"a@b","reason":null,"nodes":[
             {"name":"a@b","running":true,"leads":true,"why_not":null,"version":"0.2.0","figures":{"processors":9,"disk_free_alarm":true,"disk_hangs":true}},
-            {"name":"b@b","running":true,"leads":false,"why_not":null,"version":"0.2.1","figures":{"processors":4,"mem_alarm":true,"disk_free_alarm":true,"disk_hangs":false}},
+            {"name":"b@b","running":true,"leads":false,"why_not":null,"clock_ahead_s":-3600,"version":"0.2.1","figures":{"processors":4,"mem_alarm":true,"disk_free_alarm":true,"disk_hangs":false}},
             {"name":"c@b","running":false,"leads":false,"why_not":"its clock differs","version":"0.2.1","figures":{"mem_alarm":true}},
             {"name":"d@b","running":true,"joins":true,"figures":{"refill_here":7,"refill_of":90}}],
           "groups":[{"group":0,"term":3,"leader":"a@b","last":9,"agreed":9,"matched":[["b@b",9],["c@b",3]],"left_out":[{"node":"c@b","reason":"does not answer"}]},
@@ -87,7 +87,7 @@ fn lists() {
          Versions\n\na@b: RabbitMQ 3.13.7 on Leveret 0.2.0\nb@b: RabbitMQ 3.13.7 on Leveret 0.2.1\n\n\
          CPU Cores\n\nNode: a@b, available CPU cores: 2\nNode: b@b, available CPU cores: 4\n\n\
          Maintenance status\n\nNode: a@b, status: not under maintenance\nNode: b@b, status: unknown\n\n\
-         Alarms\n\nDisk alarm on node a@b: a write has been under way for seconds\nMemory alarm on node b@b\nFree disk space alarm on node b@b\n\nNetwork Partitions\n\n(none)\n\nListeners\n\n(none)\n\n\
+         Alarms\n\nDisk alarm on node a@b: a write has been under way for seconds\nMemory alarm on node b@b\nFree disk space alarm on node b@b\nClock of node b@b: 3600 s behind that of node a@b\n\nNetwork Partitions\n\n(none)\n\nListeners\n\n(none)\n\n\
          Feature flags\n\nFlag: f, state: enabled\n\n\
          Leader\n\nNode: a@b, leads all groups and serves all clients\nNode: c@b, not there: its clock differs\nNode: d@b, joins: no member until it has all\nNode: d@b, gets files that it lacks: 7 of 90 bytes\n\n\
          Groups\n\nGroup: names, leader: a@b, term: 3, batches agreed upon: 9, b@b lacks 0, c@b lacks 6, confirms by all members leave out c@b, which does not answer\n\

@@ -3,12 +3,14 @@
 //! The broker's own time begins with the system's clock and goes on by one that nobody can set: timeouts,
 //! heartbeats and times to live neither stand still nor end all at once when an administrator or a time server
 //! sets the system's clock. What others read (`x-death`, certificates) or another process will (when a message
-//! was published) is by the system's clock, which may be a *step* away.
+//! was published) is by the system's clock, which may be a *step* away. In a cluster the next process is another node's: what most
+//! nodes' clocks show bounds the step, so that one clock which is wrong stamps nothing.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use leveret_link::hello::CLOCK_MS_MAX;
 use leveret_queue::Time;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -58,6 +60,9 @@ impl Clock {
     }
 }
 
+/// Between which steps stamps lie, as the clocks of other nodes say, in ms.
+static AMONG: [AtomicI64; 2] = [AtomicI64::new(i64::MIN), AtomicI64::new(i64::MAX)];
+
 /// Now, as the broker counts time: ms since the Unix epoch, by the system's clock when the process began.
 pub fn now() -> Time {
     now_with_us().0
@@ -69,14 +74,40 @@ pub fn now_with_us() -> (Time, u64) {
     (Time::from_ms(now_us / 1000), now_us)
 }
 
-/// How far the system's clock was set forward since the process began, in ms; negative for back.
+/// How far stamps are ahead of [`now`], in ms: as far as the system's clock was set forward since the process began; negative for back.
 pub fn step_ms() -> i64 {
-    CLOCK.step_ms.load(Ordering::Relaxed)
+    let [least, most] = AMONG.each_ref().map(|it| it.load(Ordering::Relaxed));
+    among(CLOCK.step_ms.load(Ordering::Relaxed), least, most)
 }
 
 /// What the system's clock shows at a moment that [`now`] told, as far as [`step_ms`] knows.
 pub fn wall(now: Time) -> Time {
     Time::from_ms(now.ms().saturating_add_signed(step_ms()))
+}
+
+/// What this machine's clock shows, whatever those of other nodes do.
+pub(crate) fn own_wall() -> Time {
+    Time::from_ms(now().ms().saturating_add_signed(CLOCK.step_ms.load(Ordering::Relaxed)))
+}
+
+/// Stamps are between these from now on, by how far what the others' clocks show is ahead of [`boot_ms`].
+pub(crate) fn keep_among(ahead_ms: (i64, i64)) {
+    let to_step = (boot_ms() as i64).saturating_sub(now().ms() as i64);
+    for (bound, ahead_ms) in AMONG.iter().zip([ahead_ms.0, ahead_ms.1]) {
+        let is_none = [i64::MIN, i64::MAX].contains(&ahead_ms);
+        let step_ms = if is_none { ahead_ms } else { ahead_ms.saturating_add(to_step) };
+        bound.store(step_ms, Ordering::Relaxed);
+    }
+}
+
+/// A step that others do not know is brought among theirs. Up to what a link allows it is as right as theirs.
+fn among(step_ms: i64, least: i64, most: i64) -> i64 {
+    let allowed = CLOCK_MS_MAX as i64;
+    match step_ms {
+        step if step < least.saturating_sub(allowed) => least,
+        step if step > most.saturating_add(allowed) => most,
+        step => step,
+    }
 }
 
 fn system_ms() -> u64 {
@@ -98,6 +129,28 @@ fn boot_us() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[rustfmt::skip] // a table
+    fn a_step_that_others_do_not_know_is_brought_among_theirs() {
+        const HOUR: i64 = 3_600_000;
+        const NONE: (i64, i64) = (i64::MIN, i64::MAX);
+        for (step, (least, most), want) in [
+            (-HOUR,   NONE,                -HOUR),
+            (-HOUR,   (-7, 5),             -7),
+            (HOUR,    (-7, 5),             5),
+            (-60_007, (-7, 5),             -60_007),
+            (-60_008, (-7, 5),             -7),
+            // Both others were set, too.
+            (-HOUR,   (-HOUR, -HOUR),      -HOUR),
+            (0,       (-HOUR, -HOUR),      -HOUR),
+            // Of two the later one.
+            (-HOUR,   (0, i64::MAX),       0),
+            (HOUR,    (0, i64::MAX),       HOUR),
+        ] {
+            assert_eq!(among(step, least, most), want, "{step} {least} {most}");
+        }
+    }
 
     #[test]
     fn nobody_sets_it() {

@@ -88,6 +88,8 @@ pub struct Settings {
     pub allows_by_letters: bool,
     /// The vhost made at the first start. AMQP clients always name theirs: only other protocols need it.
     pub default_vhost: String,
+    /// Why nobody is served: `connection.open` is answered with it, whoever the client is. Before that most clients show no reason.
+    pub serves_nobody: Option<String>,
 }
 
 impl Default for Settings {
@@ -118,6 +120,7 @@ impl Default for Settings {
             output_bytes_max: 1 << 20,
             allows_by_letters: false,
             default_vhost: "/".to_owned(),
+            serves_nobody: None,
         }
     }
 }
@@ -136,7 +139,7 @@ pub struct Peer {
 }
 
 /// How a connection is encrypted, in RabbitMQ's words.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsFacts {
     /// `tlsv1.3`, ...
     pub protocol: Cow<'static, str>,

@@ -56,6 +56,24 @@ fn other_protocols_are_answered_with_ours() {
     }
 }
 
+/// Whoever it is, and whatever is asked for: there are no names to look them up in.
+#[test]
+fn who_serves_nobody_says_why() {
+    let mut node = Node::new();
+    node.settings.serves_nobody = Some("1 of 3 nodes is here".to_owned());
+    let link = node.accept(false);
+    node.bytes(link, HEADER);
+    assert!(
+        start_ok(&mut node, link, TELL, "PLAIN", b"\0who\0ever").starts_with("0 connection.tune")
+    );
+    node.say(link, 0, &tune_ok(10, 8192, 0));
+    let open = connection::Open { virtual_host: "any", capabilities: "", insist: false };
+    let told = node.say(link, 0, &open);
+    assert_eq!(told, "0 connection.close 320 CONNECTION_FORCED - 1 of 3 nodes is here (10.40)");
+    node.say(link, 0, &connection::CloseOk);
+    assert_eq!(node.ended(link), Some(End::AfterFlush));
+}
+
 #[test]
 fn logins() {
     let amqplain = |user: Value, password: Value| {

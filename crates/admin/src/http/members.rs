@@ -92,6 +92,7 @@ fn row(node: &NodeView) -> Value {
         "leads": node.leads,
         "joins": node.joins,
         "why_not": node.why_not,
+        "clock_ahead_s": node.clock_ahead_s,
         "version": node.told.as_ref().map(|told| &told.version),
         "figures": node.told,
     })

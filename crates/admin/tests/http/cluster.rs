@@ -50,6 +50,7 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
         leads: Some(name) == leader,
         joins: false,
         why_not: (!running).then(|| "nobody answers".to_owned()),
+        clock_ahead_s: None,
         told: Some(NodeTold {
             version: "0.9".to_owned(),
             uptime_ms: 5000,
@@ -396,7 +397,7 @@ fn a_node_that_follows_answers_for_itself_and_asks_the_leader_for_the_rest() {
     views.send_replace(Arc::new(view("rabbit@b", [true, false, false], None)));
     let refused = follows.ask("GET", "/api/vhosts");
     assert_eq!(refused.status, 503);
-    let why = "no node leads the cluster now: 1 of 3 nodes is here, missing rabbit@c, rabbit@test";
+    let why = "no node leads the cluster now: 1 of 3 nodes is here, 2 are needed, missing rabbit@c, rabbit@test";
     assert_eq!(refused.json()["reason"], why);
     assert_eq!(follows.ask("GET", "/api/version").json()["is_booted"], false);
     assert_eq!(follows.ask("GET", "/api/leveret/cluster").json()["reason"], why);
@@ -454,7 +455,7 @@ fn without_a_leader_a_copy_of_the_names_answers() {
     assert_eq!(got.json(), json!([{"durable": true, "name": "q"}]));
     let age: u64 = got.header("age").parse().unwrap();
     assert!((12..60).contains(&age), "{age}");
-    let why = "no node leads the cluster now: 1 of 3 nodes is here, missing rabbit@c, rabbit@test";
+    let why = "no node leads the cluster now: 1 of 3 nodes is here, 2 are needed, missing rabbit@c, rabbit@test";
     let warning = format!("110 - \"a copy of the names as of {age} s ago, as {why}\"");
     assert_eq!(got.header("warning"), warning);
     let binding = &follows.ask("GET", "/api/queues/v/q/bindings").json()[1];

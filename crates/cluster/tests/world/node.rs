@@ -136,7 +136,7 @@ impl Node {
             ..NodeNumbers::default()
         };
         if let Some(process) = &mut self.process {
-            process.cluster.set_status(self.status.clone());
+            process.cluster.set_status(self.status.clone(), 0);
         }
     }
 
@@ -146,7 +146,7 @@ impl Node {
         numbers.disk_free_alarm = if is_now { NodeNumbers::HANGS } else { 0 };
         numbers.disk_hung_s = if is_now { 1 } else { hung_s };
         if let Some(process) = &mut self.process {
-            process.cluster.set_status(self.status.clone());
+            process.cluster.set_status(self.status.clone(), 0);
         }
     }
 

@@ -173,8 +173,12 @@ impl Member {
             (_, true) => Some(format!("Free disk space alarm on node {name}")),
             _ => None,
         };
+        let clock = row["clock_ahead_s"].as_i64().map(|by_s| {
+            let (by_s, how) = (by_s.unsigned_abs(), if by_s > 0 { "ahead of" } else { "behind" });
+            format!("Clock of node {name}: {by_s} s {how} that of node {}", alone.name)
+        });
         Self {
-            alarms: memory.into_iter().chain(disk).collect(),
+            alarms: memory.into_iter().chain(disk).chain(clock).collect(),
             is_running,
             joins: row["joins"] == true,
             why_not: row["why_not"].as_str().map(str::to_owned),

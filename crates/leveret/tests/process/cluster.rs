@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use leveret_client::amqp::content::Properties;
 use leveret_client::amqp::table::{Table, Value};
 use leveret_client::{Connection, Consume, ExchangeDeclare, Options, QueueDeclare, Uri};
 use rustix::process::{Pid, Signal};
@@ -396,4 +397,85 @@ fn what_is_under_way_holds_up_no_hand_over() {
     members[old].log.wait_for("not all that was under way is done");
     let took = begun.elapsed();
     assert!(took < Duration::from_secs(15), "{took:?}");
+}
+
+/// The next one that leads would take what was published since for an hour old.
+#[test]
+fn messages_that_live_for_a_while_outlive_a_leader_whose_clock_was_set_back() {
+    let shims = [Shim::new(), Shim::new(), Shim::new()];
+    let mut members = three_of(|own| {
+        let mut command = leveret(&[]);
+        shims[own].load_into(&mut command);
+        command
+    });
+    let (old, address) = leader(&members, &[0, 1, 2]);
+    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
+    let (mut client, channel) = with_orders(address);
+    shims[old].set("clock=-3600");
+    members[old].log.wait_for("the system's clock was set");
+    let expiration = Some("1800000".to_owned());
+    let properties = Properties { delivery_mode: Some(2), expiration, ..Properties::default() };
+    for _ in 0..10 {
+        client.publish(channel, "", "orders", &properties.to_bytes(), b"half an hour");
+        client.tx_commit(channel).unwrap();
+    }
+    members[old].log.wait_for(" s ahead of this node's");
+    for at in &others {
+        let told = members[*at].log.wait_for(" s behind this node's");
+        assert!(told.contains(&format!("the clock of rabbit@{old} is 3")), "{told}");
+    }
+    let want = format!("s behind that of node rabbit@{}", others[0]);
+    wait_until(PATIENCE, "it is shown", || {
+        let mut ctl = leveret(&["ctl", "-q", "cluster_status"]);
+        let shown = ctl.env("LEVERET_DATA_DIR", members[others[0]].dir.path()).output().unwrap();
+        String::from_utf8_lossy(&shown.stdout).contains(&want)
+    });
+    members[old].child.kill().unwrap();
+    let (_, address) = leader(&members, &others);
+    let (mut client, channel) = connect(address);
+    let left = std::iter::from_fn(|| client.get(channel, "orders", true).unwrap()).count();
+    assert_eq!(left, 10);
+}
+
+/// What is published to it waits for its disk, though those of the others are quick.
+#[test]
+fn a_node_whose_disk_is_slow_leads_no_more() {
+    let shims = [Shim::new(), Shim::new(), Shim::new()];
+    let members = three_of(|own| {
+        let mut command = leveret(&[]);
+        shims[own].load_into(&mut command);
+        command
+    });
+    let (old, address) = leader(&members, &[0, 1, 2]);
+    let (mut client, channel) = with_orders(address);
+    // What one of so many takes, about.
+    let commit = |client: &mut Connection, channel: u16, count: u32| {
+        let begun = Instant::now();
+        for _ in 0..count {
+            client.publish(channel, "", "orders", &PERSISTENT, b"one");
+            client.tx_commit(channel)?;
+        }
+        Ok::<_, leveret_client::Error>(begun.elapsed() / count)
+    };
+    let before = commit(&mut client, channel, 20).unwrap();
+    shims[old].set("sync_ms=500");
+    let (slow, mut during) = (Instant::now(), Duration::ZERO);
+    while let Ok(took) = commit(&mut client, channel, 1) {
+        during = during.max(took);
+    }
+    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
+    let (_, address) = leader(&members, &others);
+    let led = slow.elapsed();
+    assert!(members[old].log.with("its disk is slow").len() == 1);
+    let (mut client, channel) = connect(address);
+    client.tx_select(channel).unwrap();
+    let after = commit(&mut client, channel, 20).unwrap();
+    println!(
+        "a commit: {before:?}, {during:?} with the slow disk, {after:?} with another leader, after {led:?}"
+    );
+    assert!(
+        during > Duration::from_millis(450) && after < Duration::from_millis(400),
+        "{during:?} {after:?}"
+    );
+    assert!(led < Duration::from_secs(25), "{led:?}");
 }

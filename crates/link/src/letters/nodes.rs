@@ -186,6 +186,10 @@ pub struct NodeNumbers {
     pub disk_hung_s: u64,
     /// Groups in whose logs it lacks what it once acknowledged.
     pub lacking: u64,
+    /// What its system's clock shows, in ms since the Unix epoch.
+    pub clock_ms: u64,
+    /// As [`disk_hung_s`](Self::disk_hung_s), of syncs that take long each time.
+    pub disk_slow_s: u64,
 }
 
 impl NodeNumbers {
@@ -477,7 +481,8 @@ structures! {
 counts! {
     NodeNumbers {
         uptime_ms, os_pid, mem_used, mem_limit, mem_alarm, disk_free, disk_free_limit, disk_free_alarm, fd_used, fd_total,
-        sockets_used, processors, run_queue, relayed, disk_hung_s, lacking
+        sockets_used, processors, run_queue, relayed, disk_hung_s, lacking, clock_ms,
+        disk_slow_s
     } and {}
 }
 

@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::alarms::disk_limit_at_work;
-use crate::clock::{boot_ms, now};
+use crate::clock::{boot_ms, keep_among, now};
 use crate::disk::RealDisk;
 use crate::lease::{ALWAYS, Leading};
 use crate::proxy::Ends;
@@ -40,7 +40,7 @@ use super::handle::{ClusterThread, Duty, Handle, Order, suspended_before};
 use super::heard;
 use super::links::{LinkNews, LinkSettings, LinkTls, Links, PeerAddress};
 use super::names::CopiedNames;
-use super::numbers::{self, DiskAlarm, Numbers};
+use super::numbers::{self, DiskAlarm, Numbers, SyncsWatch};
 use super::standby::Totals;
 use super::view::{ClusterView, Lapses};
 use super::whole;
@@ -213,6 +213,8 @@ pub(super) fn start(
         disk: DiskAlarm::default(),
         writers: WritersWatch::default(),
         hangs: false,
+        syncs: SyncsWatch::default(),
+        is_slow: false,
     };
     waker.room().set_limit(disk_limit_at_work(numbers.disk_free_limit));
     let names = CopiedNames::start()?;
@@ -528,12 +530,16 @@ impl Driver {
             must_restart,
             left,
             room,
+            clocks,
             failed,
             told,
             noted,
         } = actions;
         if let Some(room) = room {
             self.waker.room().set_of_majority(room);
+        }
+        if let Some(ahead_ms) = clocks {
+            keep_among(ahead_ms);
         }
         for text in told {
             // What another node causes again and again is limited as what a client causes.
@@ -677,7 +683,7 @@ impl Driver {
             self.names.heard(Duration::ZERO);
         }
         let numbers = self.numbers.now();
-        self.cluster.set_status(NodeStatus { numbers, ..self.own.clone() });
+        self.cluster.set_status(NodeStatus { numbers, ..self.own.clone() }, boot_ms());
         let (status, lapses) = (self.cluster.status(), self.leading.lapses());
         let mut view = ClusterView::of(&status, lapses, &self.views.borrow());
         view.explain(self.links.peers());

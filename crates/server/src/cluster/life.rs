@@ -34,7 +34,7 @@ use super::links::{LINK_SOCKETS_MAX, Links};
 use super::names::TakenNames;
 use super::sessions::away::Called;
 use super::sessions::own::{Beginning, OwnSessions};
-use super::standby::{self, Standby};
+use super::standby::{self, AmqpRefusal, ClientRoutes, Standby};
 
 /// Runs a node of a cluster until it is stopped.
 pub(crate) fn serve(
@@ -88,7 +88,12 @@ pub(crate) fn serve(
     let standby = Standby::start(
         &listeners,
         &socket_options(&loaded.config),
-        (Arc::clone(&links) as _, own_clients, handle.suspended.clone()),
+        ClientRoutes {
+            relay: Arc::clone(&links) as _,
+            own: own_clients,
+            suspended: handle.suspended.clone(),
+            refusal: AmqpRefusal::of(&loaded.config)?,
+        },
         views.clone(),
         Arc::clone(&handle.relayed),
         basis.threads,

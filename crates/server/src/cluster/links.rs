@@ -44,7 +44,7 @@ use leveret_link::letters::NodeLetter;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::clock::{now, wall};
+use crate::clock::own_wall;
 use crate::cluster::arrivals::RelayedListener;
 use crate::listener::{SocketOptions, bind};
 use crate::locks::{Rank, Ranked};
@@ -445,5 +445,5 @@ impl Inner {
 
 /// The time of the day, in ms since the Unix epoch.
 fn wall_ms() -> u64 {
-    wall(now()).ms()
+    own_wall().ms()
 }

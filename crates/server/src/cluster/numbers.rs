@@ -9,36 +9,92 @@ use leveret_link::letters::NodeNumbers;
 use rustix::process::getpid;
 
 use super::standby::{Relayed, Totals};
-use crate::clock::boot_ms;
+use crate::clock::{boot_ms, own_wall};
+use crate::disk::IoTotals;
 use crate::process::{open_files, resident_bytes};
 use crate::room::Room;
 use crate::watchdog::WritersWatch;
 
-/// When a write was last under way for [`HANGS`], in ms of [`boot_ms`]; 0 if none was. A process that begins anew is told.
-static HUNG_MS: AtomicU64 = AtomicU64::new(0);
+/// When a disk was last found to be bad, in ms of [`boot_ms`]; 0 if it never was. A process that begins anew is told.
+struct LastFound {
+    at_ms: AtomicU64,
+    /// Under this name such a process has it in its environment.
+    name: &'static str,
+}
 
-/// Under this name a process that begins anew has it in its environment.
-const HUNG: &str = "LEVERET_DISK_HUNG_MS";
+/// A write was under way for [`HANGS`].
+static HUNG: LastFound = LastFound { at_ms: AtomicU64::new(0), name: "LEVERET_DISK_HUNG_MS" };
+
+/// Syncs were slow for [`SLOW`].
+static WAS_SLOW: LastFound = LastFound { at_ms: AtomicU64::new(0), name: "LEVERET_DISK_SLOW_MS" };
+
+impl LastFound {
+    fn is_now(&self) {
+        self.at_ms.store(boot_ms().max(1), Ordering::Relaxed);
+    }
+
+    fn told(&self) -> Option<(&'static str, String)> {
+        let at = self.at_ms.load(Ordering::Relaxed);
+        (at > 0).then(|| (self.name, at.to_string()))
+    }
+
+    /// Of a time that is still to come it is not.
+    fn take_told(&self) {
+        let told = std::env::var(self.name).ok().and_then(|it| it.parse().ok());
+        let told = told.filter(|at| *at <= boot_ms());
+        self.at_ms.store(told.unwrap_or_default(), Ordering::Relaxed);
+    }
+
+    /// As [`NodeNumbers::disk_hung_s`] has it.
+    fn seconds(&self, now_ms: u64) -> u64 {
+        match self.at_ms.load(Ordering::Relaxed) {
+            0 => 0,
+            at => now_ms.saturating_sub(at) / 1_000 + 1,
+        }
+    }
+}
 
 /// What the process that takes this one's place is to be told.
-pub(super) fn to_be_told() -> Option<(&'static str, String)> {
-    let at = HUNG_MS.load(Ordering::Relaxed);
-    (at > 0).then(|| (HUNG, at.to_string()))
+pub(super) fn to_be_told() -> impl Iterator<Item = (&'static str, String)> {
+    [&HUNG, &WAS_SLOW].into_iter().filter_map(LastFound::told)
 }
 
-/// What the process before told this one. Of a time that is still to come it is not.
+/// What the process before told this one.
 pub(super) fn take_told() {
-    let told = std::env::var(HUNG).ok().and_then(|it| it.parse().ok());
-    HUNG_MS.store(told.filter(|at| *at <= boot_ms()).unwrap_or_default(), Ordering::Relaxed);
-}
-
-/// As [`NodeNumbers::disk_hung_s`] has it.
-fn hung_s(at_ms: u64, now_ms: u64) -> u64 {
-    if at_ms == 0 { 0 } else { now_ms.saturating_sub(at_ms) / 1_000 + 1 }
+    [&HUNG, &WAS_SLOW].into_iter().for_each(LastFound::take_told);
 }
 
 /// Looks after which a write hangs that has not ended: seconds.
 const HANGS: u64 = 5;
+
+/// A sync that takes longer is slow, in us: half of the time after which a leader that says nothing is voted out.
+const SLOW_US: u64 = 400_000;
+
+/// Looks after which syncs are slow that took so long each time: seconds.
+const SLOW: u64 = 5;
+
+/// How long syncs take, second by second.
+#[derive(Debug, Default)]
+pub(super) struct SyncsWatch {
+    /// How many, and us in all, until the last look.
+    before: (u64, u64),
+    /// Looks at slow ones since the last that were not.
+    slow: u64,
+}
+
+impl SyncsWatch {
+    /// So many took so long in all. Returned is how many looks found slow ones, one after the other; what found none does not count.
+    fn look(&mut self, syncs: u64, us: u64) -> u64 {
+        let (syncs_before, us_before) = std::mem::replace(&mut self.before, (syncs, us));
+        let (syncs, us) = (syncs.saturating_sub(syncs_before), us.saturating_sub(us_before));
+        match us.checked_div(syncs) {
+            None => {}
+            Some(mean_us) if mean_us > SLOW_US => self.slow += 1,
+            Some(_) => self.slow = 0,
+        }
+        self.slow
+    }
+}
 
 /// Where the numbers come from.
 #[derive(Debug)]
@@ -53,6 +109,9 @@ pub(super) struct Numbers {
     pub(super) writers: WritersWatch,
     /// A write of a log has been under way for [`HANGS`].
     pub(super) hangs: bool,
+    pub(super) syncs: SyncsWatch,
+    /// Syncs have been slow for [`SLOW`].
+    pub(super) is_slow: bool,
 }
 
 impl Numbers {
@@ -60,13 +119,26 @@ impl Numbers {
     pub(super) fn look_at_writes(&mut self) {
         let hangs = self.writers.look() >= HANGS;
         if hangs {
-            HUNG_MS.store(boot_ms().max(1), Ordering::Relaxed);
+            HUNG.is_now();
         }
         match (std::mem::replace(&mut self.hangs, hangs), hangs) {
             (false, true) => tracing::warn!(
                 "a write of a log has been under way for {HANGS} s: this node stores nothing until the disk takes it"
             ),
             (true, false) => tracing::info!("the disk takes what is written again"),
+            _ => {}
+        }
+        let IoTotals { syncs, sync_us, .. } = IoTotals::now();
+        let is_slow = self.syncs.look(syncs, sync_us) >= SLOW;
+        if is_slow {
+            WAS_SLOW.is_now();
+        }
+        match (std::mem::replace(&mut self.is_slow, is_slow), is_slow) {
+            (false, true) => tracing::warn!(
+                "syncs of this node's disk have taken more than {} ms each for {SLOW} s",
+                SLOW_US / 1_000
+            ),
+            (true, false) => tracing::info!("the disk is as quick as it should be again"),
             _ => {}
         }
     }
@@ -93,7 +165,9 @@ impl Numbers {
             sockets_used: 2 * relayed + sessions,
             processors: self.processors,
             relayed,
-            disk_hung_s: hung_s(HUNG_MS.load(Ordering::Relaxed), boot_ms()),
+            disk_hung_s: HUNG.seconds(boot_ms()),
+            disk_slow_s: if self.is_slow { 1 } else { WAS_SLOW.seconds(boot_ms()) },
+            clock_ms: own_wall().ms(),
             ..NodeNumbers::default()
         }
     }
@@ -138,14 +212,29 @@ mod tests {
 
     #[test]
     fn a_disk_that_hung_is_remembered() {
-        let seconds =
-            [(0, 9_000), (9_000, 9_000), (9_000, 9_999), (9_000, 10_000), (9_000, 69_500)];
-        assert_eq!(seconds.map(|(at, now)| hung_s(at, now)), [0, 1, 1, 2, 61]);
-        // What the process before told was so.
-        HUNG_MS.store(7, Ordering::Relaxed);
-        assert_eq!(to_be_told(), Some((HUNG, "7".to_owned())));
-        take_told();
-        assert_eq!(to_be_told(), None, "nobody told anything");
+        let found = LastFound { at_ms: AtomicU64::new(0), name: "LEVERET_TEST_OF_DISKS" };
+        assert_eq!((found.seconds(9_000), found.told()), (0, None));
+        found.at_ms.store(9_000, Ordering::Relaxed);
+        let now = [9_000, 9_999, 10_000, 69_500];
+        assert_eq!(now.map(|now| found.seconds(now)), [1, 1, 2, 61]);
+        assert_eq!(found.told(), Some((found.name, "9000".to_owned())));
+        found.take_told();
+        assert_eq!(found.told(), None, "nobody told anything");
+    }
+
+    #[test]
+    fn syncs_that_are_slow_each_time() {
+        let (mut watch, mut syncs, mut all_us) = (SyncsWatch::default(), 0, 0);
+        let mut look = |count, each_us| {
+            syncs += count;
+            all_us += count * each_us;
+            watch.look(syncs, all_us)
+        };
+        assert_eq!(
+            [(2, 500_000), (1, 400_001), (0, 0), (2, 900_000)].map(|(n, us)| look(n, us)),
+            [1, 2, 2, 3]
+        );
+        assert_eq!([(9, 400_000), (0, 0), (1, 500_000)].map(|(n, us)| look(n, us)), [0, 0, 1]);
     }
 
     #[test]

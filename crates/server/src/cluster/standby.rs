@@ -8,6 +8,8 @@
 //! Nothing of what a client says is looked at but a header of the PROXY protocol, if the listener takes one: TLS ends at the node
 //! that leads. When this node is to lead, the listeners are closed, and who still waits is handed to the broker.
 
+mod refusal;
+
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -35,6 +37,8 @@ use crate::listener::{ClientSuspension, Gate, SocketOptions, bind, prepare};
 use crate::node::Node;
 use crate::proxy::{self, Ends};
 use crate::startup::{addresses, resolve};
+
+pub use refusal::AmqpRefusal;
 
 /// When a way that is not there is tried again.
 const RETRY: Duration = Duration::from_millis(50);
@@ -81,7 +85,7 @@ pub struct StandbyListener {
     pub address: SocketAddr,
     /// A header of the PROXY protocol comes first.
     pub proxy: bool,
-    /// How long a client waits.
+    /// How long a client waits for a node that leads.
     pub patience: Duration,
 }
 
@@ -99,10 +103,10 @@ pub fn listeners(config: &Config) -> anyhow::Result<Vec<StandbyListener>> {
         }
         Ok(())
     };
-    let patience = &config.connections;
-    let (tcp, tls) = (patience.handshake_timeout.into(), patience.tls_handshake_timeout.into());
-    amqp(&config.listeners.tcp, "tcp", RelayedListener::Amqp, tcp)?;
-    amqp(&config.listeners.ssl, "ssl", RelayedListener::Amqps, tls)?;
+    // Clients wait for their handshake as long as a node does, about: those that are not served are to hear why in the rest.
+    let patience = Duration::from(config.connections.handshake_timeout) / 2;
+    amqp(&config.listeners.tcp, "tcp", RelayedListener::Amqp, patience)?;
+    amqp(&config.listeners.ssl, "ssl", RelayedListener::Amqps, patience)?;
     let mut http = |listener, key: &str, ip: &Option<String>, port: u16| -> anyhow::Result<()> {
         let patience = HTTP_PATIENCE;
         let address = resolve(ip.as_deref(), port).with_context(|| format!("{key}.ip"))?;
@@ -249,6 +253,7 @@ pub struct Standby {
 struct Shared {
     relay: Arc<dyn Relay>,
     own: Option<OwnClients>,
+    refusal: AmqpRefusal,
     leader: watch::Receiver<Option<u64>>,
     views: Views,
     ending: watch::Receiver<bool>,
@@ -259,9 +264,22 @@ struct Shared {
     open: ClientSuspension,
 }
 
+/// Where the clients of a node that does not lead go.
+#[derive(Debug)]
+pub struct ClientRoutes {
+    /// To the node that leads.
+    pub relay: Arc<dyn Relay>,
+    /// Those of AMQP, if this node has sessions of its own.
+    pub own: Option<OwnClients>,
+    /// None of these come in while they are suspended.
+    pub suspended: ClientSuspension,
+    /// Those who wait for a leader in vain are told why.
+    pub refusal: AmqpRefusal,
+}
+
 impl Standby {
     /// Listens, with so many threads. `views` tells who leads; what is relayed is counted in `totals`. Clients of AMQP go to `own`, if
-    /// this node has sessions of its own; none come in while they are `suspended`.
+    /// this node has sessions of its own: see [`ClientRoutes`].
     ///
     /// # Errors
     ///
@@ -269,24 +287,24 @@ impl Standby {
     pub fn start(
         listeners: &[StandbyListener],
         options: &SocketOptions,
-        (relay, own, suspended): (Arc<dyn Relay>, Option<OwnClients>, ClientSuspension),
+        routes: ClientRoutes,
         views: Views,
         totals: Arc<Totals>,
         threads: usize,
     ) -> anyhow::Result<Self> {
-        let to = (relay, own, suspended);
-        Self::with(LIMITS, listeners, options, to, views, totals, threads)
+        Self::with(LIMITS, listeners, options, routes, views, totals, threads)
     }
 
     fn with(
         limits: Limits,
         listeners: &[StandbyListener],
         options: &SocketOptions,
-        (relay, own, suspended): (Arc<dyn Relay>, Option<OwnClients>, ClientSuspension),
+        routes: ClientRoutes,
         views: Views,
         totals: Arc<Totals>,
         threads: usize,
     ) -> anyhow::Result<Self> {
+        let ClientRoutes { relay, own, suspended, refusal } = routes;
         let mut bound = Vec::new();
         for of in listeners {
             let socket = bind(of.address, options).with_context(|| {
@@ -304,6 +322,7 @@ impl Standby {
         let shared = Arc::new(Shared {
             relay,
             own,
+            refusal,
             leader: leader_of(views.clone(), &first),
             views,
             ending: ended,
@@ -446,11 +465,18 @@ async fn accept(
         let (shared, of, give) = (Arc::clone(&shared), Arc::clone(&of), give.clone());
         handle.spawn(async move {
             let reached = shared.reach_leader(&of, socket, ends, &give).await;
-            // Others may wait now, and the end waits for this one no more.
-            drop((place, give));
+            // The end waits for this one no more.
+            drop(give);
             match reached {
-                Ok(Some(reached)) => shared.relay(reached).await,
-                Ok(None) => {}
+                Ok(Outcome::Reached(reached)) => {
+                    // Others may wait now.
+                    drop(place);
+                    shared.relay(reached).await;
+                }
+                Ok(Outcome::Refused(client, ends, why)) => {
+                    shared.refusal.tell(of.listener, client, ends, why).await;
+                }
+                Ok(Outcome::Over) => {}
                 Err(error) => {
                     tracing::debug!(%peer, %error, "a connection ended before it was relayed");
                 }
@@ -466,33 +492,49 @@ struct Reached {
     leader_id: u64,
 }
 
+/// Whether a client has a session of this node.
+enum Entered {
+    /// It has, or was given back.
+    Gone,
+    No(TcpStream, Reception),
+}
+
+/// What becomes of a client.
+enum Outcome {
+    Reached(Reached),
+    /// No node that leads was reached in time: why, in words.
+    Refused(TcpStream, Ends, String),
+    /// It was given back, or is closed.
+    Over,
+}
+
 impl Shared {
-    /// Waits for a way to the node that leads. None if there was none in time, or the client was given back.
+    /// Waits for a way to the node that leads.
     async fn reach_leader(
         &self,
         of: &StandbyListener,
         socket: std::net::TcpStream,
         mut ends: Ends,
         give: &Give,
-    ) -> io::Result<Option<Reached>> {
+    ) -> io::Result<Outcome> {
         let client = TcpStream::from_std(socket)?;
         let mut ending = self.ending.clone();
         if of.proxy {
             let peer = ends.source;
             let header = tokio::select! {
                 header = tokio::time::timeout(of.patience, proxy::take_header(&client)) => header,
-                _ = ending.wait_for(|it| *it) => return Ok(None),
+                _ = ending.wait_for(|it| *it) => return Ok(Outcome::Over),
             };
             match header {
                 Ok(Ok(told)) => ends = told.unwrap_or(ends),
                 Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
                     tracing::warn!(from = %peer.ip(), %peer, "connection closed: {error}");
-                    return Ok(None);
+                    return Ok(Outcome::Over);
                 }
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {
                     tracing::warn!(from = %peer.ip(), %peer, "connection closed: no PROXY header came in time");
-                    return Ok(None);
+                    return Ok(Outcome::Over);
                 }
             }
         }
@@ -501,8 +543,13 @@ impl Shared {
             && let Some(enters) = own.of(of.listener)
         {
             match self.enter(of, (client, ends), (own.reception.clone(), enters), give).await? {
-                Some(relayed) => client = relayed,
-                None => return Ok(None),
+                Entered::No(relayed, Reception::Relayed) => client = relayed,
+                Entered::No(client, _) => {
+                    let why = self.views.borrow().why_not_served();
+                    let why = self.refused(ends.source, why);
+                    return Ok(Outcome::Refused(client, ends, why));
+                }
+                Entered::Gone => return Ok(Outcome::Over),
             }
         }
         let mut why = None;
@@ -513,12 +560,12 @@ impl Shared {
                 let socket = client.into_std()?;
                 // Nobody takes it where a node ends for good.
                 let _ = give.send((of.listener, Arrival { socket, ends }));
-                return Ok(None);
+                return Ok(Outcome::Over);
             }
         };
         let why = match reached {
             Some((leader_id, leader)) if descriptors::leave_room(leader.tcp()) => {
-                return Ok(Some(Reached { client, leader, leader_id }));
+                return Ok(Outcome::Reached(Reached { client, leader, leader_id }));
             }
             Some(_) => Some(
                 "the limit of open files is reached, and a client that is relayed takes two"
@@ -537,8 +584,9 @@ impl Shared {
                 }
             }
             let _ = client.try_write(unavailable(&why).as_bytes());
+            return Ok(Outcome::Over);
         }
-        Ok(None)
+        Ok(Outcome::Refused(client, ends, why))
     }
 
     /// A client did not reach the node that leads, and is closed: why, in words, as it is counted and logged.
@@ -549,14 +597,15 @@ impl Shared {
         why
     }
 
-    /// A client gets a session of this node, once a node that leads hears what sessions write. Returned is one that is to be relayed.
+    /// A client gets a session of this node, once a node that leads hears what sessions write. Returned is one that is to be
+    /// relayed, or waited in vain.
     async fn enter(
         &self,
         of: &StandbyListener,
         (client, ends): (TcpStream, Ends),
         (mut reception, enters): (watch::Receiver<Reception>, &mpsc::Sender<Arrival>),
         give: &Give,
-    ) -> io::Result<Option<TcpStream>> {
+    ) -> io::Result<Entered> {
         let mut ending = self.ending.clone();
         let known = async {
             let known = reception.wait_for(|it| *it != Reception::Waits).await.map(|it| *it);
@@ -571,22 +620,16 @@ impl Shared {
             _ = ending.wait_for(|it| *it) => {
                 // Nobody takes it where a node ends for good.
                 let _ = give.send((of.listener, Arrival { socket: client.into_std()?, ends }));
-                return Ok(None);
+                return Ok(Entered::Gone);
             }
         };
-        match reception {
-            Reception::Relayed => return Ok(Some(client)),
-            Reception::Own => {
-                let arrival = Arrival { socket: client.into_std()?, ends };
-                // An error means that there are no sessions any more, and that the process is about to end.
-                let _ = enters.send(arrival).await;
-            }
-            Reception::Waits => {
-                let why = self.views.borrow().why_not_served();
-                self.refused(ends.source, why);
-            }
+        if reception != Reception::Own {
+            return Ok(Entered::No(client, reception));
         }
-        Ok(None)
+        let arrival = Arrival { socket: client.into_std()?, ends };
+        // An error means that there are no sessions any more, and that the process is about to end.
+        let _ = enters.send(arrival).await;
+        Ok(Entered::Gone)
     }
 
     /// Waits until it is clear that a client checks the health of a node that no other one leads: it is answered at once, since who

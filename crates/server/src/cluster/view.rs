@@ -82,6 +82,8 @@ pub struct NodeView {
     pub joins: bool,
     /// Why it is not linked, in words.
     pub why_not: Option<String>,
+    /// By how much its clock is ahead of this node's, in s, if that is more than nodes may differ.
+    pub clock_ahead_s: Option<i64>,
     /// What it told last; none of one that was never heard of.
     pub told: Option<NodeTold>,
 }
@@ -222,6 +224,12 @@ impl ClusterView {
         };
         let (here, all) = (self.running(), self.deciding().count());
         let are = if here == 1 { "is" } else { "are" };
+        let are_needed = match self.standing {
+            Standing::Waits if here < self.majority() => {
+                format!(", {} are needed", self.majority())
+            }
+            _ => String::new(),
+        };
         let missing: Vec<&str> =
             self.deciding().filter(|it| !it.running).map(|it| &*it.name).collect();
         let missing = match missing.is_empty() {
@@ -229,7 +237,7 @@ impl ClusterView {
             false => format!(", missing {}", missing.join(", ")),
         };
         let why = self.why.as_ref().map_or_else(String::new, |why| format!("; {why}"));
-        Some(format!("{what}: {here} of {all} nodes {are} here{missing}{why}"))
+        Some(format!("{what}: {here} of {all} nodes {are} here{are_needed}{missing}{why}"))
     }
 }
 
@@ -271,8 +279,7 @@ mod tests {
     #[test]
     fn who_is_missing_is_told() {
         let why = view(Standing::Waits, [true, false, false]).why_not_served();
-        let want =
-            "no node leads the cluster now: 1 of 3 nodes is here, missing rabbit@b, rabbit@c";
+        let want = "no node leads the cluster now: 1 of 3 nodes is here, 2 are needed, missing rabbit@b, rabbit@c";
         assert_eq!(why.as_deref(), Some(want));
         let why = view(Standing::Waits, [true, true, true]).why_not_served();
         assert_eq!(why.as_deref(), Some("no node leads the cluster now: 3 of 3 nodes are here"));
@@ -298,7 +305,8 @@ mod tests {
         let mut view = view(Standing::Waits, [true, false, true]);
         view.nodes[2].joins = true;
         assert_eq!((view.running(), view.majority()), (1, 2));
-        let want = "no node leads the cluster now: 1 of 2 nodes is here, missing rabbit@b";
+        let want =
+            "no node leads the cluster now: 1 of 2 nodes is here, 2 are needed, missing rabbit@b";
         assert_eq!(view.why_not_served().as_deref(), Some(want));
         view.standing = Standing::Joining;
         view.cluster_id = Some("c0ffee".to_owned());

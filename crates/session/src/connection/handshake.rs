@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use leveret_amqp::frame::{FRAME_MIN_SIZE, HeaderMatch, ProtocolHeader};
 use leveret_amqp::method::connection;
+use leveret_amqp::reply::ReplyCode;
 use leveret_amqp::table::{RawTable, RawValue, Table, Value};
 
 use crate::connection::Stage;
@@ -126,6 +127,11 @@ impl Session {
         let core = &mut self.core;
         core.capabilities = capabilities(method.client_properties);
         core.identity.client_properties = method.client_properties.as_bytes().into();
+        if core.settings.serves_nobody.is_some() {
+            // There is nobody to ask who may come in, and nothing to come in to.
+            core.tune(cx);
+            return Ok(());
+        }
         match core.ask_to_log_in(method.mechanism, method.response, cx) {
             Ok(()) => Ok(()),
             Err(refusal) => {
@@ -160,6 +166,9 @@ impl Session {
         cx: &mut Context<'_>,
     ) -> Result<(), Fault> {
         let core = &mut self.core;
+        if let Some(why) = &core.settings.serves_nobody {
+            return Err(Fault::new(ReplyCode::ConnectionForced, why.clone()));
+        }
         let name = method.virtual_host;
         if cx.topology.vhost(name).is_none() {
             return Err(reply::no_vhost(name));

@@ -373,3 +373,59 @@ fn who_hears_from_nobody_does_not_act_by_old_names() {
     });
     client.close().unwrap();
 }
+
+/// Whoever comes to the one that is left is told in the handshake; who is connected and waits, after a while. What was confirmed is
+/// there when a majority is.
+#[test]
+fn without_a_majority_clients_are_told_how_many_nodes_are_there() {
+    let mut members = two_shards();
+    let (leads, address) = leader(&members, &[0, 1, 2]);
+    let (left, gone) = ((leads + 1) % 3, (leads + 2) % 3);
+    let (mut client, channel) = with_orders(address);
+    client.publish(channel, "", "orders", &PERSISTENT, b"one");
+    client.tx_commit(channel).unwrap();
+    let relays = members[left].relays();
+    let (mut waits, channel) = connect(relays);
+    waits.queue_declare(channel, "orders", &durable()).unwrap();
+    waits.confirm_select(channel).unwrap();
+    for at in [gone, leads] {
+        members[at].signal(Signal::KILL);
+    }
+    let begun = Instant::now();
+    waits.publish(channel, "", "orders", &PERSISTENT, b"two");
+    let mut missing = [gone, leads];
+    missing.sort_unstable();
+    let want = format!(
+        "CONNECTION_FORCED - no node leads the cluster now: 1 of 3 nodes is here, 2 are needed, missing rabbit@{}, rabbit@{}",
+        missing[0], missing[1]
+    );
+    wait_until(PATIENCE, "nobody leads", || {
+        told(&members[left], &["cluster_status"])["standing"] == "waits"
+    });
+    let came = Instant::now();
+    let Err(Error::ConnectionClosed(reason)) = open(relays) else { panic!("nobody leads") };
+    assert_eq!((reason.code, &*reason.text), (320, &*want));
+    let took = came.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let deadline = begun + Duration::from_secs(60);
+    let reason = loop {
+        assert!(Instant::now() < deadline, "nobody was told");
+        match next(&mut waits, |_| ()) {
+            Ok(()) => {}
+            Err(Error::ConnectionClosed(reason)) => break reason,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!((reason.code, &*reason.text), (320, &*want));
+    let waited = begun.elapsed();
+    assert!(waited > Duration::from_secs(29), "{waited:?}");
+    let mut command = leveret(&[]);
+    command.env("LEVERET_SHARDS", "2");
+    members[gone].start_again(command);
+    let (_, address) = leader(&members, &[left, gone]);
+    let (mut client, channel) = connect(address);
+    assert_eq!(
+        client.get(channel, "orders", true).unwrap().expect("it was confirmed").body,
+        b"one"
+    );
+}

@@ -61,7 +61,7 @@ impl LinkSocket {
     /// # Errors
     ///
     /// When what came behind the handshake is wrong.
-    pub(super) fn encrypted(
+    pub(in crate::cluster) fn encrypted(
         socket: TcpStream,
         connection: impl Into<Connection>,
     ) -> Result<Self, (TcpStream, rustls::Error)> {

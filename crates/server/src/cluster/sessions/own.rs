@@ -8,12 +8,14 @@ use leveret_config::Config;
 use leveret_session::Settings;
 use leveret_topology::{ChannelsOfNode, Homes};
 use tokio::sync::{mpsc, watch};
+use tokio::task::yield_now;
+use tokio::time::timeout;
 
 use super::away::{Away, Called, keep_leader};
 use crate::alarms::{Resource, watch_memory};
 use crate::cluster::arrivals::Arrival;
 use crate::cluster::standby::{OwnClients, Reception, Totals};
-use crate::cluster::view::Views;
+use crate::cluster::view::{ClusterView, Views};
 use crate::lease::Leading;
 use crate::listener::{Entrance, take_arrivals};
 use crate::logging::Logs;
@@ -31,6 +33,11 @@ const WAITING_MAX: usize = 64;
 
 /// How long clients have to answer that they are told to go.
 const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Where no node leads for so long, clients are told to go: where a majority is there another one leads after some seconds at most. Each
+/// of them may wait for something; one that only consumes cannot tell this from a queue that is empty, and may find another node on
+/// the side of the majority.
+const LEADERLESS: Duration = Duration::from_secs(30);
 
 /// What sessions are begun with.
 pub(crate) struct Beginning {
@@ -124,9 +131,9 @@ impl OwnSessions {
             called,
             leading,
             leads,
+            views,
             totals,
             give_back,
-            ..
         } = beginning;
         let homes = Homes::among(u32::try_from(shards)?);
         let name = node_name(&config);
@@ -162,6 +169,7 @@ impl OwnSessions {
         }
         thread.spawn(watch_memory(Arc::clone(&node)));
         thread.spawn(go_on_with_leases(Arc::clone(&node)));
+        thread.spawn(send_leaderless_away(Arc::clone(&node), views, LEADERLESS));
         let mut arrivals = [Some(plain), Some(encrypted)];
         for AmqpListener { preface, .. } in amqp_listeners(&config, threads)? {
             if let (Some(tls), true) = (&preface.tls, node.certificates.is_empty()) {
@@ -248,6 +256,25 @@ impl OwnSessions {
         });
         // A panic aborts the process.
         let _ = closed.await;
+    }
+}
+
+/// Tells all clients to go when no node has led for so long, each time.
+async fn send_leaderless_away(node: Arc<Node>, mut views: Views, after: Duration) {
+    let is_led = |view: &Arc<ClusterView>| view.why_not_served().is_none();
+    // An error means that the process ends.
+    while views.wait_for(|it| !is_led(it)).await.is_ok() {
+        if timeout(after, views.wait_for(is_led)).await.is_ok() {
+            continue;
+        }
+        let Some(why) = views.borrow().why_not_served() else { continue };
+        tracing::warn!(connections = node.connection_count(), "clients are told to go: {why}");
+        for connection in node.connections() {
+            with_runner(&node, |runner| runner.close_connection(&connection, why.clone()));
+            yield_now().await;
+        }
+        // Who comes now waits for a node that leads before there is a session.
+        let _ = views.wait_for(is_led).await;
     }
 }
 

@@ -68,16 +68,9 @@ fn start_with(
     let to = Arc::clone(&relay);
     let totals = Arc::<Totals>::default();
     let counted = Arc::clone(&totals);
-    let standby = Standby::with(
-        limits,
-        &[of],
-        &options,
-        (to, own, ClientSuspension::default()),
-        seen,
-        counted,
-        2,
-    )
-    .unwrap();
+    let (suspended, refusal) = Default::default();
+    let routes = ClientRoutes { relay: to, own, suspended, refusal };
+    let standby = Standby::with(limits, &[of], &options, routes, seen, counted, 2).unwrap();
     Set { standby, relay, views, totals }
 }
 
@@ -257,11 +250,16 @@ fn a_client_waits_no_longer_than_the_listener_has_patience() {
     client.read_to_string(&mut told).unwrap();
     let (head, body) = told.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
-    let why = "no node leads the cluster now: 1 of 3 nodes is here, missing rabbit@b, rabbit@c";
+    let why = "no node leads the cluster now: 1 of 3 nodes is here, 2 are needed, missing rabbit@b, rabbit@c";
     assert!(body.contains(why), "{body}");
     let set = start(short(RelayedListener::Amqp), Some(7), LIMITS);
-    assert!(is_over(&mut set.connect()));
-    assert_eq!(set.totals.now().refused, 1);
+    let mut client = set.connect();
+    until(|| set.totals.now().refused == 1);
+    // It has a handshake, and hears in it what HTTP is told.
+    client.write_all(b"AMQP\0\0\x09\x01").unwrap();
+    assert_eq!(read(&mut client, 1), [1]);
+    client.shutdown(Shutdown::Write).unwrap();
+    client.read_to_end(&mut Vec::new()).unwrap();
 }
 
 /// A check of a node's health is answered at once while no node leads; what else is asked waits, and a check is relayed where one does.

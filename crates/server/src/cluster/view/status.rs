@@ -56,6 +56,7 @@ fn node(row: &NodeRow, leads: bool) -> NodeView {
         joins: row.joins,
         leads,
         why_not: row.why_not.clone(),
+        clock_ahead_s: row.clock_ahead_ms.map(|ms| ms / 1_000),
         told: row.status.as_ref().map(told),
     }
 }
