@@ -54,6 +54,7 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
             uptime_ms: 5000,
             fd_used: 17,
             relayed: 3,
+            plugins: Some(vec!["rabbitmq_management"]),
             ..NodeTold::default()
         }),
     });
@@ -187,6 +188,10 @@ fn all_nodes_of_the_cluster_are_listed() {
         rows[0],
         json!({"name": "rabbit@b", "running": true, "leads": false, "uptime": 5000, "fd_used": 17})
     );
+    // What it says of itself, and nothing that it does not say.
+    let columns = ["enabled_plugins", "being_drained", "exchange_types", "config_files"];
+    let row = get(&format!("/api/nodes/rabbit@b?columns={}", columns.join(",")));
+    assert_eq!(row, json!({"enabled_plugins": ["rabbitmq_management"], "being_drained": false}));
     // What it told once is over.
     let gone =
         json!({"name": "rabbit@c", "running": false, "leads": false, "reason": "nobody answers"});

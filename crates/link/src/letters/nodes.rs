@@ -186,6 +186,9 @@ pub struct NodeNumbers {
     pub disk_hung_s: u64,
     /// Groups in whose logs it lacks what it once acknowledged.
     pub lacking: u64,
+    /// Which of the plugins whose work the program does it runs: a bit for each, in the order of `BUILT_IN` in
+    /// `crates/config/src/plugins.rs`. 0 is of a version that does not tell.
+    pub plugins: u64,
 }
 
 impl NodeNumbers {
@@ -477,7 +480,7 @@ structures! {
 counts! {
     NodeNumbers {
         uptime_ms, os_pid, mem_used, mem_limit, mem_alarm, disk_free, disk_free_limit, disk_free_alarm, fd_used, fd_total,
-        sockets_used, processors, run_queue, relayed, disk_hung_s, lacking
+        sockets_used, processors, run_queue, relayed, disk_hung_s, lacking, plugins
     } and {}
 }
 

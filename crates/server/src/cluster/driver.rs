@@ -15,6 +15,7 @@ use leveret_cluster::{
 };
 use leveret_config::Config;
 use leveret_config::cluster::Formation;
+use leveret_config::plugins;
 use leveret_link::hello::{ClusterId, RaftId, Secret};
 use leveret_link::letters::NodeStatus;
 use leveret_replica::{Reopened, Settings};
@@ -207,6 +208,7 @@ pub(super) fn start(
         started,
         room: Arc::clone(waker.room()),
         processors: basis.threads as u64,
+        plugins: plugins::bits(&plugins::running(config)),
         mem_limit: memory.limit,
         disk_free_limit: config.resources.disk_free_limit.resolve(basis.machine_memory),
         relayed: Arc::clone(&relayed),

@@ -46,6 +46,8 @@ pub(super) struct Numbers {
     pub(super) started: Instant,
     pub(super) room: Arc<Room>,
     pub(super) processors: u64,
+    /// As [`NodeNumbers::plugins`] has them.
+    pub(super) plugins: u64,
     pub(super) mem_limit: u64,
     pub(super) disk_free_limit: u64,
     pub(super) relayed: Arc<Totals>,
@@ -93,6 +95,7 @@ impl Numbers {
             sockets_used: 2 * relayed + sessions,
             processors: self.processors,
             relayed,
+            plugins: self.plugins,
             disk_hung_s: hung_s(HUNG_MS.load(Ordering::Relaxed), boot_ms()),
             ..NodeNumbers::default()
         }

@@ -114,6 +114,8 @@ pub struct NodeTold {
     pub sockets_used: u64,
     /// Threads that run turns.
     pub processors: u64,
+    /// RabbitMQ's plugins whose work is done there; none of a version that does not tell.
+    pub plugins: Option<Vec<&'static str>>,
     /// Clients whose bytes it relays.
     pub relayed: u64,
     /// Bytes that it has of files which it gets in place of logs, as it lacks more than the others keep.

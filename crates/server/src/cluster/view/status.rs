@@ -1,6 +1,7 @@
 //! The view, of what the cluster knows.
 
 use leveret_cluster::{ClusterStatus, GroupRow, NodeRow, Standing as Known};
+use leveret_config::plugins;
 use leveret_link::letters::NodeStatus;
 
 use super::{ClusterView, GroupView, Lapses, LeftOutView, NodeTold, NodeView, Standing};
@@ -71,6 +72,7 @@ fn told(status: &NodeStatus) -> NodeTold {
         fd_total: numbers.fd_total,
         sockets_used: numbers.sockets_used,
         processors: numbers.processors,
+        plugins: (numbers.plugins > 0).then(|| plugins::of_bits(numbers.plugins)),
         relayed: numbers.relayed,
         refill_here: status.groups.iter().map(|it| it.refill_here).sum(),
         refill_of: status.groups.iter().map(|it| it.refill_of).sum(),
