@@ -18,7 +18,7 @@ use leveret_server::cluster::names::{
 };
 use leveret_server::cluster::standby::{Relay, Relaying, Totals};
 use leveret_server::cluster::view::{
-    ClusterView, GroupView, Lapses, LeftOutView, NodeTold, NodeView, Standing, Views,
+    ClusterView, GroupView, Lapses, LeftOutView, MemberTold, NodeTold, NodeView, Standing, Views,
 };
 use leveret_server::front::{About, Running, Standby, Stop};
 use leveret_server::proxy::Ends;
@@ -55,6 +55,7 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
             fd_used: 17,
             relayed: 3,
             plugins: Some(vec!["rabbitmq_management"]),
+            members: vec![MemberTold { group: 1, term: 3, last: 9, stored: 8, agreed: 7 }],
             ..NodeTold::default()
         }),
     });
@@ -226,6 +227,44 @@ fn all_nodes_of_the_cluster_are_listed() {
     ] {
         assert!(page.lines().any(|it| it == line), "{line}");
     }
+}
+
+/// What is stored is on all members, and what is not on the node that leads alone.
+#[test]
+fn a_queue_is_where_its_members_are() {
+    let (views, seen) = watch::channel(Arc::default());
+    let node = Node::changed(&[("shards", "1")], |options| options.views = Some(seen));
+    views.send_replace(Arc::new(view("rabbit@test", [true, false, true], Some("rabbit@test"))));
+    let queue = |name: &str, body: &str| {
+        node.must("PUT", &format!("/api/queues/%2F/{name}"), body, 201);
+        let columns = "leader,members,online,node";
+        node.get(&format!("/api/queues/%2F/{name}?columns={columns}"))
+    };
+    let all = json!(["rabbit@b", "rabbit@c", "rabbit@test"]);
+    let own = "rabbit@test";
+    let stored =
+        json!({"leader": own, "node": own, "members": all, "online": ["rabbit@b", "rabbit@test"]});
+    assert_eq!(queue("classic", r#"{"node": "rabbit@b"}"#), stored);
+    assert_eq!(queue("quorum", r#"{"arguments": {"x-queue-type": "quorum"}}"#), stored);
+    let not = json!({"leader": own, "node": own, "members": [own], "online": [own]});
+    assert_eq!(queue("transient", r#"{"durable": false}"#), not);
+    node.must("PUT", "/api/queues/%2F/q", r#"{"node": "rabbit@d"}"#, 400);
+
+    let rows = node.get("/api/queues/quorum/%2F/quorum/status");
+    let told = |index: usize| {
+        let keys = ["Node Name", "Raft State", "Membership", "Last Log Index", "Last Written"];
+        let keys = keys.into_iter().chain(["Commit Index", "Term"]);
+        keys.map(|key| rows[index][key].clone()).collect::<serde_json::Value>()
+    };
+    assert_eq!(told(0), json!(["rabbit@b", "follower", "voter", 9, 8, 7, 3]));
+    assert_eq!(told(1), json!(["rabbit@c", "noproc", "voter", "", "", "", ""]));
+    assert_eq!(told(2), json!(["rabbit@test", "leader", "voter", 9, 8, 7, 3]));
+
+    let replicas = "/api/queues/quorum/%2F/quorum/replicas";
+    node.must("POST", &format!("{replicas}/add"), r#"{"node": "rabbit@c"}"#, 204);
+    let refused = node.must("POST", &format!("{replicas}/add"), r#"{"node": "rabbit@d"}"#, 400);
+    assert!(refused.text().contains("on all nodes of the cluster"), "{}", refused.text());
+    node.must("DELETE", &format!("{replicas}/delete"), r#"{"node": "rabbit@c"}"#, 400);
 }
 
 /// Publishers are blocked by what the node that leads holds, whatever its process has in memory; and a disk that hangs is told as one.

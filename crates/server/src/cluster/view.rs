@@ -122,6 +122,24 @@ pub struct NodeTold {
     pub refill_here: u64,
     /// Of so many; 0 if it gets none.
     pub refill_of: u64,
+    /// Its members of the groups.
+    #[serde(skip)]
+    pub members: Vec<MemberTold>,
+}
+
+/// What a node tells of its member of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberTold {
+    /// The group.
+    pub group: u64,
+    /// The term.
+    pub term: u64,
+    /// The last batch of the log.
+    pub last: u64,
+    /// The last one that is on its disk.
+    pub stored: u64,
+    /// The last one that it knows to be agreed upon.
+    pub agreed: u64,
 }
 
 /// A group, as this node's member of it knows it.

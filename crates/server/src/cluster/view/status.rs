@@ -2,9 +2,11 @@
 
 use leveret_cluster::{ClusterStatus, GroupRow, NodeRow, Standing as Known};
 use leveret_config::plugins;
-use leveret_link::letters::NodeStatus;
+use leveret_link::letters::{GroupStatus, NodeStatus};
 
-use super::{ClusterView, GroupView, Lapses, LeftOutView, NodeTold, NodeView, Standing};
+use super::{
+    ClusterView, GroupView, Lapses, LeftOutView, MemberTold, NodeTold, NodeView, Standing,
+};
 
 impl ClusterView {
     /// What is known now, behind the view before.
@@ -76,6 +78,17 @@ fn told(status: &NodeStatus) -> NodeTold {
         relayed: numbers.relayed,
         refill_here: status.groups.iter().map(|it| it.refill_here).sum(),
         refill_of: status.groups.iter().map(|it| it.refill_of).sum(),
+        members: status.groups.iter().map(member).collect(),
+    }
+}
+
+fn member(it: &GroupStatus) -> MemberTold {
+    MemberTold {
+        group: it.group,
+        term: it.term,
+        last: it.last,
+        stored: it.stored,
+        agreed: it.agreed,
     }
 }
 
