@@ -44,6 +44,7 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
     let nodes = names.into_iter().zip(running).map(|(name, running)| NodeView {
         name: name.to_owned(),
         raft_id: None,
+        linked: running,
         running,
         encrypted: false,
         leads: Some(name) == leader,

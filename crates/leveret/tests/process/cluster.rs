@@ -431,6 +431,48 @@ fn each_node_tells_of_its_own_plugins() {
     check(&members, &others);
 }
 
+/// A node that stands still is linked for ten seconds more: it is shown as one that does not run soon, and nobody waits for it.
+#[test]
+fn a_follower_that_stands_still_hangs_nothing() {
+    let members = three();
+    let (leads, _) = leader(&members, &[0, 1, 2]);
+    let [still, other] = [1, 2].map(|it| (leads + it) % 3);
+    // It has sessions of its own.
+    let (_client, _) = connect(members[still].relays());
+    let (_another, _) = connect(members[other].relays());
+    wait_until(PATIENCE, "both are listed", || {
+        api(&members[leads], "/api/connections").as_array().is_some_and(|it| it.len() == 2)
+    });
+    let runs = |asked: usize, path: &str| {
+        let told = api(&members[asked], path);
+        let rows = told.as_array().or(told["nodes"].as_array()).cloned().unwrap_or_default();
+        let name = format!("rabbit@{still}");
+        rows.iter().find(|it| it["name"] == name).is_some_and(|it| it["running"] == true)
+    };
+    members[still].signal(Signal::STOP);
+    let begun = Instant::now();
+    // The first of these may ask the node before it is known to be silent.
+    for asked in [leads, other] {
+        let list = api(&members[asked], "/api/connections");
+        assert_eq!(list.as_array().map(Vec::len), Some(1), "{list}");
+        for path in ["/api/nodes", "/api/leveret/cluster"] {
+            wait_until(PATIENCE, "it is shown", || !runs(asked, path));
+        }
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let begun = Instant::now();
+    for path in ["/api/connections", "/api/channels", "/api/nodes", "/api/overview"] {
+        api(&members[leads], path);
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    let why = api(&members[other], "/api/leveret/cluster").to_string();
+    assert!(why.contains("says nothing"), "{why}");
+    members[still].signal(Signal::CONT);
+    wait_until(PATIENCE, "it runs again", || runs(leads, "/api/nodes"));
+}
+
 /// A node that leads, and is stopped while something is under way that does not end, hands over soon: meanwhile nobody is served. Here
 /// it is a dead letter that no other node's disk takes.
 #[test]

@@ -70,6 +70,9 @@ pub struct NodeView {
     #[serde(skip)]
     pub raft_id: Option<u64>,
     /// Linked with this one, or this one.
+    #[serde(skip)]
+    pub linked: bool,
+    /// The same, and it said something just now: one that stands still does not run, though its link lasts for a while.
     pub running: bool,
     /// The link with it has TLS.
     pub encrypted: bool,

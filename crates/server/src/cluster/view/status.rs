@@ -48,6 +48,7 @@ fn node(row: &NodeRow, leads: bool) -> NodeView {
     NodeView {
         name: row.name.clone(),
         raft_id: row.raft_id.map(|id| id.0),
+        linked: row.is_linked,
         running: row.is_running,
         encrypted: row.encrypted,
         joins: row.joins,
