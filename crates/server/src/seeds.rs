@@ -22,7 +22,8 @@ pub(crate) fn defaults(options: &SeedOptions, hashing: Hashing) -> anyhow::Resul
     let (limits, policies) =
         (limits.collect::<anyhow::Result<_>>()?, policies.collect::<anyhow::Result<_>>()?);
     let users = users.collect::<anyhow::Result<_>>()?;
-    Ok(Defaults { limits, policies, users, passwords })
+    let (vhosts_max, queues_max) = (options.vhosts_max.0, options.queues_max.0);
+    Ok(Defaults { limits, policies, users, passwords, vhosts_max, queues_max })
 }
 
 fn dashed(key: &str) -> String {
