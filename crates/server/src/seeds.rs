@@ -48,6 +48,9 @@ fn policy(seed: &Seed) -> anyhow::Result<DefaultPolicy> {
     };
     Named::OperatorPolicy.check(&seed.name).with_context(|| prefix.clone())?;
     let policy = Policy::new(spec, true).map_err(|error| invalid(&prefix, error))?;
+    if let Some(told) = policy.without_effect() {
+        tracing::warn!("{prefix}: {told}");
+    }
     Ok(DefaultPolicy { vhosts: pattern(seed, &prefix, "vhost_pattern")?, policy })
 }
 

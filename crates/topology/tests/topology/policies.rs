@@ -452,6 +452,10 @@ fn settings_without_effect() {
         told(json!({ "queue-leader-locator": "balanced" })).as_deref(),
         Some("policy 'p': queue-leader-locator has no effect here")
     );
+    assert_eq!(
+        told(json!({ "max-in-memory-bytes": 1, "max-in-memory-length": 1 })).as_deref(),
+        Some("policy 'p': max-in-memory-bytes, max-in-memory-length have no effect here")
+    );
     assert_eq!(told(json!({ "max-length": 1, "queue-mode": "lazy" })), None);
 }
 
