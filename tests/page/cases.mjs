@@ -57,6 +57,20 @@ const messaging = [
     assert.equal((await api.get("queues/%2F/page%2Fone%20two")).arguments["x-message-ttl"], 3600000);
     await page.locator("h1").getByText("TTL").waitFor();
   }],
+  ["queue: the nodes of a cluster that have it, and which of them are down", async ({ page, base }) => {
+    const address = "**/api/queues/%2F/page%2Fone%20two?*";
+    await page.route(address, async (route) => {
+      const json = await (await route.fetch()).json();
+      const members = ["rabbit@a", "rabbit@b", "rabbit@c"];
+      await route.fulfill({ json: { ...json, leader: members[0], members, online: members.slice(0, 2) } });
+    });
+    await go(page, base, "queues/%2F/page%2Fone%20two");
+    const down = page.locator("main li").filter({ hasText: "down" });
+    await down.waitFor();
+    assert.match(await down.innerText(), /rabbit@c/);
+    await page.locator("main dd").getByText("rabbit@a", { exact: true }).first().waitFor();
+    await page.unroute(address);
+  }],
   ["queue: a refusal is said in the dialog", async ({ page, base }) => {
     await go(page, base, "queues");
     await press(page, "New queue");

@@ -34,7 +34,9 @@ const STOP_PATIENCE: Duration = Duration::from_secs(2);
 pub fn front(config: &Config) -> OpenFrontEnds {
     let socket = files::ctl_socket(config);
     let options = config.management.enabled.then(|| config.management.clone());
-    let signin = SignIn::new(&config.signin, &config.auth_oauth2);
+    let mut signin = config.signin.clone();
+    signin.disable_basic_auth |= config.management.disable_basic_auth;
+    let signin = SignIn::new(&signin, &config.auth_oauth2);
     let metrics = config.prometheus.enabled.then(|| config.prometheus.clone());
     let tls = Encrypted {
         http: config.management_tls.settings(),

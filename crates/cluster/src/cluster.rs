@@ -30,6 +30,16 @@ const TELL_MS: u64 = 1_000;
 
 /// A node that is asked to hand over tries it for so long, in ms: nobody is served meanwhile if no other one can lead.
 const HAND_OVER_MS: u64 = 5_000;
+
+/// A node of which nothing came for so long is not shown as running, linked or not: longer than the time between two statuses.
+const SILENT_MS: u64 = TELL_MS + 500;
+
+/// Why such a node is not shown as running.
+const SAYS_NOTHING: &str = "it is linked, and says nothing";
+
+/// A node that hears the time after so long has had no turns in between.
+const STOOD_STILL_MS: u64 = 500;
+
 /// What is told of groups in one status, at most.
 const GROUPS_TOLD: usize = 1_100;
 
@@ -342,7 +352,8 @@ impl<D: Disk> Cluster<D> {
         let id = node.raft_id;
         self.hear_start(id, node.start);
         let cluster = node.cluster;
-        self.linked.insert(id, Linked { encrypted: peer.encrypted, node, listed: None, cluster });
+        let (encrypted, heard_ms) = (peer.encrypted, self.now_ms);
+        self.linked.insert(id, Linked { encrypted, node, listed: None, cluster, heard_ms });
         self.tell_of_cluster_to(id);
         let status = self.own_status();
         self.send_status(id, &status);
@@ -364,6 +375,7 @@ impl<D: Disk> Cluster<D> {
     /// A letter of a node that this one has a link to.
     pub fn letter(&mut self, from: RaftId, letter: NodeLetter) {
         let Some(linked) = self.linked.get_mut(&from) else { return };
+        linked.heard_ms = self.now_ms;
         match letter {
             NodeLetter::Replica { group, .. }
             | NodeLetter::Record { group, .. }
@@ -400,10 +412,25 @@ impl<D: Disk> Cluster<D> {
     /// It is `now_ms`. To be told before what has come: all that was said before. A time that is too early has another node believe
     /// that a lease is over which is not.
     pub fn tell_time(&mut self, now_ms: u64) {
+        let passed_ms = now_ms.saturating_sub(self.now_ms);
+        if passed_ms > STOOD_STILL_MS {
+            // What this node did not hear as it stood still is no silence.
+            self.linked.values_mut().for_each(|it| it.heard_ms += passed_ms);
+        }
         self.now_ms = self.now_ms.max(now_ms);
         if let Phase::Member(groups) = &mut self.phase {
             groups.tell_time(self.now_ms);
         }
+    }
+
+    /// Nodes that are linked and of which nothing has come for a while: what runs tells its status each second.
+    pub fn silent(&self) -> impl Iterator<Item = RaftId> {
+        let silent = self.linked.iter().filter(|(_, it)| self.is_silent(it));
+        silent.map(|(id, _)| *id)
+    }
+
+    fn is_silent(&self, linked: &Linked) -> bool {
+        self.now_ms.saturating_sub(linked.heard_ms) > SILENT_MS
     }
 
     /// From when until when this node may give out what it has, settle it, and answer for it. To be asked for after each call, and
@@ -638,7 +665,9 @@ impl<D: Disk> Cluster<D> {
         let decides = |id: RaftId| deciders.is_none_or(|it| it.contains(&id));
         let joins = raft_id.is_some_and(|id| !decides(id));
         let is_blank = self.safe.membership.is_none() && !is_own;
+        let is_silent = linked.is_some_and(|it| self.is_silent(it));
         let why_not = linked.filter(|_| is_blank).and_then(|it| why_not(it, &self.setup.listed));
+        let why_not = why_not.or_else(|| is_silent.then(|| SAYS_NOTHING.to_owned()));
         let status = if is_own {
             Some(self.own_status())
         } else {
@@ -648,7 +677,8 @@ impl<D: Disk> Cluster<D> {
             name: name.to_owned(),
             raft_id,
             joins,
-            is_running: is_own || linked.is_some(),
+            is_linked: is_own || linked.is_some(),
+            is_running: is_own || linked.is_some() && !is_silent,
             encrypted: linked.is_some_and(|it| it.encrypted),
             why_not,
             clock_ahead_ms: linked.and_then(|it| self.clocks.difference(it.node.raft_id)),

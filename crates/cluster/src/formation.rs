@@ -63,6 +63,8 @@ pub(crate) struct Linked {
     pub(crate) listed: Option<Vec<String>>,
     /// It has said that it is a member.
     pub(crate) cluster: Option<ClusterId>,
+    /// When something came of it last.
+    pub(crate) heard_ms: u64,
 }
 
 /// Why no cluster can be founded with a node that this one has a link to; none if nothing is in the way.

@@ -80,6 +80,8 @@ pub struct NodeRow {
     /// It has not all of all groups yet, or does not vote in all: no majority has it.
     pub joins: bool,
     /// There is a link to it, or it is this node.
+    pub is_linked: bool,
+    /// The same, and something came of it just now.
     pub is_running: bool,
     /// The link to it has TLS.
     pub encrypted: bool,

@@ -439,6 +439,9 @@ options! {
     /// Header `Referrer-Policy` of every answer.
     referrer_policy: Option<String> = None, keys = ["management.headers.referrer_policy"];
 
+    /// Whether the management API takes tokens alone, and no names with passwords. The control socket asks for neither.
+    disable_basic_auth: bool = false, keys = ["management.disable_basic_auth"];
+
     /// Whether operator policies can be changed only from the command line.
     no_operator_policy_changes: bool = false,
         keys = ["management.restrictions.operator_policy_changes.disabled"];

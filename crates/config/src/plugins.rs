@@ -5,6 +5,8 @@ use crate::load::Config;
 /// Their names. What is not among them is not there: no shovels, no federation, no other protocol.
 ///
 /// `rabbitmq_sharding` is not: its exchange type is there, and the policy that makes queues is not.
+///
+/// Nodes tell each other [in bits](bits) which of them run: a new name goes to the end, and none moves.
 pub const BUILT_IN: [&str; 15] = [
     "rabbitmq_auth_backend_cache",
     "rabbitmq_auth_backend_http",
@@ -35,4 +37,16 @@ pub fn running(config: &Config) -> Vec<&'static str> {
         _ => true,
     };
     BUILT_IN.into_iter().filter(is_on).collect()
+}
+
+/// Bit i is set if the i-th of [`BUILT_IN`] is among these names.
+pub fn bits(names: &[&str]) -> u64 {
+    let known = BUILT_IN.iter().zip(0..).filter(|(name, _)| names.contains(name));
+    known.fold(0, |all, (_, bit)| all | 1 << bit)
+}
+
+/// The names of these [`bits`].
+pub fn of_bits(bits: u64) -> Vec<&'static str> {
+    let names = BUILT_IN.into_iter().zip(0..);
+    names.filter(|(_, bit)| bits & 1 << bit != 0).map(|(name, _)| name).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::option::options;
 use crate::setting::{KeyMatch, NamedValues, Setting};
-use crate::value::{ByteSize, Millis, Secret, Value, words};
+use crate::value::{ByteSize, Limit, Millis, Secret, Value, words};
 
 words! {
     /// What a new password has to be like.
@@ -182,6 +182,12 @@ options! {
         "default_limits.vhosts.$id.max_connections",
         "default_limits.vhosts.$id.max_queues"
     ];
+
+    /// How many virtual hosts there may be. Those that are there stay.
+    vhosts_max: Limit = Limit::INFINITY, keys = ["vhost_max"];
+
+    /// How many queues there may be in all virtual hosts together. Those that are there stay.
+    queues_max: Limit = Limit::INFINITY, keys = ["cluster_queue_limit"];
 
     /// Rule for new passwords of users. Hashes are accepted without a check.
     validator: Validator = Validator::AcceptEverything, keys = ["credential_validator.validation_backend"];

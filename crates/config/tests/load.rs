@@ -356,6 +356,17 @@ fn rabbitmq_environment() {
     );
 }
 
+/// What says who may use the management API holds, or the node does not start.
+#[test]
+fn the_api_is_no_more_open_than_the_file_says() {
+    for key in ["http_dispatch.auth_backends.1", "http_dispatch.auth_backends.2.authn"] {
+        let errors = load(&format!("{key} = ldap"), Vec::new(), &[]).unwrap_err();
+        assert!(errors.contains("auth_backends"), "{errors}");
+    }
+    let loaded = load("management.disable_basic_auth = true", Vec::new(), &[]).unwrap();
+    assert!(loaded.config.management.disable_basic_auth && loaded.notices.is_empty());
+}
+
 #[test]
 fn thresholds_resolve() {
     let watermark = |text: &str| load(text, Vec::new(), &[]).unwrap().config.resources;

@@ -250,12 +250,12 @@ fn looks() {
     check("rotate_logs", &[("POST /api/leveret/log/rotate null", 204, "")], "Rotating logs for node rabbit@here ...\n");
     check("-q set_log_level debug", &[(r#"PUT /api/leveret/log/level {"level":"debug"}"#, 204, "")], "");
     check("-q autocomplete list_qu", &[], "list_queues\n");
-    let nodes: &[_] = &[("GET /api/nodes?columns=name,leads", 200, r#"[{"name": "rabbit@here"}]"#)];
+    let nodes: &[_] = &[("GET /api/leveret/cluster", 200, r#"{"nodes": [{"name": "rabbit@here"}]}"#)];
     check("grow rabbit@here all", nodes, "");
     check("add_member q rabbit@here", nodes, "");
-    let nodes: &[_] = &[("GET /api/nodes?columns=name,leads", 200,
-        r#"[{"name": "rabbit@here", "leads": false}, {"name": "rabbit@b", "leads": true}]"#)];
+    let nodes: &[_] = &[("GET /api/leveret/cluster", 200, r#"{"nodes": [{"name": "rabbit@here"}, {"name": "rabbit@b"}]}"#)];
     check("add_member q rabbit@b", nodes, "");
+    check("grow_to_count 2 all", nodes, "");
     let critical = "GET /api/health/checks/node-is-quorum-critical";
     check("-q check_if_node_is_quorum_critical", &[(critical, 200, r#"{"status": "ok"}"#)],
         "Node rabbit@here reported no quorum queues with minimum quorum\n");
@@ -297,10 +297,10 @@ fn refusals() {
     refused("peek no 1", &[("GET /api/queues/%2F/no/messages?from=0&limit=1&truncate=64", 404, NONE)],
         Code::Software, "Target queue was not found in virtual host '/'");
     refused("transfer_leadership q n",
-        &[("GET /api/queues/%2F/q?columns=type", 200, r#"{"type": "classic"}"#), ("GET /api/nodes?columns=name,leads", 200, "[]")],
+        &[("GET /api/queues/%2F/q?columns=type,leader", 200, r#"{"type": "classic"}"#)],
         Code::Software, "non-quorum queue");
     refused("transfer_leadership q rabbit@here",
-        &[("GET /api/queues/%2F/q?columns=type", 200, r#"{"type": "quorum"}"#), ("GET /api/nodes?columns=name,leads", 200, "[]")],
+        &[("GET /api/queues/%2F/q?columns=type,leader", 200, r#"{"type": "quorum", "leader": "rabbit@here"}"#)],
         Code::Software, "already the leader");
     refused("consume_event_stream --pattern (", &[("GET /api/events?since=18446744073709551615", 200, "{}")], Code::Usage, "the pattern");
     refused("delete_user x", &[("DELETE /api/users/x", 404, NONE)], Code::NoUser, "User \"x\" does not exist");
@@ -352,9 +352,18 @@ fn refusals() {
     refused("clear_user_limits u some", &[], Code::Usage, "a limit is one of");
     refused("await_online_nodes 2", &[("GET /api/leveret/cluster", 200, r#"{"standing": "alone", "nodes": [{"running": true}]}"#)],
         Code::Unavailable, "this node stands alone");
-    refused("grow rabbit@there all", &[("GET /api/nodes?columns=name,leads", 200, r#"[{"name": "rabbit@here"}]"#)],
-        Code::Usage, "not a member of the cluster");
     let alone = ("GET /api/leveret/cluster", 200, r#"{"node": "rabbit@here", "standing": "alone", "nodes": [{"name": "rabbit@here"}]}"#);
+    refused("grow rabbit@there all", &[alone], Code::Usage, "not a member of the cluster: this node stands alone");
+    refused("grow_to_count 3 all", &[alone], Code::Usage, "one member, and no more");
+    let three = ("GET /api/leveret/cluster", 200,
+        r#"{"standing": "leads", "nodes": [{"name": "rabbit@a"}, {"name": "rabbit@b"}, {"name": "rabbit@c"}, {"name": "rabbit@d", "joins": true}]}"#);
+    refused("add_member q rabbit@d", &[three], Code::Usage, "not a member of the cluster: its members keep a copy of every queue");
+    refused("delete_member q rabbit@b", &[three], Code::Unavailable, "forget_cluster_node rabbit@b");
+    refused("shrink rabbit@d", &[three], Code::Usage, "not a member of the cluster");
+    refused("grow_to_count 4 all", &[three], Code::Usage, "on each node of the cluster: 3");
+    let led = ("GET /api/queues/%2F/q?columns=type,leader", 200, r#"{"type": "quorum", "leader": "rabbit@a"}"#);
+    refused("transfer_leadership q rabbit@a", &[led], Code::Software, "already the leader");
+    refused("transfer_leadership q rabbit@b", &[led, three], Code::Unavailable, "one node leads all queues");
     refused("join_cluster rabbit@there", &[alone], Code::Unavailable, "in the lists of all nodes");
     refused("join_cluster rabbit@here", &[alone], Code::Software, "cannot cluster node with itself: rabbit@here");
     let joining = r#"{"node": "rabbit@here", "standing": "follows", "nodes": [{"name": "rabbit@here", "joins": true}, {"name": "rabbit@there"}]}"#;

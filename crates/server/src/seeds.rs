@@ -22,7 +22,8 @@ pub(crate) fn defaults(options: &SeedOptions, hashing: Hashing) -> anyhow::Resul
     let (limits, policies) =
         (limits.collect::<anyhow::Result<_>>()?, policies.collect::<anyhow::Result<_>>()?);
     let users = users.collect::<anyhow::Result<_>>()?;
-    Ok(Defaults { limits, policies, users, passwords })
+    let (vhosts_max, queues_max) = (options.vhosts_max.0, options.queues_max.0);
+    Ok(Defaults { limits, policies, users, passwords, vhosts_max, queues_max })
 }
 
 fn dashed(key: &str) -> String {
@@ -47,6 +48,9 @@ fn policy(seed: &Seed) -> anyhow::Result<DefaultPolicy> {
     };
     Named::OperatorPolicy.check(&seed.name).with_context(|| prefix.clone())?;
     let policy = Policy::new(spec, true).map_err(|error| invalid(&prefix, error))?;
+    if let Some(told) = policy.without_effect() {
+        tracing::warn!("{prefix}: {told}");
+    }
     Ok(DefaultPolicy { vhosts: pattern(seed, &prefix, "vhost_pattern")?, policy })
 }
 

@@ -1,5 +1,5 @@
-//! What new vhosts have from the beginning, and what new passwords have to be like: RabbitMQ's `default_users`,
-//! `default_policies`, `default_limits` and credential validators.
+//! What new vhosts have from the beginning, what new passwords have to be like, and how many vhosts and queues there may be: RabbitMQ's
+//! `default_users`, `default_policies`, `default_limits`, credential validators, `vhost_max` and `cluster_queue_limit`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::policy::Policy;
 use crate::topology::Topology;
 use crate::user::PasswordHash;
 
-/// What the configuration says of new vhosts and new passwords.
+/// What the configuration says of new vhosts, queues and passwords.
 #[derive(Clone, Debug, Default)]
 pub struct Defaults {
     /// The first that matches a new vhost holds.
@@ -22,6 +22,10 @@ pub struct Defaults {
     pub users: Vec<DefaultUser>,
     /// What new passwords have to be like.
     pub passwords: PasswordRule,
+    /// No vhost is made beside so many.
+    pub vhosts_max: Option<u64>,
+    /// No queue is made beside so many, in all vhosts.
+    pub queues_max: Option<u64>,
 }
 
 /// Limits of new vhosts.

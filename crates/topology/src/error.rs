@@ -193,6 +193,14 @@ pub enum DeclareError {
         /// The limit.
         limit: u64,
     },
+    /// `cluster_queue_limit`.
+    #[error("cannot declare queue '{name}': queue limit in cluster ({limit}) is reached")]
+    ClusterQueueLimit {
+        /// The queue.
+        name: String,
+        /// The limit.
+        limit: u64,
+    },
     /// The vhost went away.
     #[error("vhost '{0}' not found")]
     NoVhost(String),
@@ -485,6 +493,14 @@ pub enum AdminError {
     /// A password that is not what new ones have to be like. RabbitMQ says the first word alone.
     #[error("credential_validation_failed: {0}")]
     Credential(String),
+    /// `vhost_max`.
+    #[error("cannot create vhost '{vhost}': vhost limit of {limit} is reached")]
+    VhostLimit {
+        /// The vhost.
+        vhost: String,
+        /// The limit.
+        limit: u64,
+    },
     /// What the configuration has for new vhosts.
     #[error("the defaults of virtual host '{vhost}' cannot be applied: {reason}")]
     Defaults {

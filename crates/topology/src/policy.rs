@@ -393,8 +393,8 @@ enum Check {
 enum Here {
     /// What it says.
     Works,
-    /// Nothing: it is about mirrors, members and streams, of which there are none on one node. It is kept, and whoever sets it
-    /// is told.
+    /// Nothing: it is about mirrors, members and streams, which are not there, or RabbitMQ itself heeds it no more. It is kept, and
+    /// whoever sets it is told.
     NoEffect,
     /// It is refused: RabbitMQ takes it with a plugin that is not there.
     OfPlugin,
@@ -419,8 +419,8 @@ const SETTINGS: &[(&str, Check, &str, bool, Here)] = &[
     ("expires",                       Check::AtLeast(1), "queue expiry", true, Here::Works),
     ("initial-cluster-size",          Check::AtLeast(0), "cluster size", false, Here::NoEffect),
     ("max-age",                       Check::MaxAge,     "max age", false, Here::NoEffect),
-    ("max-in-memory-bytes",           Check::AtLeast(0), "maximum memory in bytes", true, Here::Works),
-    ("max-in-memory-length",          Check::AtLeast(0), "maximum memory in bytes", true, Here::Works),
+    ("max-in-memory-bytes",           Check::AtLeast(0), "maximum memory in bytes", true, Here::NoEffect),
+    ("max-in-memory-length",          Check::AtLeast(0), "maximum memory in bytes", true, Here::NoEffect),
     ("max-length",                    Check::AtLeast(0), "maximum length", true, Here::Works),
     ("max-length-bytes",              Check::AtLeast(0), "maximum length in bytes", true, Here::Works),
     ("message-ttl",                   Check::AtLeast(0), "message TTL", true, Here::Works),

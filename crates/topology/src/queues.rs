@@ -78,6 +78,11 @@ impl Topology {
             let vhost = vhost.name.as_ref().to_owned();
             return Err(DeclareError::QueueLimit { name: name.into_owned(), vhost, limit });
         }
+        if let Some(limit) = self.defaults.queues_max
+            && self.queue_count() as u64 >= limit
+        {
+            return Err(DeclareError::ClusterQueueLimit { name: name.into_owned(), limit });
+        }
         self.check_room(weight::named(spec.name, &spec.arguments))?;
         Ok(Declared { id: self.create_queue(spec, kind), created: true })
     }

@@ -222,6 +222,11 @@ impl Topology {
             return Ok(id);
         }
         Named::Vhost.check(name)?;
+        if let Some(limit) = self.defaults.vhosts_max
+            && self.vhosts().count() as u64 >= limit
+        {
+            return Err(AdminError::VhostLimit { vhost: name.to_owned(), limit });
+        }
         let id = VhostId::new(self.next_vhost);
         self.next_vhost = self.next_vhost.checked_add(1).expect("fewer than 2^32 vhosts");
         let mut vhost = Vhost::new(id, name.into());

@@ -1,4 +1,6 @@
-//! Words that are too vague to be a type's whole name: the glossary lists them.
+//! Words that are too vague to be a type's whole name, and words with two meanings: the glossary lists both.
+
+use std::collections::BTreeSet;
 
 use anyhow::Context as _;
 
@@ -10,6 +12,9 @@ const GLOSSARY: &str = "docs/glossary.md";
 /// The heading of the glossary's list.
 const HEADING: &str = "## Words that name no type";
 
+/// The heading of its table of words that have two.
+const SECOND_MEANINGS: &str = "## Words with a second meaning";
+
 /// Checks every source of the workspace.
 pub(super) fn check(breaches: &mut Vec<String>) -> anyhow::Result<()> {
     let glossary = std::fs::read_to_string(root().join(GLOSSARY)).context(GLOSSARY)?;
@@ -17,6 +22,9 @@ pub(super) fn check(breaches: &mut Vec<String>) -> anyhow::Result<()> {
     if words.is_empty() {
         breaches.push(format!("{GLOSSARY}: no words below '{HEADING}'"));
     }
+    breaches.extend(unlisted(&glossary).map(|word| {
+        format!("{GLOSSARY}: '{word}' has several rows, and none below '{SECOND_MEANINGS}'")
+    }));
     for dir in ["crates", "xtask"] {
         for path in files(&root().join(dir), "rs")? {
             let name = shown(&path);
@@ -35,6 +43,22 @@ fn listed(glossary: &str) -> Vec<&str> {
     let paragraph = section.trim_start().split("\n\n").next().unwrap_or_default();
     let quoted = paragraph.split('`').skip(1).step_by(2);
     quoted.filter(|word| word.chars().all(char::is_alphabetic)).collect()
+}
+
+/// Words with more than one row, and none among those with a second meaning.
+fn unlisted(glossary: &str) -> impl Iterator<Item = &str> {
+    let (all, seconds) = glossary.split_once(SECOND_MEANINGS).unwrap_or((glossary, ""));
+    let seconds = seconds.split("\n## ").next().unwrap_or_default();
+    let listed: BTreeSet<&str> = rows(seconds).collect();
+    let mut seen = BTreeSet::new();
+    let again = rows(all).filter(move |word| !seen.insert(*word));
+    again.filter(move |word| *word != "word" && !word.starts_with('-') && !listed.contains(word))
+}
+
+/// The words in the first column of tables.
+fn rows(text: &str) -> impl Iterator<Item = &str> {
+    let columns = text.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+    columns.flat_map(|words| words.split(", "))
 }
 
 /// The types of a source that have one of these words for a name. Types that a trait asks of those who implement it do not
@@ -73,6 +97,20 @@ mod tests {
         check("struct SlabSlot;",                 "");
         check("/// struct Slot",                  "");
         check("let text = \"a struct Slot\";",    "");
+    }
+
+    #[test]
+    fn meanings() {
+        let check = |glossary: &str, want: &[&str]| {
+            assert_eq!(unlisted(glossary).collect::<Vec<_>>(), want, "{glossary}");
+        };
+        let rows =
+            "| word | meaning |\n|---|---|\n| one, two | x |\n\n| word | meaning |\n| two | y |\n";
+        check(rows, &["two"]);
+        let seconds =
+            "## Words with a second meaning\n\n| word | its term |\n|---|---|\n| two | z |\n";
+        check(&format!("{rows}{seconds}\n## B\n| one | |"), &[]);
+        check(&format!("{rows}{}", seconds.replace("two", "three")), &["two"]);
     }
 
     #[track_caller]

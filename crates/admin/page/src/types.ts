@@ -51,6 +51,12 @@ export interface Queue {
   exclusive: boolean;
   arguments: Record<string, unknown>;
   node?: string;
+  /** The node that serves it. */
+  leader?: string | null;
+  /** Nodes with a copy. */
+  members?: string[];
+  /** Those of them that are there. */
+  online?: string[];
   state?: string;
   policy?: string | null;
   operator_policy?: string | null;

@@ -128,6 +128,12 @@ impl Fault {
         Self::new(StatusCode::UNAUTHORIZED, "not_authorized", "Not_Authorized")
     }
 
+    /// 401: `management.disable_basic_auth` is set.
+    pub(crate) fn no_passwords() -> Self {
+        let reason = "names with passwords are not accepted: management.disable_basic_auth is set";
+        Self::new(StatusCode::UNAUTHORIZED, "not_authorized", reason)
+    }
+
     /// 403: a page of another site has a browser ask for a change.
     pub(crate) fn foreign(from: &str) -> Self {
         let reason = format!(

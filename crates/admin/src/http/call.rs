@@ -92,7 +92,7 @@ impl FromRequest<Arc<App>> for Call {
         let (mut parts, body) = request.into_parts();
         let peer: Peer =
             *parts.extensions.get().ok_or_else(|| Fault::bad("a request from nowhere"))?;
-        let login = Login::of(&parts.headers, &app.ops.node, peer).await?;
+        let login = Login::of_request(&parts.headers, app, peer).await?;
         if let Some(Who(name)) = parts.extensions.get() {
             // Once per request.
             let _ = name.set(login.name.clone());

@@ -25,6 +25,7 @@ use leveret_topology::rights::{Admitted, Question, Rights};
 use leveret_topology::{ExchangeId, ExchangeKind, Password, Permission, ResourceKind, Topology};
 use zeroize::Zeroizing;
 
+use super::App;
 use super::answer::Fault;
 use super::call::Peer;
 use super::origin;
@@ -60,6 +61,20 @@ impl Login {
                 Ok(Self { name, tags, admitted, vhosts: None, peer })
             }
         }
+    }
+
+    /// The same for a request to the management API, which can be told to take tokens alone.
+    pub(super) async fn of_request(
+        headers: &HeaderMap,
+        app: &App,
+        peer: Peer,
+    ) -> Result<Self, Fault> {
+        let has_password =
+            matches!(peer, Peer::Network(_)) && scheme(headers).is_some_and(is_basic);
+        if app.options.disable_basic_auth && has_password {
+            return Err(Fault::no_passwords());
+        }
+        Self::of(headers, &app.ops.node, peer).await
     }
 
     /// Whether it is whoever can open the control socket: no user of the broker, who needs no permissions.
@@ -273,10 +288,18 @@ pub(super) async fn is_allowed(rights: &dyn Rights, question: &Question) -> bool
     decision.is_allowed()
 }
 
+/// The scheme of the credentials, and the credentials.
+fn scheme(headers: &HeaderMap) -> Option<(&str, &str)> {
+    headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')
+}
+
+fn is_basic((scheme, _): (&str, &str)) -> bool {
+    scheme.eq_ignore_ascii_case("basic")
+}
+
 /// Name and password, or a token, which says itself whose it is.
 fn credentials(headers: &HeaderMap) -> Option<(String, Password)> {
-    let text = headers.get(AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, rest) = text.split_once(' ')?;
+    let (scheme, rest) = scheme(headers)?;
     if scheme.eq_ignore_ascii_case("bearer") {
         return Some((String::new(), Password::new(rest.trim())));
     }

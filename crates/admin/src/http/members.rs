@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Fault};
 use super::call::Call;
+use super::overview;
 
 /// `GET /api/leveret/cluster`: the cluster.
 pub(super) async fn get(call: Call) -> Result<Answer, Fault> {
@@ -116,8 +117,11 @@ pub(super) fn node_row(about: &About, node: &NodeView) -> Value {
     row
 }
 
+/// What is true of that node: what it told, and what is so in each of its version. Columns of a node's own that others do not
+/// hear of, its churn and its configuration among them, are left out, as RabbitMQ leaves out what it cannot ask.
 fn put_told(row: &mut Map<String, Value>, about: &About, told: &NodeTold) {
-    let told = json!({
+    let rest = json!({
+        // Only a node that leads can be.
         "being_drained": false,
         "uptime": told.uptime_ms,
         "os_pid": told.os_pid.to_string(),
@@ -125,17 +129,11 @@ fn put_told(row: &mut Map<String, Value>, about: &About, told: &NodeTold) {
         "rates_mode": "basic",
         "net_ticktime": 60,
         "rabbitmq_version": leveret_server::COMPATIBLE_VERSION,
-        "enabled_plugins": [],
         "applications": [{
             "name": "rabbit",
             "description": about.product_name,
             "version": told.version,
         }],
-        "exchange_types": [],
-        "auth_mechanisms": [],
-        "contexts": [],
-        "config_files": [],
-        "log_files": [],
         "cluster_links": [],
         "mem_used": told.mem_used,
         "mem_limit": told.mem_limit,
@@ -153,7 +151,11 @@ fn put_told(row: &mut Map<String, Value>, about: &About, told: &NodeTold) {
         "run_queue": 0,
         "relayed": told.relayed,
     });
-    if let Value::Object(told) = told {
+    let plugins = told.plugins.as_ref().map(|plugins| ("enabled_plugins", json!(plugins)));
+    let is_of_this_version = told.version == env!("CARGO_PKG_VERSION");
+    let types = is_of_this_version.then(|| ("exchange_types", overview::exchange_types()));
+    row.extend(plugins.into_iter().chain(types).map(|(key, value)| (key.to_owned(), value)));
+    if let Value::Object(told) = rest {
         row.extend(told);
     }
 }

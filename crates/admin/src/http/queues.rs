@@ -7,6 +7,7 @@ use leveret_amqp::method::{Method, queue};
 use leveret_amqp::table::{RawTable, Table};
 use leveret_broker::message::{ConnectionId, QueueFacts, Reply, ToShard};
 use leveret_broker::numbers::{QueueNumbers, States};
+use leveret_server::cluster::view::{MemberTold, NodeTold, NodeView};
 use leveret_topology::{
     GroupId, Permission, Queue, QueueId, QueueKind, ReplicationConfirm, Topology, table_to_json,
     weight,
@@ -232,13 +233,52 @@ pub(super) async fn told(call: &Call, vhost: &str, name: &str) -> Result<Option<
     Ok(Some(row(call, vhost, named, facts.as_ref(), true).into()))
 }
 
+/// The number that nodes have for the group of a home: 0 is that of the names.
+fn number(home: GroupId) -> u64 {
+    u64::from(home.get()) + 1
+}
+
+/// Where a queue is.
+struct Copies {
+    /// The node whose shard it is.
+    leader: Option<String>,
+    /// Nodes that have what is stored of it.
+    members: Vec<String>,
+    /// Those of them that are there.
+    online: Vec<String>,
+}
+
+impl Copies {
+    /// What is not stored is the leader's alone.
+    fn of(call: &Call, queue: &Named) -> Self {
+        let is_stored = queue.durable && queue.exclusive_owner.is_none();
+        let Some(view) = call.view() else { return Self::on(call.node_name()) };
+        let Some(leader) = &view.leader else {
+            return Self { leader: None, members: Vec::new(), online: Vec::new() };
+        };
+        if !is_stored {
+            return Self::on(leader);
+        }
+        let members = || view.nodes.iter().filter(|it| !it.joins);
+        Self {
+            leader: Some(leader.clone()),
+            members: members().map(|it| it.name.clone()).collect(),
+            online: members().filter(|it| it.running).map(|it| it.name.clone()).collect(),
+        }
+    }
+
+    fn on(node: &str) -> Self {
+        let all = vec![node.to_owned()];
+        Self { leader: Some(node.to_owned()), members: all.clone(), online: all }
+    }
+}
+
 /// Which nodes a confirm of a queue waits for that wants all that are in contact, and which it leaves out.
 fn replication_confirm(call: &Call, home: GroupId) -> Value {
     let Some(view) = call.view() else {
         return json!({"value": "all", "in_contact": [call.node_name()], "left_out": []});
     };
-    // Group 0 is that of the names.
-    let group = view.groups.iter().find(|it| it.group == u64::from(home.get()) + 1);
+    let group = view.groups.iter().find(|it| it.group == number(home));
     let left_out = group.map_or(&[][..], |it| &it.left_out);
     let is_left_out = |name: &str| left_out.iter().any(|it| it.node == name);
     let nodes = view.nodes.iter().filter(|it| !it.joins && !is_left_out(&it.name));
@@ -254,6 +294,7 @@ fn row(
     has_stats: bool,
 ) -> Map<String, Value> {
     let node = call.node_name();
+    let copies = Copies::of(call, &queue);
     let mut row = Map::new();
     let mut put = |key: &str, value: Value| {
         row.insert(key.to_owned(), value);
@@ -274,11 +315,11 @@ fn row(
         put("replication_confirm", replication_confirm(call, queue.home));
     }
     put("pid", json!(format!("<queue.{}>", queue.id.get())));
-    put("leader", json!(node));
-    put("members", json!([node]));
+    put("leader", json!(copies.leader));
+    put("members", json!(copies.members));
+    put("online", json!(copies.online));
     if queue.kind == QueueKind::Quorum {
         put("delivery_limit", queue.delivery_limit.map_or_else(|| json!("unlimited"), Value::from));
-        put("online", json!([node]));
         put("open_files", json!({node: 0}));
     } else {
         put("storage_version", json!(2));
@@ -376,7 +417,7 @@ pub(super) async fn put(call: Call) -> Result<Answer, Fault> {
     let vhost = call.vhost_to_fill()?;
     let body = call.object()?;
     if let Some(node) = body.optional_text("node")?
-        && node != call.node_name()
+        && !is_member(&call, &node)
     {
         return Err(Fault::bad(format!("Node {node} could not be contacted: it is not known")));
     }
@@ -440,39 +481,79 @@ pub(super) async fn act(call: Call) -> Result<Answer, Fault> {
     }
 }
 
-/// `GET /api/queues/quorum/{vhost}/{queue}/status`.
+/// `GET /api/queues/quorum/{vhost}/{queue}/status`: the members of the queue's group.
 pub(super) async fn quorum_status(call: Call) -> Result<Answer, Fault> {
     let vhost = call.visible_vhost()?;
-    let kind = find(&call, &vhost, |queue| queue.kind).ok_or_else(Fault::not_found)?;
+    let queue = find(&call, &vhost, |queue| (queue.kind, queue.home));
+    let (kind, home) = queue.ok_or_else(Fault::not_found)?;
     if kind != QueueKind::Quorum {
         return Err(Fault::bad("not a quorum queue"));
     }
-    Ok(Answer::Json(json!([{
-        "Node Name": call.node_name(),
-        "Raft State": "leader",
-        "Membership": "voter",
-        "Last Log Index": 0,
-        "Last Written": 0,
-        "Last Applied": 0,
-        "Commit Index": 0,
-        "Snapshot Index": -1,
-        "Term": 1,
-        "Machine Version": 1,
-    }])))
+    let rows = match call.view() {
+        Some(view) => view.nodes.iter().map(|node| member(node, number(home))).collect(),
+        None => {
+            let told = MemberTold { term: 1, ..MemberTold::default() };
+            vec![member_row(call.node_name(), "leader", "voter", Some(told))]
+        }
+    };
+    Ok(Answer::Json(rows.into()))
 }
 
-/// Members of a quorum queue: on one node there is nobody to add or to remove.
+/// A node's member of a group. Of one that is not there nothing is known, as in RabbitMQ.
+fn member(node: &NodeView, group: u64) -> Value {
+    let of_group = |told: &NodeTold| told.members.iter().find(|it| it.group == group).copied();
+    let told = node.told.as_ref().filter(|_| node.running).and_then(of_group);
+    let state = match told {
+        None => "noproc",
+        Some(_) if node.leads => "leader",
+        Some(_) => "follower",
+    };
+    member_row(&node.name, state, if node.joins { "promotable" } else { "voter" }, told)
+}
+
+fn member_row(node: &str, state: &str, membership: &str, told: Option<MemberTold>) -> Value {
+    let known =
+        |number: fn(MemberTold) -> u64| told.map_or_else(|| json!(""), |it| json!(number(it)));
+    json!({
+        "Node Name": node,
+        "Raft State": state,
+        "Membership": membership,
+        "Last Log Index": known(|it| it.last),
+        "Last Written": known(|it| it.stored),
+        // What is agreed upon is what counts: there is nothing between the two.
+        "Last Applied": known(|it| it.agreed),
+        "Commit Index": known(|it| it.agreed),
+        "Snapshot Index": told.map_or_else(|| json!(""), |_| json!(-1)),
+        "Term": known(|it| it.term),
+        "Machine Version": told.map_or_else(|| json!(""), |_| json!(1)),
+    })
+}
+
+/// Whether every queue that is stored has a member on a node of this name.
+fn is_member(call: &Call, node: &str) -> bool {
+    match call.view() {
+        Some(view) => view.named(node).is_some_and(|it| !it.joins),
+        None => node == call.node_name(),
+    }
+}
+
+/// Members of single queues: nobody can be added to them or removed.
 pub(super) async fn replicas(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
-    Err(Fault::bad("this node is the only one: there is no other to keep replicas on"))
+    Err(Fault::bad(match call.view() {
+        Some(_) => {
+            "what is stored is on all nodes of the cluster, and on no others: a queue has no members of its own"
+        }
+        None => "this node is the only one: there is no other to keep replicas on",
+    }))
 }
 
-/// More members: this node is one of everything already.
+/// More members: each node of the cluster is one of everything already.
 pub(super) async fn add_replicas(call: Call) -> Result<Answer, Fault> {
     call.login.must_admin()?;
     let node = match call.optional("node") {
         Some(node) => node.to_owned(),
         None => call.object()?.text("node")?,
     };
-    if node == call.node_name() { Ok(Answer::Done) } else { replicas(call).await }
+    if is_member(&call, &node) { Ok(Answer::Done) } else { replicas(call).await }
 }

@@ -64,7 +64,7 @@ async fn may_be_told(app: &App, peer: Peer, headers: &HeaderMap) -> bool {
     if peer.is_operator() {
         return true;
     }
-    let login = async { Login::of(headers, node, peer).await.is_ok() };
+    let login = async { Login::of_request(headers, app, peer).await.is_ok() };
     node.names_are_free() && timeout(LOGIN_PATIENCE, login).await.unwrap_or(false)
 }
 

@@ -97,6 +97,19 @@ fn check(node: &Node, method: &str, path: &str, body: &str, want: [u16; 3]) {
     }
 }
 
+/// Requests with a name and a password are refused, whoever's they are, and the control socket is as it was.
+#[test]
+fn passwords_can_be_disabled() {
+    let node = Node::changed(&[("management.disable_basic_auth", "true")], |_| {});
+    for path in ["/api/whoami", "/api/overview"] {
+        let got = node.ask_as(Some("guest:guest"), "GET", path, &[], b"");
+        assert_eq!(got.status, 401, "{path}");
+        assert!(got.text().contains("management.disable_basic_auth is set"), "{}", got.text());
+    }
+    let got = node.ask_as(None, "GET", "/api/health/checks/is-in-service", &[], b"");
+    assert_eq!(got.status, 200, "it needs no login");
+}
+
 #[test]
 fn without_a_tag_nobody_gets_in() {
     let node = node();

@@ -18,7 +18,7 @@ use leveret_server::cluster::names::{
 };
 use leveret_server::cluster::standby::{Relay, Relaying, Totals};
 use leveret_server::cluster::view::{
-    ClusterView, GroupView, Lapses, LeftOutView, NodeTold, NodeView, Standing, Views,
+    ClusterView, GroupView, Lapses, LeftOutView, MemberTold, NodeTold, NodeView, Standing, Views,
 };
 use leveret_server::front::{About, Running, Standby, Stop};
 use leveret_server::listener::ClientSuspension;
@@ -45,6 +45,7 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
     let nodes = names.into_iter().zip(running).map(|(name, running)| NodeView {
         name: name.to_owned(),
         raft_id: None,
+        linked: running,
         running,
         encrypted: false,
         leads: Some(name) == leader,
@@ -56,6 +57,8 @@ fn view(own: &str, running: [bool; 3], leader: Option<&str>) -> ClusterView {
             uptime_ms: 5000,
             fd_used: 17,
             relayed: 3,
+            plugins: Some(vec!["rabbitmq_management"]),
+            members: vec![MemberTold { group: 1, term: 3, last: 9, stored: 8, agreed: 7 }],
             ..NodeTold::default()
         }),
     });
@@ -189,6 +192,10 @@ fn all_nodes_of_the_cluster_are_listed() {
         rows[0],
         json!({"name": "rabbit@b", "running": true, "leads": false, "uptime": 5000, "fd_used": 17})
     );
+    // What it says of itself, and nothing that it does not say.
+    let columns = ["enabled_plugins", "being_drained", "exchange_types", "config_files"];
+    let row = get(&format!("/api/nodes/rabbit@b?columns={}", columns.join(",")));
+    assert_eq!(row, json!({"enabled_plugins": ["rabbitmq_management"], "being_drained": false}));
     // What it told once is over.
     let gone =
         json!({"name": "rabbit@c", "running": false, "leads": false, "reason": "nobody answers"});
@@ -223,6 +230,44 @@ fn all_nodes_of_the_cluster_are_listed() {
     ] {
         assert!(page.lines().any(|it| it == line), "{line}");
     }
+}
+
+/// What is stored is on all members, and what is not on the node that leads alone.
+#[test]
+fn a_queue_is_where_its_members_are() {
+    let (views, seen) = watch::channel(Arc::default());
+    let node = Node::changed(&[("shards", "1")], |options| options.views = Some(seen));
+    views.send_replace(Arc::new(view("rabbit@test", [true, false, true], Some("rabbit@test"))));
+    let queue = |name: &str, body: &str| {
+        node.must("PUT", &format!("/api/queues/%2F/{name}"), body, 201);
+        let columns = "leader,members,online,node";
+        node.get(&format!("/api/queues/%2F/{name}?columns={columns}"))
+    };
+    let all = json!(["rabbit@b", "rabbit@c", "rabbit@test"]);
+    let own = "rabbit@test";
+    let stored =
+        json!({"leader": own, "node": own, "members": all, "online": ["rabbit@b", "rabbit@test"]});
+    assert_eq!(queue("classic", r#"{"node": "rabbit@b"}"#), stored);
+    assert_eq!(queue("quorum", r#"{"arguments": {"x-queue-type": "quorum"}}"#), stored);
+    let not = json!({"leader": own, "node": own, "members": [own], "online": [own]});
+    assert_eq!(queue("transient", r#"{"durable": false}"#), not);
+    node.must("PUT", "/api/queues/%2F/q", r#"{"node": "rabbit@d"}"#, 400);
+
+    let rows = node.get("/api/queues/quorum/%2F/quorum/status");
+    let told = |index: usize| {
+        let keys = ["Node Name", "Raft State", "Membership", "Last Log Index", "Last Written"];
+        let keys = keys.into_iter().chain(["Commit Index", "Term"]);
+        keys.map(|key| rows[index][key].clone()).collect::<serde_json::Value>()
+    };
+    assert_eq!(told(0), json!(["rabbit@b", "follower", "voter", 9, 8, 7, 3]));
+    assert_eq!(told(1), json!(["rabbit@c", "noproc", "voter", "", "", "", ""]));
+    assert_eq!(told(2), json!(["rabbit@test", "leader", "voter", 9, 8, 7, 3]));
+
+    let replicas = "/api/queues/quorum/%2F/quorum/replicas";
+    node.must("POST", &format!("{replicas}/add"), r#"{"node": "rabbit@c"}"#, 204);
+    let refused = node.must("POST", &format!("{replicas}/add"), r#"{"node": "rabbit@d"}"#, 400);
+    assert!(refused.text().contains("on all nodes of the cluster"), "{}", refused.text());
+    node.must("DELETE", &format!("{replicas}/delete"), r#"{"node": "rabbit@c"}"#, 400);
 }
 
 /// Publishers are blocked by what the node that leads holds, whatever its process has in memory; and a disk that hangs is told as one.

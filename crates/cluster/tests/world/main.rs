@@ -527,6 +527,32 @@ fn who_stops_ends_at_once_where_the_others_are_no_majority() {
     });
 }
 
+/// Its links are as they were: they end later, and until then the others say that it does not run.
+#[test]
+fn who_says_nothing_is_not_shown_as_running() {
+    each_seed(1..4, |seed| {
+        let mut world = World::led(3, seed);
+        let still = in_order(&world, world.leader().unwrap())[0];
+        let name = world.status(still).unwrap().own;
+        let shown = |world: &World| {
+            let others = (0..3).filter(|at| *at != still);
+            let rows = others.map(|at| world.status(at).unwrap().nodes);
+            let rows = rows.map(|nodes| nodes.into_iter().find(|it| it.name == name).unwrap());
+            rows.map(|it| (it.is_linked, it.is_running)).collect::<Vec<_>>()
+        };
+        world.run_ms(3_000);
+        assert_eq!(shown(&world), [(true, true); 2], "{}", world.picture());
+        world.loses = Some(Box::new(move |from, _, _| from == still));
+        assert!(
+            world.run_until(2_000, |it| shown(it) == [(true, false); 2]),
+            "{}",
+            world.picture()
+        );
+        world.loses = None;
+        assert!(world.run_until(2_000, |it| shown(it) == [(true, true); 2]), "{}", world.picture());
+    });
+}
+
 /// Alone it can do nothing for what it leads: it does not wait.
 #[test]
 fn who_stops_alone_ends_at_once() {
@@ -536,7 +562,7 @@ fn who_stops_alone_ends_at_once() {
         world.isolate(leader);
         let is_alone = |world: &World| {
             let status = world.status(leader);
-            status.is_some_and(|it| it.nodes.iter().filter(|it| it.is_running).count() == 1)
+            status.is_some_and(|it| it.nodes.iter().filter(|it| it.is_linked).count() == 1)
         };
         assert!(world.run_until(5_000, is_alone));
         world.stop(leader, 60_000);

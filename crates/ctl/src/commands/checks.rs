@@ -203,7 +203,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new(
         "check_for_quorum_queues_without_an_elected_leader",
         Tools::DIAGNOSTICS,
-        "Passes: what is on one node leads",
+        "Check that every quorum queue is served",
         |it| {
             let passed = "Node {node} reported all quorum queue as having responsive leader replicas";
             it.check(match it.flag("across-all-vhosts") {

@@ -61,8 +61,9 @@ fn there(it: &mut Call<'_>) -> Result<Vec<String>, Fault> {
         it.say()?;
         return Ok(BUILT_IN.map(str::to_owned).to_vec());
     }
-    let nodes = it.get("/api/nodes?columns=enabled_plugins")?;
-    Ok(nodes[0]["enabled_plugins"].as_array().into_iter().flatten().map(cell).collect())
+    // Each node answers this itself, also one that another one leads.
+    let status = it.get("/api/leveret/status")?;
+    Ok(status["active_plugins"].as_array().into_iter().flatten().map(cell).collect())
 }
 
 /// The plugins that the call names and the node does not have.

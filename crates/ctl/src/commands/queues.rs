@@ -1,4 +1,4 @@
-//! One queue: purge, delete, look. And what RabbitMQ's tools do with replicas, of which one node has none.
+//! One queue: purge, delete, look. And what RabbitMQ's tools do with replicas: each node of a cluster has one of every queue.
 
 use serde_json::{Map, Value, json};
 
@@ -6,6 +6,7 @@ use super::{Command, Tools, Word, answers, flag, ignored, ignored_value, maybe, 
 use crate::call::{Answer, Call};
 use crate::columns;
 use crate::fault::{Code, Fault};
+use crate::format::cell;
 
 const QUEUE: Word = one("queue", "The queue");
 const NODE: Word = one("member", "A node");
@@ -69,31 +70,70 @@ fn quorum_status(it: &mut Call<'_>) -> Result<Answer, Fault> {
     Ok(Call::rows_of(&status, columns::all(&columns)))
 }
 
-/// This node keeps a replica of everything; there is no other for more.
-fn more_members(it: &mut Call<'_>) -> Result<Answer, Fault> {
-    it.learn_node()?;
-    if it.word("member") == it.node() { Ok(Answer::Done) } else { no_other_node(it) }
+/// The members of the cluster, which have all that is stored: of a node alone itself.
+fn members(it: &mut Call<'_>) -> Result<Vec<String>, Fault> {
+    let cluster = it.get("/api/leveret/cluster")?;
+    let nodes = cluster["nodes"].as_array().into_iter().flatten();
+    Ok(nodes.filter(|node| node["joins"] != true).map(|node| cell(&node["name"])).collect())
 }
 
-/// There is no other node to keep a replica on, or to take one from.
-fn no_other_node(it: &mut Call<'_>) -> Result<Answer, Fault> {
-    Err(Fault::usage(it.fill(
-        "node {member} is not a member of the cluster: this node stands alone, and keeps the only \
-         copy of its queues",
+/// Each member of the cluster keeps a copy of everything; others cannot.
+fn more_members(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let members = members(it)?;
+    if members.iter().any(|name| name == it.word("member")) {
+        return Ok(Answer::Done);
+    }
+    Err(not_among(it, &members))
+}
+
+/// A node that is no member has no copies.
+fn not_among(it: &Call<'_>, members: &[String]) -> Fault {
+    let why = match members {
+        [_] => "this node stands alone, and keeps the only copy of its queues",
+        _ => "its members keep a copy of every queue, and no other node does",
+    };
+    Fault::usage(it.fill(&format!("node {{member}} is not a member of the cluster: {why}")))
+}
+
+/// All members keep copies of all queues, as long as they are members.
+fn fewer_members(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let members = members(it)?;
+    if members.len() == 1 || !members.iter().any(|name| name == it.word("member")) {
+        return Err(not_among(it, &members));
+    }
+    Err(Fault::unavailable(it.fill(
+        "each member of the cluster keeps a copy of every queue: forget_cluster_node {member} takes away all that it has",
     )))
 }
 
-/// The one member leads already; queues without members have no leader.
+/// The one node that leads does so for all queues; queues without members have no leader.
 fn transfer_leadership(it: &mut Call<'_>) -> Result<Answer, Fault> {
-    let queue = it.get(&format!("{PATH}?columns=type"))?;
-    it.learn_node()?;
+    let queue = it.get(&format!("{PATH}?columns=type,leader"))?;
     if queue["type"] != "quorum" {
         return Err(Fault::software("Cannot transfer leadership of a non-quorum queue"));
     }
-    if it.word("member") == it.node() {
+    if queue["leader"] == it.word("member") {
         return Err(Fault::software("The target node is already the leader of this queue"));
     }
-    no_other_node(it)
+    let members = members(it)?;
+    if !members.iter().any(|name| name == it.word("member")) {
+        return Err(not_among(it, &members));
+    }
+    Err(Fault::unavailable(
+        "one node leads all queues of the cluster, and another one takes over when it stops: single queues are not handed over",
+    ))
+}
+
+/// There are as many members as nodes.
+fn grow_to_count(it: &mut Call<'_>) -> Result<Answer, Fault> {
+    let (count, members) = (it.number("count")?, members(it)?.len() as u64);
+    match members {
+        _ if count == members => Ok(Answer::Done),
+        1 => Err(Fault::usage("this node stands alone: a queue has one member, and no more")),
+        _ => Err(Fault::usage(format!(
+            "every queue has a member on each node of the cluster: {members}, no more and no fewer"
+        ))),
+    }
 }
 
 /// Bytes of a payload that are shown.
@@ -226,16 +266,21 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new(
         "quorum_status",
         Tools::QUEUES_AND_DIAGNOSTICS,
-        "Show the one member of a quorum queue",
+        "Show the members of a quorum queue, one on each node of the cluster",
         quorum_status,
     )
     .takes(&[QUEUE])
     .says("Status of quorum queue {queue} on node {node} ...")
     .or_missing(Code::Data, NO_QUEUE),
-    Command::new("rebalance", Tools::QUEUES, "Accepted: one node has nothing to spread", |it| {
-        it.post("/api/rebalance/queues", &Value::Null)?;
-        Ok(Answer::Done)
-    })
+    Command::new(
+        "rebalance",
+        Tools::QUEUES,
+        "Accepted: one node leads all queues, and nothing is spread",
+        |it| {
+            it.post("/api/rebalance/queues", &Value::Null)?;
+            Ok(Answer::Done)
+        },
+    )
     .takes(&[
         maybe("type", "all, classic, quorum or stream"),
         ignored_value("vhost-pattern"),
@@ -245,15 +290,15 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new(
         "add_member",
         Tools::QUEUES,
-        "Accepted for this node, which stands alone",
+        "Accepted for members of the cluster, which keep all queues",
         more_members,
     )
     .takes(&[QUEUE, NODE, ignored_value("membership")]),
     Command::new(
         "delete_member",
         Tools::QUEUES,
-        "Not there: this node stands alone",
-        no_other_node,
+        "Not there: members of the cluster keep all queues",
+        fewer_members,
     )
     .takes(&[QUEUE, NODE]),
     Command::new(
@@ -268,7 +313,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new(
         "transfer_leadership",
         Tools::QUEUES_AND_STREAMS,
-        "Not there: this node stands alone",
+        "Not there: one node leads all queues",
         transfer_leadership,
     )
     .takes(&[QUEUE, NODE])
@@ -298,11 +343,8 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new(
         "grow_to_count",
         Tools::QUEUES,
-        "Not there: this node stands alone",
-        |it| match it.number("count")? {
-            1 => answers(it),
-            _ => Err(Fault::usage("this node stands alone: a queue has one member, and no more")),
-        },
+        "Accepted for the number of members of the cluster",
+        grow_to_count,
     )
     .takes(&[
         one("count", "How many members"),
@@ -315,7 +357,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new(
         "grow",
         Tools::QUEUES_AND_STREAMS,
-        "Accepted for this node, which stands alone",
+        "Accepted for members of the cluster, which keep all queues",
         more_members,
     )
     .takes(&[
@@ -329,8 +371,8 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::new(
         "shrink",
         Tools::QUEUES_AND_STREAMS,
-        "Not there: this node stands alone",
-        no_other_node,
+        "Not there: members of the cluster keep all queues",
+        fewer_members,
     )
     .takes(&[NODE, ignored("errors-only")]),
 ];

@@ -5,7 +5,9 @@ mod drain;
 mod features;
 mod sessions;
 
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -316,6 +318,23 @@ fn told(member: &Member, words: &[&str]) -> serde_json::Value {
     serde_json::from_str(&text).unwrap_or_else(|_| panic!("{words:?}: {text}{errors}"))
 }
 
+/// What a node's management answers its own machine; null while it answers no such thing.
+fn api(member: &Member, path: &str) -> serde_json::Value {
+    let ask = || -> std::io::Result<String> {
+        let mut socket = UnixStream::connect(member.dir.path().join("leveret.sock"))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.write_all(
+            format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes(),
+        )?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = ask().unwrap_or_default();
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    serde_json::from_str(body).unwrap_or_default()
+}
+
 /// Clients of nodes that follow are listed, counted and closed wherever somebody asks.
 #[test]
 fn sessions_of_other_nodes_are_shown_and_closed() {
@@ -365,6 +384,95 @@ fn sessions_of_other_nodes_are_shown_and_closed() {
         let got = at_leader.get(events, "ev", true).unwrap();
         got.is_some_and(|it| it.routing_key == "connection.closed")
     });
+}
+
+/// Each node says what runs there, whichever leads: `rabbitmq-plugins` of its machine, and its row in the list of nodes.
+#[test]
+fn each_node_tells_of_its_own_plugins() {
+    let tools = tempfile::tempdir().unwrap();
+    let tool = tools.path().join("rabbitmq-plugins");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_leveret"), &tool).unwrap();
+    // That one has no management.
+    let without = 1;
+    let mut members = three_of(|own| {
+        let mut command = leveret(&[]);
+        command.env("LEVERET_MANAGEMENT_ENABLED", (own != without).to_string());
+        command
+    });
+    let check = |members: &[Member], here: &[usize]| {
+        leader(members, here);
+        for &at in here {
+            let run = |words: &[&str]| {
+                let mut command = Command::new(&tool);
+                command.args(words).env_clear().env("LEVERET_DATA_DIR", members[at].dir.path());
+                command.output().unwrap().status.code().unwrap()
+            };
+            let has = at != without;
+            assert_eq!(run(&["enable", "rabbitmq_management"]), if has { 0 } else { 65 }, "{at}");
+            let is_enabled = run(&["is_enabled", "rabbitmq_management"]);
+            assert_eq!(is_enabled, if has { 0 } else { 69 }, "{at}");
+            assert_eq!(run(&["is_enabled", "rabbitmq_event_exchange"]), 0, "{at}");
+        }
+        wait_until(PATIENCE, "those that are here tell", || {
+            let rows = api(&members[here[0]], "/api/nodes");
+            let rows = rows.as_array().cloned().unwrap_or_default();
+            here.iter().all(|at| {
+                let name = format!("rabbit@{at}");
+                let Some(row) = rows.iter().find(|it| it["name"] == name) else { return false };
+                let Some(plugins) = row["enabled_plugins"].as_array() else { return false };
+                let types = row["exchange_types"].as_array().map_or(0, Vec::len);
+                let managed = plugins.iter().any(|it| it == "rabbitmq_management");
+                managed == (*at != without) && types > 4
+            })
+        });
+    };
+    check(&members, &[0, 1, 2]);
+    let (old, _) = leader(&members, &[0, 1, 2]);
+    let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
+    members[old].child.kill().unwrap();
+    check(&members, &others);
+}
+
+/// A node that stands still is linked for ten seconds more: it is shown as one that does not run soon, and nobody waits for it.
+#[test]
+fn a_follower_that_stands_still_hangs_nothing() {
+    let members = three();
+    let (leads, _) = leader(&members, &[0, 1, 2]);
+    let [still, other] = [1, 2].map(|it| (leads + it) % 3);
+    // It has sessions of its own.
+    let (_client, _) = connect(members[still].relays());
+    let (_another, _) = connect(members[other].relays());
+    wait_until(PATIENCE, "both are listed", || {
+        api(&members[leads], "/api/connections").as_array().is_some_and(|it| it.len() == 2)
+    });
+    let runs = |asked: usize, path: &str| {
+        let told = api(&members[asked], path);
+        let rows = told.as_array().or(told["nodes"].as_array()).cloned().unwrap_or_default();
+        let name = format!("rabbit@{still}");
+        rows.iter().find(|it| it["name"] == name).is_some_and(|it| it["running"] == true)
+    };
+    members[still].signal(Signal::STOP);
+    let begun = Instant::now();
+    // The first of these may ask the node before it is known to be silent.
+    for asked in [leads, other] {
+        let list = api(&members[asked], "/api/connections");
+        assert_eq!(list.as_array().map(Vec::len), Some(1), "{list}");
+        for path in ["/api/nodes", "/api/leveret/cluster"] {
+            wait_until(PATIENCE, "it is shown", || !runs(asked, path));
+        }
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let begun = Instant::now();
+    for path in ["/api/connections", "/api/channels", "/api/nodes", "/api/overview"] {
+        api(&members[leads], path);
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    let why = api(&members[other], "/api/leveret/cluster").to_string();
+    assert!(why.contains("says nothing"), "{why}");
+    members[still].signal(Signal::CONT);
+    wait_until(PATIENCE, "it runs again", || runs(leads, "/api/nodes"));
 }
 
 /// A node that leads, and is stopped while something is under way that does not end, hands over soon: meanwhile nobody is served. Here

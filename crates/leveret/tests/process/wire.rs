@@ -168,6 +168,7 @@ fn a_consumer_that_does_not_ack_is_told() {
     client.flush().unwrap();
     let said = broker.log.wait_for("has not acked a delivery in time");
     for part in [
+        "connection=\"127.0.0.1:",
         "consumer_tag=\"idler\"",
         "queue=\"work\"",
         "vhost=\"/\"",

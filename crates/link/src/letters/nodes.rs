@@ -190,6 +190,9 @@ pub struct NodeNumbers {
     pub clock_ms: u64,
     /// As [`disk_hung_s`](Self::disk_hung_s), of syncs that take long each time.
     pub disk_slow_s: u64,
+    /// Which of the plugins whose work the program does it runs: a bit for each, in the order of `BUILT_IN` in
+    /// `crates/config/src/plugins.rs`. 0 is of a version that does not tell.
+    pub plugins: u64,
 }
 
 impl NodeNumbers {
@@ -481,8 +484,7 @@ structures! {
 counts! {
     NodeNumbers {
         uptime_ms, os_pid, mem_used, mem_limit, mem_alarm, disk_free, disk_free_limit, disk_free_alarm, fd_used, fd_total,
-        sockets_used, processors, run_queue, relayed, disk_hung_s, lacking, clock_ms,
-        disk_slow_s
+        sockets_used, processors, run_queue, relayed, disk_hung_s, lacking, clock_ms, disk_slow_s, plugins
     } and {}
 }
 

@@ -15,6 +15,7 @@ use leveret_cluster::{
 };
 use leveret_config::Config;
 use leveret_config::cluster::Formation;
+use leveret_config::plugins;
 use leveret_link::hello::{ClusterId, RaftId, Secret};
 use leveret_link::letters::NodeStatus;
 use leveret_replica::{Reopened, Settings};
@@ -207,6 +208,7 @@ pub(super) fn start(
         started,
         room: Arc::clone(waker.room()),
         processors: basis.threads as u64,
+        plugins: plugins::bits(&plugins::running(config)),
         mem_limit: memory.limit,
         disk_free_limit: config.resources.disk_free_limit.resolve(basis.machine_memory),
         relayed: Arc::clone(&relayed),
@@ -247,6 +249,7 @@ pub(super) fn start(
         leads: false,
         lapses_told: None,
         leaving: None,
+        silent: Vec::new(),
         forgetting: Vec::new(),
         openings: Workers::new("cluster-open", OPENINGS),
         writing: None,
@@ -360,6 +363,8 @@ struct Driver {
     /// When it was last told that it had no lease, and how often it had none as of then.
     lapses_told: Option<(u64, u64)>,
     leaving: Option<oneshot::Sender<()>>,
+    /// Nodes that were shown as silent.
+    silent: Vec<RaftId>,
     /// Nodes that are to be forgotten, and who waits for that.
     forgetting: Vec<Forgetting>,
     /// Logs that are opened anew.
@@ -422,6 +427,10 @@ impl Driver {
             self.cluster.tell_time(now_ms);
             came.drain(..).for_each(|news| self.hear(news));
             self.cluster.tick(now_ms);
+            if !self.cluster.silent().eq(self.silent.iter().copied()) {
+                self.silent = self.cluster.silent().collect();
+                self.tell();
+            }
             let actions = self.cluster.take_actions();
             // Before it is said that another one may lead.
             let lease = self.cluster.lease();

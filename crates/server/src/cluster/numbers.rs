@@ -102,6 +102,8 @@ pub(super) struct Numbers {
     pub(super) started: Instant,
     pub(super) room: Arc<Room>,
     pub(super) processors: u64,
+    /// As [`NodeNumbers::plugins`] has them.
+    pub(super) plugins: u64,
     pub(super) mem_limit: u64,
     pub(super) disk_free_limit: u64,
     pub(super) relayed: Arc<Totals>,
@@ -165,6 +167,7 @@ impl Numbers {
             sockets_used: 2 * relayed + sessions,
             processors: self.processors,
             relayed,
+            plugins: self.plugins,
             disk_hung_s: HUNG.seconds(boot_ms()),
             disk_slow_s: if self.is_slow { 1 } else { WAS_SLOW.seconds(boot_ms()) },
             clock_ms: own_wall().ms(),

@@ -73,6 +73,9 @@ pub struct NodeView {
     #[serde(skip)]
     pub raft_id: Option<u64>,
     /// Linked with this one, or this one.
+    #[serde(skip)]
+    pub linked: bool,
+    /// The same, and it said something just now: one that stands still does not run, though its link lasts for a while.
     pub running: bool,
     /// The link with it has TLS.
     pub encrypted: bool,
@@ -119,12 +122,32 @@ pub struct NodeTold {
     pub sockets_used: u64,
     /// Threads that run turns.
     pub processors: u64,
+    /// RabbitMQ's plugins whose work is done there; none of a version that does not tell.
+    pub plugins: Option<Vec<&'static str>>,
     /// Clients whose bytes it relays.
     pub relayed: u64,
     /// Bytes that it has of files which it gets in place of logs, as it lacks more than the others keep.
     pub refill_here: u64,
     /// Of so many; 0 if it gets none.
     pub refill_of: u64,
+    /// Its members of the groups.
+    #[serde(skip)]
+    pub members: Vec<MemberTold>,
+}
+
+/// What a node tells of its member of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberTold {
+    /// The group.
+    pub group: u64,
+    /// The term.
+    pub term: u64,
+    /// The last batch of the log.
+    pub last: u64,
+    /// The last one that is on its disk.
+    pub stored: u64,
+    /// The last one that it knows to be agreed upon.
+    pub agreed: u64,
 }
 
 /// A group, as this node's member of it knows it.

@@ -28,6 +28,10 @@ pub(crate) enum Refusal {
     Login { mechanism: &'static str },
 }
 
+/// Of one of `loopback_users`, with what can be done.
+const BARRED: &str = "the user can only connect via localhost: other machines need a user of their own (leveret ctl add_user), or \
+                      loopback_users without this one";
+
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
@@ -107,7 +111,7 @@ impl Core {
     ) {
         cx.outbox.logins.push(Login {
             connection: self.id,
-            barred: self.is_barred(&user).then_some("the user can only connect via localhost"),
+            barred: self.is_barred(&user).then_some(BARRED),
             user,
             proof,
             peer: self.peer.address.clone(),

@@ -290,7 +290,7 @@ impl Session {
             let consumer = self.core.consumers.get(ConsumerSlot(entry.slot));
             tracing::warn!(
                 from = &*self.core.identity.user,
-                connection = self.core.id.number(),
+                connection = &*self.core.name_in_log(),
                 channel = number,
                 consumer_tag = consumer.map_or("(basic.get)", |consumer| &consumer.tag),
                 queue = queue.map(|queue| &*queue.name),

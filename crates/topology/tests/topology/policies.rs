@@ -304,7 +304,7 @@ fn defaults_of_new_vhosts() {
             policy: Policy::new(short, true).unwrap(),
         }],
         users: vec![user("there", ".*"), user("made", "^b"), user("never", "^x")],
-        passwords: PasswordRule::Anything,
+        ..Defaults::default()
     });
     // An import adds vhosts, too, and says more of them.
     topology
@@ -382,6 +382,28 @@ fn new_passwords_are_looked_at() {
     ));
 }
 
+/// `vhost_max` and `cluster_queue_limit`: what is there stays, and nothing is made beside it.
+#[test]
+fn there_are_no_more_vhosts_and_queues_than_there_may_be() {
+    let mut world = World::new();
+    let other = world.topology.add_vhost("other").unwrap();
+    world.queue("a");
+    world.topology.choose_defaults(Defaults {
+        vhosts_max: Some(2),
+        queues_max: Some(3),
+        ..Defaults::default()
+    });
+    let refused = world.topology.add_vhost("third").unwrap_err().to_string();
+    assert_eq!(refused, "cannot create vhost 'third': vhost limit of 2 is reached");
+    world.topology.add_vhost("other").unwrap();
+    world.queue("b");
+    let elsewhere = |name| QueueSpec { vhost: other, ..World::new().queue_spec(name) };
+    world.topology.declare_queue(elsewhere("c")).unwrap();
+    let refused = world.topology.declare_queue(elsewhere("d")).unwrap_err().to_string();
+    assert_eq!(refused, "cannot declare queue 'd': queue limit in cluster (3) is reached");
+    world.queue("a");
+}
+
 /// Look-arounds are what such patterns are made of: an upper-case letter and a digit, in any order.
 #[test]
 fn patterns_of_passwords_may_look_around() {
@@ -429,6 +451,10 @@ fn settings_without_effect() {
     assert_eq!(
         told(json!({ "queue-leader-locator": "balanced" })).as_deref(),
         Some("policy 'p': queue-leader-locator has no effect here")
+    );
+    assert_eq!(
+        told(json!({ "max-in-memory-bytes": 1, "max-in-memory-length": 1 })).as_deref(),
+        Some("policy 'p': max-in-memory-bytes, max-in-memory-length have no effect here")
     );
     assert_eq!(told(json!({ "max-length": 1, "queue-mode": "lazy" })), None);
 }

@@ -147,10 +147,25 @@ function About({ of }: { of: Queue }) {
           ["Effective policy", <Pairs of={effective} empty="nothing set" />],
           ["Arguments", <Pairs of={of.arguments} empty="none" />],
           owner ? ["Exclusive owner", <a href={href(["connections", owner])}>{owner}</a>] : null,
-          ["Node", of.node],
+          ["Leader", of.leader ?? of.node],
+          (of.members?.length ?? 0) > 1 ? ["Members", <Members of={of} />] : null,
         ]}
       />
     </Panel>
+  );
+}
+
+/** The nodes that have a copy of the queue; those that are not there are said to be down. */
+function Members({ of }: { of: Queue }) {
+  const isOnline = (name: string) => of.online?.includes(name) ?? true;
+  return (
+    <ul class="pairs">
+      {of.members?.map((name) => (
+        <li key={name}>
+          {name} {!isOnline(name) && <Badge tone="bad">down</Badge>}
+        </li>
+      ))}
+    </ul>
   );
 }
 

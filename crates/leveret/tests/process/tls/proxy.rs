@@ -52,7 +52,8 @@ fn the_address_is_the_header_s() {
 fn a_proxied_guest_is_not_local() {
     let broker = Broker::with(&["proxy_protocol=true"]);
     let _socket = login_behind(b"PROXY TCP4 192.0.2.1 127.0.0.1 56324 5672\r\n", &broker);
-    broker.log.wait_for("can only connect via localhost");
+    let told = broker.log.wait_for("can only connect via localhost");
+    assert!(told.contains("loopback_users"), "{told}");
 }
 
 #[test]

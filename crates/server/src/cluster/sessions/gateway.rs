@@ -135,6 +135,8 @@ struct State {
 struct RemoteEnd {
     /// From where.
     from: SocketAddr,
+    /// Which nodes are heard.
+    views: Option<Views>,
     sessions: Ranked<Sessions>,
     /// What is written next: of its task alone.
     line: Ranked<VecDeque<FromLeader>>,
@@ -720,14 +722,15 @@ fn may_act(view: &ClusterView, last: Option<u64>) -> Vec<(Option<u64>, u64)> {
 
 /// The members for which a leader waits, by Raft id.
 fn awaited(view: &ClusterView) -> BTreeSet<u64> {
-    let linked = view.nodes.iter().filter(|it| it.running).filter_map(|it| it.raft_id);
+    let linked = view.nodes.iter().filter(|it| it.linked).filter_map(|it| it.raft_id);
     linked.filter(|id| Some(*id) != view.led_last).collect()
 }
 
 impl RemoteEnd {
-    fn new(from: SocketAddr) -> Self {
+    fn new(from: SocketAddr, views: Option<Views>) -> Self {
         Self {
             from,
+            views,
             sessions: Ranked::new(Rank::RemoteNode, Sessions::default()),
             line: Ranked::new(Rank::RemoteLine, VecDeque::new()),
             woken: Notify::new(),
@@ -862,7 +865,8 @@ pub(crate) async fn take_nodes(
 
 /// One connection, to its end.
 async fn serve(node: Arc<Node>, refusals: Arc<Refusals>, Arrival { socket, ends }: Arrival) {
-    let end = Arc::new(RemoteEnd::new(ends.source));
+    let views = node.gateway.as_ref().and_then(|gateway| gateway.views.clone());
+    let end = Arc::new(RemoteEnd::new(ends.source, views));
     // With TLS between nodes it is no socket of TCP, and has no such thing.
     let _ = socket.set_nodelay(true);
     let (why, is_closed) = match TcpStream::from_std(socket).map(LinkSocket::from) {
@@ -1097,7 +1101,7 @@ mod tests {
 
     #[test]
     fn a_leader_waits_for_linked_members_but_not_for_who_led_before() {
-        let node = |raft_id, running| NodeView { raft_id, running, ..NodeView::default() };
+        let node = |raft_id, linked| NodeView { raft_id, linked, ..NodeView::default() };
         let nodes = vec![
             node(Some(1), true),
             node(Some(2), true),

@@ -1,9 +1,12 @@
 //! The view, of what the cluster knows.
 
 use leveret_cluster::{ClusterStatus, GroupRow, NodeRow, Standing as Known};
-use leveret_link::letters::NodeStatus;
+use leveret_config::plugins;
+use leveret_link::letters::{GroupStatus, NodeStatus};
 
-use super::{ClusterView, GroupView, Lapses, LeftOutView, NodeTold, NodeView, Standing};
+use super::{
+    ClusterView, GroupView, Lapses, LeftOutView, MemberTold, NodeTold, NodeView, Standing,
+};
 
 impl ClusterView {
     /// What is known now, behind the view before.
@@ -51,6 +54,7 @@ fn node(row: &NodeRow, leads: bool) -> NodeView {
     NodeView {
         name: row.name.clone(),
         raft_id: row.raft_id.map(|id| id.0),
+        linked: row.is_linked,
         running: row.is_running,
         encrypted: row.encrypted,
         joins: row.joins,
@@ -78,9 +82,21 @@ fn told(status: &NodeStatus) -> NodeTold {
         fd_total: numbers.fd_total,
         sockets_used: numbers.sockets_used,
         processors: numbers.processors,
+        plugins: (numbers.plugins > 0).then(|| plugins::of_bits(numbers.plugins)),
         relayed: numbers.relayed,
         refill_here: status.groups.iter().map(|it| it.refill_here).sum(),
         refill_of: status.groups.iter().map(|it| it.refill_of).sum(),
+        members: status.groups.iter().map(member).collect(),
+    }
+}
+
+fn member(it: &GroupStatus) -> MemberTold {
+    MemberTold {
+        group: it.group,
+        term: it.term,
+        last: it.last,
+        stored: it.stored,
+        agreed: it.agreed,
     }
 }
 

@@ -14,6 +14,7 @@ use crate::cluster::sessions::seen::{
     AnyConnection, Elsewheres, NotHeard, Part, Question, SampleTold, SampledElsewhere, Wanted,
     called,
 };
+use crate::cluster::view::ClusterView;
 
 /// How long management waits for a part of what a node shows.
 const LOOKING: Duration = Duration::from_secs(3);
@@ -80,8 +81,31 @@ impl RemoteEnd {
     }
 
     /// Asks for a part of what the node shows, and returns the number of the question with it. None: it is gone, or says nothing in
-    /// time.
+    /// time. Nobody waits for a node that is not [running](crate::cluster::view::NodeView::running).
     async fn ask(&self, question: &Question, until: Instant) -> Option<(u64, Part)> {
+        tokio::select! {
+            biased;
+            () = self.falls_silent() => None,
+            answer = self.answer(question, until) => answer,
+        }
+    }
+
+    /// The node is shown as one that does not run.
+    async fn falls_silent(&self) {
+        let caller = self.sessions.lock().caller;
+        if let (Some(caller), Some(mut views)) = (caller, self.views.clone()) {
+            let is_silent = |view: &Arc<ClusterView>| {
+                view.nodes.iter().any(|it| it.raft_id == Some(caller) && !it.running)
+            };
+            if views.wait_for(is_silent).await.is_ok() {
+                return;
+            }
+        }
+        // Nobody tells.
+        std::future::pending().await
+    }
+
+    async fn answer(&self, question: &Question, until: Instant) -> Option<(u64, Part)> {
         let mut last = timeout_at(until, self.asking.lock()).await.ok()?;
         *last += 1;
         let number = *last;
