@@ -447,7 +447,8 @@ fn a_follower_that_stands_still_hangs_nothing() {
     });
     let runs = |asked: usize, path: &str| {
         let told = api(&members[asked], path);
-        let rows = told.as_array().or_else(|| told["nodes"].as_array()).cloned().unwrap_or_default();
+        let rows =
+            told.as_array().or_else(|| told["nodes"].as_array()).cloned().unwrap_or_default();
         let name = format!("rabbit@{still}");
         rows.iter().find(|it| it["name"] == name).is_some_and(|it| it["running"] == true)
     };
