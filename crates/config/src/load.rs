@@ -681,8 +681,12 @@ const LINK_TLS: &str = "cluster.ssl_options.";
 const ENCRYPTED: &str = "encrypted:";
 
 /// Names of ours that are no options: they choose files, or a node of a cluster that begins anew tells itself by them.
-const OTHER_ENVIRONMENT: [&str; 3] =
-    ["LEVERET_CONFIG_FILE", "LEVERET_DISK_HUNG_MS", "LEVERET_CLIENTS_SUSPENDED"];
+const OTHER_ENVIRONMENT: [&str; 4] = [
+    "LEVERET_CONFIG_FILE",
+    "LEVERET_DISK_HUNG_MS",
+    "LEVERET_DISK_SLOW_MS",
+    "LEVERET_CLIENTS_SUSPENDED",
+];
 
 /// Variables of RabbitMQ's container image up to 3.8. The later ones refuse to start with them, and so do we: a node would be
 /// less safe than it was told to be.

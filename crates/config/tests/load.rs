@@ -330,6 +330,12 @@ fn rabbitmq_environment() {
     let warnings: Vec<_> = notices.iter().filter(|it| it.is_warning).map(|it| &it.text).collect();
     assert_eq!(warnings, ["environment variable LEVERET_HEARTBAET names no option; ignored"]);
 
+    // A node of a cluster that begins anew tells itself by them.
+    for name in ["LEVERET_DISK_HUNG_MS", "LEVERET_DISK_SLOW_MS", "LEVERET_CLIENTS_SUSPENDED"] {
+        let loaded = load("", vec![(name.to_owned(), "1".to_owned())], &[]).unwrap();
+        assert!(!loaded.notices.iter().any(|it| it.is_warning), "{name}");
+    }
+
     // What RabbitMQ would heed is told.
     for name in ["RABBITMQ_LOG", "RABBITMQ_ENABLED_PLUGINS", "RABBITMQ_QUORUM_DIR"] {
         let loaded = load("", vec![(name.to_owned(), "x".to_owned())], &[]).unwrap();
