@@ -93,7 +93,7 @@ pub(crate) fn own_wall() -> Time {
 /// Stamps are between these from now on, by how far what the others' clocks show is ahead of [`boot_ms`].
 pub(crate) fn keep_among(ahead_ms: (i64, i64)) {
     let to_step = (boot_ms() as i64).saturating_sub(now().ms() as i64);
-    for (bound, ahead_ms) in AMONG.iter().zip([ahead_ms.0, ahead_ms.1]) {
+    for (bound, ahead_ms) in AMONG.iter().zip(<[i64; 2]>::from(ahead_ms)) {
         let is_none = [i64::MIN, i64::MAX].contains(&ahead_ms);
         let step_ms = if is_none { ahead_ms } else { ahead_ms.saturating_add(to_step) };
         bound.store(step_ms, Ordering::Relaxed);

@@ -355,27 +355,25 @@ impl Runner {
 
     /// What is short at the node that leads has changed.
     pub(crate) fn tell_connections_of_alarm(&mut self) {
-        self.post_alarm();
+        self.post_connections(|| Letter::Alarm);
         self.work();
     }
 
     /// Connections go on with what their clients have sent.
     pub(crate) fn go_on_reading(&mut self) {
-        for connection in self.node.connections() {
-            self.post_connection(&connection, Letter::More);
-        }
+        self.post_connections(|| Letter::More);
         self.work();
     }
 
-    fn post_alarm(&mut self) {
+    fn post_connections(&mut self, letter: impl Fn() -> Letter) {
         for connection in self.node.connections() {
-            self.post_connection(&connection, Letter::Alarm);
+            self.post_connection(&connection, letter());
         }
     }
 
     fn tell_alarm(&mut self, resource: Resource, change: AlarmChange) {
         say(&self.node, resource, change);
-        self.post_alarm();
+        self.post_connections(|| Letter::Alarm);
         if let Some(gateway) = &self.node.gateway {
             gateway.alarm(&self.node);
         }

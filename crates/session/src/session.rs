@@ -697,10 +697,10 @@ impl Session {
         self.core.turn_spent >= self.core.settings.turn_spent_max
     }
 
-    /// Whether it reads on: not while [names are lacking](Self::has_names), a reply is awaited, publishers are blocked and its next frame is a publish, a disk is
-    /// far behind and it publishes to it, the output is far behind, or it is over.
+    /// Whether it reads on: not while [names are lacking](Self::has_names), a reply is awaited, publishers are blocked and its next
+    /// frame is a publish, a disk is far behind and it publishes to it, the output is far behind, or it is over.
     pub fn wants_input(&self) -> bool {
-        self.reads(self.core.out_len)
+        (!self.core.lacks_names || self.core.stage == Stage::Deaf) && self.reads(self.core.out_len)
     }
 
     /// Whether the names here are those of all that was answered anywhere: of a node that is cut off from the others they may not be, and
@@ -712,11 +712,11 @@ impl Session {
         self.core.timers.was_busy |= !has_names;
     }
 
+    /// Whether the next frame of what was read is taken, with so much output.
     fn reads(&self, out_len: usize) -> bool {
         let core = &self.core;
         match core.stage {
             Stage::Authenticating | Stage::Closing | Stage::Ended => false,
-            stage if core.lacks_names => stage == Stage::Deaf,
             // The vhost may be asked about.
             Stage::Opening => core.waiting.is_none(),
             Stage::Running => {

@@ -121,7 +121,7 @@ pub(super) fn node_row(about: &About, node: &NodeView) -> Value {
 /// hear of, its churn and its configuration among them, are left out, as RabbitMQ leaves out what it cannot ask.
 fn put_told(row: &mut Map<String, Value>, about: &About, told: &NodeTold) {
     let rest = json!({
-        // Only a node that leads can be.
+        // Nodes do not tell each other whether they are.
         "being_drained": false,
         "uptime": told.uptime_ms,
         "os_pid": told.os_pid.to_string(),

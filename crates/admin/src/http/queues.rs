@@ -259,11 +259,10 @@ impl Copies {
         if !is_stored {
             return Self::on(leader);
         }
-        let members = || view.nodes.iter().filter(|it| !it.joins);
         Self {
             leader: Some(leader.clone()),
-            members: members().map(|it| it.name.clone()).collect(),
-            online: members().filter(|it| it.running).map(|it| it.name.clone()).collect(),
+            members: view.deciding().map(|it| it.name.clone()).collect(),
+            online: view.deciding().filter(|it| it.running).map(|it| it.name.clone()).collect(),
         }
     }
 
@@ -281,7 +280,7 @@ fn replication_confirm(call: &Call, home: GroupId) -> Value {
     let group = view.groups.iter().find(|it| it.group == number(home));
     let left_out = group.map_or(&[][..], |it| &it.left_out);
     let is_left_out = |name: &str| left_out.iter().any(|it| it.node == name);
-    let nodes = view.nodes.iter().filter(|it| !it.joins && !is_left_out(&it.name));
+    let nodes = view.deciding().filter(|it| !is_left_out(&it.name));
     let in_contact: Vec<&str> = nodes.map(|it| &*it.name).collect();
     json!({"value": "all", "in_contact": in_contact, "left_out": left_out})
 }
@@ -532,7 +531,7 @@ fn member_row(node: &str, state: &str, membership: &str, told: Option<MemberTold
 /// Whether every queue that is stored has a member on a node of this name.
 fn is_member(call: &Call, node: &str) -> bool {
     match call.view() {
-        Some(view) => view.named(node).is_some_and(|it| !it.joins),
+        Some(view) => view.deciding().any(|it| it.name == node),
         None => node == call.node_name(),
     }
 }

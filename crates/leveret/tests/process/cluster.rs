@@ -75,6 +75,18 @@ fn three_with(name: &str, value: &str) -> Vec<Member> {
     })
 }
 
+/// Three, changed so, each with a shim below it that has its disk and its clock be wrong.
+fn three_with_shims(change: impl Fn(&mut Command)) -> ([Shim; 3], Vec<Member>) {
+    let shims = [Shim::new(), Shim::new(), Shim::new()];
+    let members = three_of(|own| {
+        let mut command = leveret(&[]);
+        change(&mut command);
+        shims[own].load_into(&mut command);
+        command
+    });
+    (shims, members)
+}
+
 /// Starts one of them by this command.
 fn start(mut command: Command, own: usize, ports: [u16; 3], dir: tempfile::TempDir) -> Member {
     command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(dir.path());
@@ -107,10 +119,15 @@ impl Member {
     /// Where clients come in that it relays.
     #[track_caller]
     fn relays(&self) -> SocketAddr {
-        let line = self.log.wait_for("stands by");
-        let (_, rest) = line.split_once("listeners=\"amqp ").unwrap();
-        rest.split_once([',', '"']).unwrap().0.parse().unwrap()
+        relays_at(&self.log.wait_for("stands by"))
     }
+}
+
+/// Where clients come in by this line of the log.
+#[track_caller]
+fn relays_at(line: &str) -> SocketAddr {
+    let (_, rest) = line.split_once("listeners=\"amqp ").unwrap();
+    rest.split_once([',', '"']).unwrap().0.parse().unwrap()
 }
 
 /// The node that leads, of these.
@@ -167,9 +184,7 @@ fn nodes_with_tls_outlive_the_one_that_leads() {
     let body = vec![7; 3 << 20];
     client.publish(channel, "", "orders", &PERSISTENT, &body);
     client.tx_commit(channel).unwrap();
-    let mut ctl = leveret(&["ctl", "-q", "cluster_status"]);
-    let told = ctl.env("LEVERET_DATA_DIR", members[others[1]].dir.path()).output().unwrap();
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let told = ctl(&members[others[1]], &["cluster_status"]);
     assert!(told.contains("\nLinks of this node: with TLS\n"), "{told}");
     members[old].child.kill().unwrap();
     let (new, _) = leader(&members, &others);
@@ -261,12 +276,7 @@ fn all_nodes_make_digests() {
 /// Its heartbeats need no disk, so nobody else would see it.
 #[test]
 fn a_node_whose_disk_hangs_leads_no_more() {
-    let shims = [Shim::new(), Shim::new(), Shim::new()];
-    let members = three_of(|own| {
-        let mut command = leveret(&[]);
-        shims[own].load_into(&mut command);
-        command
-    });
+    let (shims, members) = three_with_shims(|_| {});
     let (old, address) = leader(&members, &[0, 1, 2]);
     let (mut client, channel) = with_orders(address);
     client.publish(channel, "", "orders", &PERSISTENT, b"one");
@@ -306,6 +316,15 @@ fn clients_are_relayed_to_a_leader_that_has_all_sessions() {
         let shown = told(&members[follows], &["cluster_status"]);
         assert_eq!(shown["leader"], format!("rabbit@{leads}"), "{shown}");
     }
+}
+
+/// Runs a command on a node: what it says.
+#[track_caller]
+fn ctl(member: &Member, words: &[&str]) -> String {
+    let mut ctl = leveret(&["ctl", "-q"]);
+    let done = ctl.args(words).env("LEVERET_DATA_DIR", member.dir.path()).output().unwrap();
+    assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
 /// What a command says on a node, as JSON.
@@ -373,10 +392,7 @@ fn sessions_of_other_nodes_are_shown_and_closed() {
     let list = told(&members[leads], &["list_connections", "pid", "port"]);
     let mut rows = list.as_array().unwrap().iter();
     let row = rows.find(|it| it["port"] == relays.port()).unwrap();
-    let mut ctl =
-        leveret(&["ctl", "-q", "close_connection", row["pid"].as_str().unwrap(), "enough"]);
-    let closed = ctl.env("LEVERET_DATA_DIR", members[leads].dir.path()).status().unwrap();
-    assert!(closed.success());
+    ctl(&members[leads], &["close_connection", row["pid"].as_str().unwrap(), "enough"]);
     // The node of its client hears of it when the command has been answered.
     let reason = close_reason(&mut client);
     assert!(reason.code == 320 && reason.text.contains("enough"), "{reason:?}");
@@ -480,13 +496,7 @@ fn a_follower_that_stands_still_hangs_nothing() {
 /// it is a dead letter that no other node's disk takes.
 #[test]
 fn what_is_under_way_holds_up_no_hand_over() {
-    let shims = [Shim::new(), Shim::new(), Shim::new()];
-    let members = three_of(|own| {
-        let mut command = leveret(&[]);
-        command.env("LEVERET_SHARDS", "2");
-        shims[own].load_into(&mut command);
-        command
-    });
+    let (shims, members) = three_with_shims(|command| _ = command.env("LEVERET_SHARDS", "2"));
     let (old, address) = leader(&members, &[0, 1, 2]);
     let (mut client, channel) = with_orders(address);
     let text = |it: &str| Value::LongStr(it.as_bytes().to_vec());
@@ -511,12 +521,7 @@ fn what_is_under_way_holds_up_no_hand_over() {
 /// The next one that leads would take what was published since for an hour old.
 #[test]
 fn messages_that_live_for_a_while_outlive_a_leader_whose_clock_was_set_back() {
-    let shims = [Shim::new(), Shim::new(), Shim::new()];
-    let mut members = three_of(|own| {
-        let mut command = leveret(&[]);
-        shims[own].load_into(&mut command);
-        command
-    });
+    let (shims, mut members) = three_with_shims(|_| {});
     let (old, address) = leader(&members, &[0, 1, 2]);
     let others: Vec<_> = (0..3).filter(|at| *at != old).collect();
     let (mut client, channel) = with_orders(address);
@@ -535,9 +540,7 @@ fn messages_that_live_for_a_while_outlive_a_leader_whose_clock_was_set_back() {
     }
     let want = format!("s behind that of node rabbit@{}", others[0]);
     wait_until(PATIENCE, "it is shown", || {
-        let mut ctl = leveret(&["ctl", "-q", "cluster_status"]);
-        let shown = ctl.env("LEVERET_DATA_DIR", members[others[0]].dir.path()).output().unwrap();
-        String::from_utf8_lossy(&shown.stdout).contains(&want)
+        ctl(&members[others[0]], &["cluster_status"]).contains(&want)
     });
     members[old].child.kill().unwrap();
     let (_, address) = leader(&members, &others);
@@ -549,12 +552,7 @@ fn messages_that_live_for_a_while_outlive_a_leader_whose_clock_was_set_back() {
 /// What is published to it waits for its disk, though those of the others are quick.
 #[test]
 fn a_node_whose_disk_is_slow_leads_no_more() {
-    let shims = [Shim::new(), Shim::new(), Shim::new()];
-    let members = three_of(|own| {
-        let mut command = leveret(&[]);
-        shims[own].load_into(&mut command);
-        command
-    });
+    let (shims, members) = three_with_shims(|_| {});
     let (old, address) = leader(&members, &[0, 1, 2]);
     let (mut client, channel) = with_orders(address);
     // What one of so many takes, about.

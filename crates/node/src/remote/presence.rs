@@ -78,6 +78,8 @@ pub struct Went {
     /// The shards are in their terms, and [`Shard::node_is_gone`] is to be said to each, before what the node
     /// [leaves](RemoteNode::gone) is posted.
     pub leads: bool,
+    /// Its sessions may act until then, in ms: the presence is to be [looked at](Presence::look) then.
+    pub acts_until_ms: Option<u64>,
     /// Another leader would take in this process: its end [is to be noted](leveret_broker::Meta::note_over).
     pub over: Option<CommandStream>,
     /// As [`Counted::left`].
@@ -346,7 +348,7 @@ impl Presence {
         let is_taken_in = remote.is_heard() || self.is_noted(process);
         let has_begun = matches!(self.stage, Stage::Begins | Stage::Leads);
         let over = (has_begun && is_taken_in).then_some(process);
-        Went { leads: self.stage == Stage::Leads, over, left }
+        Went { leads: self.stage == Stage::Leads, acts_until_ms, over, left }
     }
 
     /// This node leads no more: nobody is here, and nobody is to be told that anybody's sessions are over. What waited goes to `out`.
@@ -469,7 +471,8 @@ mod tests {
         let mut presence = fresh();
         let remote = come(&mut presence, &hello(5, 2, true));
         let went = presence.goes(&remote, true, &mut Outbox::default());
-        assert_eq!(went, Went { leads: false, over: None, left: vec![] }, "shards know of nobody");
+        let nothing = Went { leads: false, acts_until_ms: None, over: None, left: vec![] };
+        assert_eq!(went, nothing, "shards know of nobody");
         let alien = SessionsHello { attaches: None, ..brings(2) };
         assert!(matches!(presence.admit(&alien), Err(Refused::NotNow(_))));
         come(&mut presence, &hello(5, 2, true));

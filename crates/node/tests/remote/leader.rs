@@ -402,7 +402,7 @@ impl<L: Log> Leader<L> {
         let Some(remote) = self.nodes.remove(&node) else { return };
         self.awake = [true; 1 + SHARDS];
         let mut out = Outbox::default();
-        let Went { leads, over, left } = self.presence.goes(&remote, is_closed, &mut out);
+        let Went { leads, over, left, .. } = self.presence.goes(&remote, is_closed, &mut out);
         if leads {
             let process = remote.commands();
             self.shards.iter_mut().for_each(|shard| shard.node_is_gone(process));

@@ -199,7 +199,7 @@ impl ClusterView {
     }
 
     /// Members that decide, whether they run or not.
-    fn deciding(&self) -> impl Iterator<Item = &NodeView> {
+    pub fn deciding(&self) -> impl Iterator<Item = &NodeView> {
         self.nodes.iter().filter(|it| !it.joins)
     }
 

@@ -40,9 +40,7 @@ fn a_follower_that_stands_still_is_left_out() {
     let still = (leads + 1) % 3;
     let name = format!("rabbit@{still}");
     let definition = r#"{"replication-confirm": "all"}"#;
-    let mut ctl = leveret(&["ctl", "-q", "set_policy", "copies", "^all$", definition]);
-    let ctl = ctl.env("LEVERET_DATA_DIR", members[leads].dir.path()).status().unwrap();
-    assert!(ctl.success());
+    ctl(&members[leads], &["set_policy", "copies", "^all$", definition]);
     let (mut to_all, channel) = publisher(address, "all");
     let (mut to_majority, other) = publisher(address, "majority");
     publish(&mut to_all, channel, "all");

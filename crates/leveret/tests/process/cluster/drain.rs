@@ -4,20 +4,10 @@ use std::net::TcpStream;
 
 use super::*;
 
-/// Runs a command for operators on a node.
-#[track_caller]
-fn ctl(member: &Member, words: &[&str]) {
-    let mut ctl = leveret(&["ctl", "-q"]);
-    let done = ctl.args(words).env("LEVERET_DATA_DIR", member.dir.path()).output().unwrap();
-    assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
-}
-
 /// Whether a node lets clients in where it listened last.
 fn is_open(member: &Member) -> bool {
     let line = member.log.with("stands by").pop().unwrap();
-    let (_, rest) = line.split_once("listeners=\"amqp ").unwrap();
-    let address: SocketAddr = rest.split_once([',', '"']).unwrap().0.parse().unwrap();
-    TcpStream::connect(address).is_ok()
+    TcpStream::connect(relays_at(&line)).is_ok()
 }
 
 #[track_caller]

@@ -253,8 +253,7 @@ fn clients_of_other_nodes_outlive_the_one_that_leads() {
 
 /// Has the user `guest` limited, at any node.
 fn limit_guest(member: &Member, limits: &str) {
-    let mut ctl = leveret(&["ctl", "-q", "set_user_limits", "guest", limits]);
-    assert!(ctl.env("LEVERET_DATA_DIR", member.dir.path()).status().unwrap().success());
+    ctl(member, &["set_user_limits", "guest", limits]);
 }
 
 /// Whether one connection more than `limit` is refused.
@@ -348,11 +347,13 @@ fn who_hears_from_nobody_does_not_act_by_old_names() {
         let event = client.next_event().unwrap();
         event.is_some_and(|it| matches!(it, Event::Method { method: Method::BasicAck(_), .. }))
     };
+    let awaits_confirm = |client: &mut Connection| {
+        wait_until(PATIENCE, "a confirm", || {
+            is_confirmed(client) || client.wait(PATIENCE).is_err()
+        });
+    };
     publishes(&mut client);
-    wait_until(PATIENCE, "a confirm", || {
-        let is_there = is_confirmed(&mut client);
-        is_there || client.wait(PATIENCE).is_err()
-    });
+    awaits_confirm(&mut client);
 
     let others = (0..3).filter(|at| *at != alone);
     others.clone().for_each(|at| members[at].signal(Signal::STOP));
@@ -367,10 +368,7 @@ fn who_hears_from_nobody_does_not_act_by_old_names() {
         assert!(Instant::now() < deadline, "it acts by old names");
     }
     others.for_each(|at| members[at].signal(Signal::CONT));
-    wait_until(PATIENCE, "a confirm", || {
-        let is_there = is_confirmed(&mut client);
-        is_there || client.wait(PATIENCE).is_err()
-    });
+    awaits_confirm(&mut client);
     client.close().unwrap();
 }
 

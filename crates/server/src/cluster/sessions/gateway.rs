@@ -640,7 +640,7 @@ impl Gateway {
     /// the shards hear may call again, and nobody has heard of its sessions.
     /// `is_closed`: the node has closed it, or its process has ended. Else its sessions may act for a while.
     fn gone(&self, node: &Arc<Node>, end: &Arc<RemoteEnd>, is_closed: bool) {
-        let (remote, Went { leads, over, left }) = {
+        let (remote, Went { leads, acts_until_ms, over, left }) = {
             let mut state = self.state.lock();
             let remote = {
                 let mut sessions = end.sessions.lock();
@@ -655,7 +655,7 @@ impl Gateway {
             (remote, went)
         };
         let id = remote.node();
-        if let Some(until_ms) = remote.acts_until_ms().filter(|_| !is_closed) {
+        if let Some(until_ms) = acts_until_ms {
             look_at(Arc::clone(node), until_ms);
         }
         if remote.lost_replies() > 0 {

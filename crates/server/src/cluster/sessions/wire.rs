@@ -190,8 +190,8 @@ pub async fn answer(socket: &LinkSocket, end: &impl End, woken: &Notify) -> Over
 
 async fn run(socket: &LinkSocket, has_checksums: bool, end: &impl End, woken: &Notify) -> Over {
     tokio::select! {
-        why = read(socket, has_checksums, end) => why,
-        why = write(socket, has_checksums, end, woken) => why,
+        over = read(socket, has_checksums, end) => over,
+        over = write(socket, has_checksums, end, woken) => over,
     }
 }
 

@@ -24,6 +24,13 @@ impl ClusterView {
             Known::Follows(id) => (Standing::Follows, named(*id)),
             Known::Leads => (Standing::Leads, own()),
         };
+        let (led_last, led_last_in) = match before.standing {
+            Standing::Follows => {
+                let first = before.groups.first().filter(|it| it.leader == before.leader);
+                (before.leader_id, first.map(|it| it.term))
+            }
+            _ => (before.led_last, before.led_last_in),
+        };
         let leads = |node: &NodeRow| leader.is_some_and(|it| it.name == node.name);
         Self {
             cluster_id: cluster.map(|it| it.to_string()),
@@ -31,16 +38,8 @@ impl ClusterView {
             standing,
             leader: leader.map(|it| it.name.clone()),
             leader_id: leader.and_then(|it| it.raft_id).map(|id| id.0),
-            led_last: match before.standing {
-                Standing::Follows => before.leader_id,
-                _ => before.led_last,
-            },
-            led_last_in: match (before.standing, before.groups.first()) {
-                (Standing::Follows, Some(first)) => {
-                    Some(first.term).filter(|_| first.leader == before.leader)
-                }
-                _ => before.led_last_in,
-            },
+            led_last,
+            led_last_in,
             nodes: status.nodes.iter().map(|it| node(it, leads(it))).collect(),
             groups: status.groups.iter().map(group).collect(),
             repaired: status.repaired,
